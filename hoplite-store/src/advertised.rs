@@ -1,7 +1,7 @@
 //! The address at which other stores reach this store.
 //!
 //! The address of a host may change, which ends the host's sessions. So the store resolves its
-//! configured name again before each session with a shard, or reports the last known address.
+//! configured name again before each session with a shard (a server of the directory).
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), Tl
 
 #[derive(Debug, Clone)]
 pub(crate) struct Advertised {
-    /// The configured `HOST:PORT`; `None` to report the address of the data plane.
+    /// The configured `HOST:PORT`; `None` to report the data plane's address.
     name: Option<String>,
     listened: SocketAddr,
     address: Arc<Mutex<SocketAddr>>,

@@ -11,15 +11,15 @@ use hoplite_daemon::Tracer;
 use hoplite_net::Credentials;
 use hoplite_shm::Backing;
 
-/// The place of the directory.
+/// The location of the directory: the service that finds the stores with an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
-    /// One shard, in this process.
+    /// One server of the directory (shard), in this process.
     Embedded {
-        /// The port of the shard for other stores; `None` if no other store can join.
+        /// The address on which other stores reach the shard; `None` if no other store can join.
         listen: Option<SocketAddr>,
-        /// Addresses of the shard's dashboard: the shard takes the first free one. The list is
-        /// empty for a shard without a dashboard.
+        /// Addresses for the shard's dashboard, which takes the first free one; empty for no
+        /// dashboard.
         dashboard: Vec<SocketAddr>,
     },
     /// Shards in other processes, as `HOST:PORT`. Every store has the same list.
@@ -38,15 +38,14 @@ pub struct StoreConfig {
     /// The address of the data plane; port 0 for any free port; `None` for a store without peers.
     pub listen: Option<SocketAddr>,
     pub credentials: Credentials,
-    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`. A
-    /// name is resolved again before each session with a shard.
+    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`.
     pub advertise: Option<String>,
     pub directory: Directory,
     pub socket: PathBuf,
     pub socket_mode: u32,
-    /// Default: the process's user.
+    /// User id of the owner of the Unix socket; `None` for the process's user.
     pub socket_owner: Option<u32>,
-    /// Default: the process's group.
+    /// Group id of the Unix socket; `None` for the process's group.
     pub socket_group: Option<u32>,
     pub clients: ClientRules,
     pub memory_bytes: u64,
@@ -54,10 +53,11 @@ pub struct StoreConfig {
     pub prefault: Prefault,
     pub links: LinkSettings,
     pub allreduce_schedule: SchedulePreference,
-    /// Number of copies of an object whose put requests no number.
+    /// Number of stores that keep a copy of an object, unless its put requests another number.
     pub replicas: u8,
     pub spill: SpillSettings,
-    /// Time for moving pinned copies to other stores before the store stops.
+    /// Longest time for moving objects to other stores before the store stops; `None` to stop at
+    /// once.
     pub drain: Option<Duration>,
     pub labels: Vec<(String, String)>,
     pub limits: Limits,
@@ -90,11 +90,11 @@ impl StoreConfig {
 /// Local users who may be clients, besides root and the store's own user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientRules {
-    /// Permitted users. Without `users` and `groups`, the socket's permissions alone decide.
+    /// Ids of permitted users. Without `users` and `groups`, the socket's permissions alone decide.
     pub users: Option<Vec<u32>>,
-    /// Groups with permitted members.
+    /// Ids of groups whose members are permitted.
     pub groups: Option<Vec<u32>>,
-    /// Users who may only read, even if another list permits more.
+    /// Ids of users who may only read, even if another list permits more.
     pub readers: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ pub struct LinkSettings {
     pub max_lanes: Option<usize>,
 }
 
-/// The directories for spill files.
+/// The spill files, to which the store moves objects when its memory is full.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpillSettings {
     /// The directories; empty if the store does not spill.
@@ -115,11 +115,11 @@ pub struct SpillSettings {
     /// The largest size of all spill files together; `None` if only the disks limit it.
     pub limit_bytes: Option<u64>,
     /// `true` to recover the objects of killed stores that had this setting, and to let a later run
-    /// recover this one's.
+    /// recover the objects of this run.
     pub recover: bool,
 }
 
-/// The time at which the arena's pages are touched for the first time.
+/// The time of the first access to the pages of the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefault {
     /// In the background, from the start of the store.

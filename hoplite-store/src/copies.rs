@@ -1,4 +1,4 @@
-//! The store's local copies, for the tasks that move bytes.
+//! The copies of objects in this store's memory.
 //!
 //! `hoplite_core::node` decides when a copy begins and ends. No entry outlives its copy.
 
@@ -21,23 +21,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// Time after which a task reads a worker's progress again. A worker sends a doorbell message when
-/// it has made progress, but another worker may have cleared the request in the header.
+/// Interval at which a waiting task reads a worker's progress again. A worker that makes progress
+/// wakes the task with a doorbell message, but another worker may have cleared the request for it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One local copy, from `CopyOpened` until `CopyClosed`.
+/// A copy of one object in this store's memory, from `CopyOpened` until `CopyClosed`.
 ///
-/// At most one task writes it at a time. Any number of tasks read it, or wait for its bytes.
+/// At most one task writes the copy at a time. Any number of tasks read it, or wait for its bytes.
 pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// Number of leading bytes that this store knows to be valid. The shared header, which every
-    /// worker can write to, counts only for copies that a worker fills.
+    /// Number of leading bytes that this store knows to be valid. The number in the shared header,
+    /// which every worker can write to, counts only while a worker fills the copy.
     known_bytes: AtomicU64,
     completed: AtomicBool,
-    /// The failure, set before the memory can be given to another copy. A task that writes to the
-    /// header of a copy which it does not fill holds this lock.
+    /// The error with which the copy ended, set before another copy can get the memory. A task that
+    /// changes the header of a copy which it does not fill holds this lock.
     failure: Mutex<Option<Box<Error>>>,
     exchange: OnceLock<Arc<Exchange>>,
     /// Boxed, because most small objects are never transferred.
@@ -91,9 +91,9 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// Number of leading bytes that may be read or forwarded. For copies of workers and reduces,
-    /// this omits the last block until the node declares the copy complete: a node with all bytes
-    /// counts as a node with a complete object.
+    /// Returns the number of leading bytes that may be read or forwarded. If a worker or a reduce
+    /// fills the copy, this omits the last block until the node declares the copy complete, because
+    /// a receiver with all bytes would count as a source of a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
@@ -102,8 +102,8 @@ impl LiveCopy {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// Reads the progress from `header` if a worker fills the copy. The result never shrinks, even
-    /// if the worker writes a smaller number.
+    /// Returns the number of valid bytes, read with `header` while a worker fills the copy. The
+    /// result never shrinks, even if the worker writes a smaller number.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
             return self.known_bytes();
@@ -112,8 +112,6 @@ impl LiveCopy {
         self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
     }
 
-    /// Number of bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are
-    /// valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
@@ -122,9 +120,8 @@ impl LiveCopy {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Declares the first `valid_bytes` valid, and wakes waiting tasks.
     pub(crate) fn advance(&self, valid_bytes: u64) {
-        // Workers read the header, too, so it omits the last block of an incomplete reduce.
+        // The header omits the last block of an incomplete reduce, because workers read it, too.
         let is_reduce = self.producer == Producer::Reduce;
         let forwardable = self.forwardable(valid_bytes, self.size_bytes());
         self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
@@ -155,8 +152,8 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Makes [`bytes`](Self::bytes) return nothing, because another copy may get the memory. A copy
-    /// that is only in a spill file has not failed.
+    /// Makes [`bytes`](Self::bytes) return `None`, because another copy may get the memory. The
+    /// closed copy need not have failed: its object may be in a spill file.
     fn retire(&self) {
         self.lock_failure()
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
@@ -176,9 +173,9 @@ impl LiveCopy {
         self.beyond_within(offset_bytes, self.size_bytes()).await
     }
 
-    /// Acts as [`beyond`](Self::beyond) for a part that ends at `end_bytes`. Omits the last block
-    /// of the part, too, because a node with the whole part counts as a source of a complete
-    /// object. Cancel safe.
+    /// Acts as [`beyond`](Self::beyond) for the part of the object before `end_bytes`. Until the
+    /// copy is complete, the result omits the last block of the part, because a receiver of the
+    /// whole part counts as a source of a complete object. Cancel safe.
     ///
     /// # Errors
     /// The error with which the copy failed.
@@ -198,8 +195,8 @@ impl LiveCopy {
         }
     }
 
-    /// Returns the number of valid bytes. If a caller at `offset_bytes` gains nothing, requests a
-    /// doorbell message from the worker.
+    /// Returns the number of valid bytes. If a caller that has `offset_bytes` gains nothing,
+    /// requests a doorbell message from the worker that fills the copy.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {
@@ -207,7 +204,8 @@ impl LiveCopy {
         }
         let valid_bytes = self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
         if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
-            // Includes all progress that the worker published before it saw the request.
+            // This number includes all progress that the worker published before it saw the
+            // request.
             return Ok(self.forwardable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes));
         }
         Ok(valid_bytes)
@@ -217,7 +215,8 @@ impl LiveCopy {
         !node::is_news(self.is_completed(), valid_bytes, offset_bytes, end_bytes)
     }
 
-    /// Returns all bytes; `None` for a failed copy, whose memory may hold another object.
+    /// Returns all bytes; `None` for a failed or closed copy, because another object may have its
+    /// memory.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes()).ok()?];
         self.buffer.read(0, &mut bytes);

@@ -39,7 +39,7 @@ pub enum StoreError {
     TooManyShards,
     #[error("at least one directory shard is needed")]
     NoShards,
-    /// The data plane listens on all addresses, or the advertised address has no port.
+    /// No address to report is known: the data plane listens on all addresses, or no port is given.
     #[error("other stores cannot reach {address}: set the address to advertise, with its port")]
     AdvertiseNeeded { address: SocketAddr },
     #[error("cannot look up {name:?}, which is to be advertised (HOST:PORT)")]

@@ -1,5 +1,5 @@
-//! The engine's queue of messages to one shard. [`hoplite_core::batch`] decides when messages
-//! leave.
+//! The engine's queue of messages to one shard (server of the directory). [`hoplite_core::batch`]
+//! decides when messages leave.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

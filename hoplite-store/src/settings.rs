@@ -18,7 +18,6 @@ use hoplite_shm::Backing;
 use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, SpillSettings, StoreConfig};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// The owner and the group have access.
 const DEFAULT_SOCKET_MODE: u32 = 0o660;
 /// The same share of memory as that of Ray's object store, so that both fit.
 const DEFAULT_MEMORY_PERCENT: u64 = 30;
@@ -183,7 +182,6 @@ pub(crate) struct Settings {
     replicas: Option<u8>,
 }
 
-/// The schedules for allreduces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, clap::ValueEnum)]
 enum AllreduceSchedule {
     #[default]
@@ -421,7 +419,6 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     }
 }
 
-/// Makes a name of host name and process id, which differs between stores and between runs.
 fn default_node_id() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };

@@ -2,8 +2,7 @@
 //!
 //! [`Traces`] sees every event and effect of the node. An event may also trigger work for other
 //! calls, so an effect belongs to the trace of an open call for its object. Without an open call,
-//! it belongs to the trace of the event. Queries to shards, pulls, combinations and hops have
-//! numbers, by which later events find their trace.
+//! it belongs to the trace of the event.
 
 mod collective;
 
@@ -33,7 +32,6 @@ pub(crate) struct Traces {
     cause: Option<TraceContext>,
     calls: BTreeMap<(ClientId, CallId), Span>,
     writes: BTreeMap<CopyId, Span>,
-    /// The open calls for each object, and their spans if recorded.
     callers: BTreeMap<ObjectId, BTreeMap<(ClientId, CallId), Option<TraceContext>>>,
     objects: BTreeMap<(ClientId, CallId), Vec<ObjectId>>,
     asks: BTreeMap<RequestId, Ask>,
@@ -43,7 +41,7 @@ pub(crate) struct Traces {
     hostings: BTreeMap<HostingId, Span>,
     coordinating: BTreeSet<(ClientId, CallId)>,
     enlistments: BTreeMap<EnlistmentId, Work>,
-    /// The put of each membership's target, and the span if recorded.
+    /// For each membership in a collective: the put of the target, and the span if recorded.
     memberships: BTreeMap<MembershipId, (PutId, Option<Span>)>,
     serves: BTreeMap<ServeId, Span>,
 }
@@ -84,7 +82,7 @@ impl Traces {
         }
     }
 
-    /// `given` is the request's span.
+    /// Begins and ends spans for an event. `given` is the span of the request that caused it.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
             Event::Request { client, call, request } => self.request((*client, *call), request, given),
@@ -96,7 +94,7 @@ impl Traces {
                 open.into_iter().for_each(|key| drop(self.calls.remove(&key)));
                 None
             }
-            // The node repeats its queries, or sends them to another shard.
+            // Forgets their spans, because the node queries again, or queries another shard.
             Event::ShardDown { shard } => {
                 self.asks.retain(|_, ask| ask.shard != *shard);
                 None

@@ -24,7 +24,7 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
-    /// `true` once the peer has sent a byte.
+    /// `true` if the connection is new, or the peer has sent a byte.
     is_proven: bool,
 }
 
@@ -57,7 +57,6 @@ impl<'a> Call<'a> {
         &mut self.connection
     }
 
-    /// Reads the next header of the answer. Cancel safe.
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
         match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {

@@ -33,7 +33,7 @@ impl CombineRequest {
     }
 }
 
-/// One input: as many bytes as the output, from `base_bytes` on.
+/// One input of a combination: as many bytes as the output, from `base_bytes` on.
 #[derive(Debug)]
 pub(crate) enum CombineSource {
     Local {
@@ -45,11 +45,11 @@ pub(crate) enum CombineSource {
 }
 
 impl Puller {
-    /// Fills `out` with the combination of the inputs and advances it.
+    /// Fills `out` with the combination of the inputs.
     ///
     /// Returns the number of computed leading bytes, including those before the offset, and the
-    /// outcome. `out` omits the last block until the node completes it. No memory is touched after
-    /// the future ends or is dropped.
+    /// outcome. Readers of `out` miss the last block until the node declares the copy complete. No
+    /// memory is touched after the future ends or is dropped.
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,
@@ -66,7 +66,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// Advances `done_bytes`. The error has the index of the failed input.
+    /// Combines, and advances `done_bytes`. The error has the index of the failed input.
     async fn run(
         &self,
         request: &CombineRequest,
@@ -95,7 +95,7 @@ impl Puller {
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
             self.all_reach(&mut inputs, *done_bytes + element_bytes).await?;
-            // Inputs count together, because they share the link into this node.
+            // The rate covers all remote inputs, because they share the link into this node.
             let remote_bytes =
                 inputs.iter().filter(|input| !input.is_local()).map(Input::available_bytes).sum();
             if remote_bytes > arrived_bytes {
@@ -114,7 +114,7 @@ impl Puller {
             *done_bytes = end_bytes;
             out.advance(end_bytes);
             if is_local && end_bytes < size_bytes {
-                // Reads from sockets yield to other tasks, but local inputs do not.
+                // Reads from sockets yield to other tasks, but reads of local copies do not.
                 yield_now().await;
             }
         }
@@ -126,7 +126,7 @@ impl Puller {
     /// Waits until each input has its bytes before `needed_bytes`.
     ///
     /// An input that has enough bytes is not read during the wait, and its sender would time out.
-    /// So a long wait closes its connection, and a later request resumes the stream.
+    /// So a long wait closes the input's connection, and a later request resumes the stream.
     async fn all_reach(
         &self,
         inputs: &mut [Input<'_>],

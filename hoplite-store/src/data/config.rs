@@ -22,7 +22,6 @@ pub(crate) struct DataConfig {
     pub(crate) newest: Version,
     pub(crate) links: LinkSettings,
     pub(crate) transport: TransportKind,
-    /// A secret that peers must know.
     pub(crate) token: Option<Token>,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) sizes: Sizes,
@@ -37,19 +36,19 @@ pub(crate) struct DataConfig {
     pub(crate) max_idle_per_peer: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) connect_timeout: Duration,
-    /// Longest time without a frame of the sender, keepalives included.
+    /// Longest time without any frame of a sender; keepalives count as frames.
     pub(crate) silence_timeout: Duration,
-    /// Longest wait of a receiver for a byte, or for a new sign of the object's producer.
+    /// Longest wait of a receiver for a byte, or for a new sign that the object's producer is
+    /// alive.
     pub(crate) stall_timeout: Duration,
-    /// Longest time in which a receiver accepts no byte.
+    /// Longest time for which a receiver may accept no byte.
     pub(crate) write_stall_timeout: Duration,
     /// The interval between keepalives of a sender that has no bytes to send. Several intervals fit
     /// into `silence_timeout`.
     pub(crate) keepalive_interval: Duration,
-    /// Time for which the pool keeps an idle connection.
     pub(crate) pool_idle_timeout: Duration,
-    /// Time for which the server keeps an idle connection. It is longer, so that the pool usually
-    /// closes first.
+    /// Time for which the server keeps an idle connection: longer than `pool_idle_timeout`, so that
+    /// the pool usually closes first.
     pub(crate) server_idle_timeout: Duration,
 }
 

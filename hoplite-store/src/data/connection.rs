@@ -31,12 +31,12 @@ pub(super) enum ConnectionError {
     Closed,
     #[error("the connection broke: {0}")]
     Io(#[source] io::Error),
-    /// The peer or its certificate is rejected, or bytes were changed on the way.
+    /// TLS rejected the peer or its certificate, or found that bytes were changed on the way.
     #[error("TLS failed: {0}")]
     Tls(#[source] io::Error),
     #[error("nothing moved for {0:?}")]
     Idle(Duration),
-    /// The peer sends keepalives, but no producer of the next byte has given a sign.
+    /// The peer sent keepalives, but no sign that a producer of the next byte is alive.
     #[error("no byte and no sign of its producer for {0:?}")]
     Stalled(Duration),
     #[error(transparent)]
@@ -50,7 +50,6 @@ pub(super) enum ConnectionError {
     /// This side refuses the peer or its message, or the peer refuses this side.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// The handshake was incomplete when too many other handshakes began.
     #[error("too many connections are in their handshake, and this one has been longest")]
     Crowded,
 }
@@ -68,7 +67,6 @@ impl From<io::Error> for ConnectionError {
 }
 
 impl ConnectionError {
-    /// Returns `true` if the protocol was violated.
     pub(super) const fn is_malformed(&self) -> bool {
         !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_))
     }
@@ -86,10 +84,8 @@ pub(super) struct PeerConnection {
     /// The time when bytes last arrived, or were first expected.
     received_at: Instant,
     sent_at: Instant,
-    /// Maximum number of unsent bytes that the kernel accepts; zero for its default.
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
-    /// The part of `buffered` whose bytes have arrived and are not consumed.
     unread: Range<usize>,
 }
 
@@ -127,7 +123,7 @@ impl PeerConnection {
         self.sent_at
     }
 
-    /// The kernel's statistics; `None` before the first acknowledgement.
+    /// Returns the kernel's statistics of sent bytes; `None` before the first acknowledgement.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
     }
@@ -272,7 +268,7 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Tells the peer that this store is alive, and forwards a sign of the producer.
+    /// Sends a keepalive (this store is alive) with `sign`, the producer's latest proof of life.
     pub(super) async fn write_keepalive(&mut self, sign: Sign) -> Result<(), ConnectionError> {
         self.write_control(Kind::Keepalive, &v1::Keepalive { sign: sign.0 }).await
     }
@@ -312,7 +308,7 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Writes bytes outside of arenas, at most one frame, as a block.
+    /// Writes bytes outside of shared memory, at most one frame, as a block.
     pub(super) async fn write_bytes(
         &mut self,
         position_bytes: u64,
@@ -328,7 +324,6 @@ impl PeerConnection {
         self.write_raw(&frame).await
     }
 
-    /// Passes buffered bytes to `take`, and returns their number.
     fn read_buffered(&mut self, limit: usize, take: impl FnOnce(&[u8])) -> usize {
         let taken = self.unread.len().min(limit);
         take(&self.buffered[self.unread.start..self.unread.start + taken]);
@@ -351,7 +346,6 @@ impl PeerConnection {
     }
 }
 
-/// Waits for the bytes of `read`, at most as long as the peer may be silent.
 async fn arrived(
     limit: Option<Duration>,
     received_at: &mut Instant,
@@ -372,7 +366,6 @@ async fn arrived(
     }
 }
 
-/// Waits until the peer accepts bytes of `write`, at most for the `limit`.
 async fn accepted(
     limit: Duration,
     sent_at: &mut Instant,

@@ -1,4 +1,5 @@
-//! The coordinator's end of its connection to the host of a hop.
+//! The coordinator's end of its connection to the host of a hop: the store that combines inputs of
+//! a reduce.
 
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
@@ -18,9 +19,8 @@ use super::puller::Puller;
 use super::serving::HopRequest;
 
 impl Puller {
-    /// Directs `host` to perform `hop` until `ended`. Calls `report` with `Complete`; or with
-    /// `Failed`, and then returns. Dropping the future closes the connection, which also ends the
-    /// hop.
+    /// Lets `host` perform a hop until `ended`. Calls `report` with `Complete`; or with `Failed`,
+    /// and then returns. Dropping the future closes the connection, which also ends the hop.
     pub(crate) async fn direct(
         &self,
         request: &HopRequest,
@@ -45,7 +45,7 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Returns the hop's failure; `None` if the hop was released.
+    /// Returns the hop's failure; `None` if the coordinator ended the hop.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,

@@ -44,8 +44,8 @@ fn too_old(peer: &Peer, version: Version) -> Error {
 }
 
 impl Puller {
-    /// Drains another store at an operator's request. Without a timeout, only requests the
-    /// progress.
+    /// Makes another store move its objects away, at an operator's request. Without a timeout, only
+    /// requests the progress.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] if the store is too old, and the store's refusals.

@@ -1,4 +1,4 @@
-//! Stores that refuse this store, or cannot be reached: for the log and the node.
+//! Records stores that refuse this store, or cannot be reached, for the log and the node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

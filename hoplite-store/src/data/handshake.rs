@@ -38,7 +38,7 @@ pub(super) async fn connect(
     Ok((connection, took))
 }
 
-/// Returns the connection and the peer's name.
+/// Returns the connection and the peer's name, after the handshake.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or

@@ -1,4 +1,4 @@
-//! The end of a hop's connection at its host, the store that performs the hop.
+//! The end of a hop's connection at its host: the store that combines inputs of a reduce.
 
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
@@ -39,7 +39,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Forwards reports to the coordinator. Returns the end of the hop.
 async fn forward_hop_reports(
     connection: &mut PeerConnection,
     hosted: &mut Hosted,

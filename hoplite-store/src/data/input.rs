@@ -30,18 +30,19 @@ enum Origin<'a> {
 struct Remote<'a> {
     stream: InputStream<'a>,
     held: HeldBytes,
-    /// The buffer for bytes that need no combining.
+    /// The output, if this input is the only one and its bytes go there directly.
     destination: Option<&'a Buffer>,
 }
 
 impl<'a> Input<'a> {
-    /// Reads a local copy from `base_bytes` on. The first `done_bytes` are not needed.
+    /// Makes an input from a local copy, from `base_bytes` on. The first `done_bytes` are combined
+    /// already.
     pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
         Self { base_bytes, size_bytes, available_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// Reads a remote object, into `destination` if there is one. The first `done_bytes` are not
-    /// needed.
+    /// Makes an input from a remote object. Its bytes go to `destination` if there is one. The
+    /// first `done_bytes` are combined already.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,
@@ -78,8 +79,8 @@ impl<'a> Input<'a> {
         self.available_bytes
     }
 
-    /// Waits until the bytes before `needed_bytes`, which lie in the range, are available. Cancel
-    /// safe, unless the bytes go directly to a destination.
+    /// Waits until the input's bytes before `needed_bytes` are available. Cancel safe, unless the
+    /// bytes go directly to a destination.
     ///
     /// # Errors
     /// The reason why the bytes cannot be read.
@@ -136,7 +137,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits for the end of a complete stream, so that other transfers can use the connection.
+    /// Waits for the last frame of the stream, so that other transfers can use the connection.
     pub(super) async fn finish(self) {
         let Origin::Remote(mut remote) = self.origin else { return };
         while remote.stream.is_open() {

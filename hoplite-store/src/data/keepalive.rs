@@ -1,5 +1,5 @@
-//! Keepalives to a waiting peer: they show that this store is alive, and forward signs that
-//! prove the object's producer alive.
+//! Keepalives to a waiting peer: they show that this store is alive, and forward signs that prove
+//! the object's producer alive.
 
 use std::future::pending;
 use std::pin::pin;
@@ -17,17 +17,17 @@ use crate::copies::LiveCopy;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
-    /// The longest time without a frame of this store.
+    /// The longest time for which this store sends no frame.
     pub(super) interval: Duration,
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,
 }
 
-/// The source of signs (of a live producer) for which the peer waits.
+/// The source of the signs in keepalives, which prove that a producer of the bytes is alive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     Copy(&'a LiveCopy),
-    /// The future sender of a copy of this store; no producer is known.
+    /// A copy that this store will receive later; no producer is known yet.
     Receiver,
     Producer,
 }

@@ -18,7 +18,7 @@ pub(crate) struct DataMetrics {
     pub(crate) pulls: AtomicU64,
     /// Transfers and hops that ended because of a damaged or unknown frame.
     pub(crate) corrupt_frames: AtomicU64,
-    /// Open lanes, besides the first one of each stream.
+    /// Open connections of streams (lanes), besides the first one of each stream.
     pub(crate) lanes: AtomicU64,
     pub(crate) lanes_opened: AtomicU64,
     pub(crate) lanes_left: AtomicU64,
@@ -26,7 +26,6 @@ pub(crate) struct DataMetrics {
     pub(crate) lanes_ended: AtomicU64,
     /// Connections that violated the protocol, or came from another cluster.
     pub(crate) malformed_connections: AtomicU64,
-    /// Connections without a common protocol version.
     pub(crate) incompatible_peers: AtomicU64,
     /// Connections closed at once, because too many were open.
     pub(crate) refused_connections: AtomicU64,
@@ -35,8 +34,8 @@ pub(crate) struct DataMetrics {
 }
 
 impl DataMetrics {
-    /// Adds the kernel's statistics of a transfer. Returns the peers with slow links if they have
-    /// changed.
+    /// Adds the kernel's statistics of a transfer. Returns the peers with slow links if the list
+    /// has changed.
     pub(super) fn measured(&self, now: Time, peer: &NodeId, delivery: Delivery) -> Option<Vec<NodeId>> {
         let mut links = self.lock_links();
         links.add(now, peer, delivery.into());

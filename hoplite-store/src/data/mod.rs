@@ -1,5 +1,4 @@
-//! The data plane: moves the bytes of objects between stores over TCP, from arena to socket to
-//! arena.
+//! The data plane: moves the bytes of objects between stores over TCP.
 //!
 //! A receiver connects to a sender, or takes an idle connection, and sends `Pull`. The sender
 //! answers with blocks as they become valid, then `End`; afterwards the connection can be used
@@ -7,7 +6,6 @@
 //!
 //! A hop (the combination that one node, its host, computes for a reduce) has a separate
 //! connection. The coordinator sends `Combine` and later `Release`, and the host sends its reports.
-//! The host combines the inputs that it pulls.
 
 mod pull;
 mod puller;

@@ -10,7 +10,7 @@ use super::connection::PeerConnection;
 
 pub(crate) type Peer = (NodeId, SocketAddr);
 
-/// Idle connections, after their handshake and between whole exchanges.
+/// Idle connections to other stores: their handshake is done, and no request is open.
 #[derive(Debug)]
 pub(super) struct Pool {
     max_idle_per_peer: usize,
@@ -66,7 +66,6 @@ impl Pool {
         idle.push(Idle { connection, since: Instant::now() });
     }
 
-    /// Closes connections that were idle for too long, or closed by the peer.
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {

@@ -23,11 +23,11 @@ use crate::copies::LiveCopy;
 pub(crate) struct PullRequest {
     pub(crate) id: ObjectId,
     pub(crate) put: PutId,
-    /// The position from which to pull; the copy is valid at least up to it.
+    /// The position of the first byte to pull. All bytes before it are valid.
     pub(crate) offset_bytes: u64,
     pub(crate) sender: NodeId,
     pub(crate) sender_address: SocketAddr,
-    /// Time without bytes after which the pull leaves its sender; `None` for the limit of all
+    /// Time without bytes after which the pull gives its sender up; `None` for the limit of all
     /// peers.
     pub(crate) silence_limit: Option<Duration>,
     pub(crate) trace: Option<TraceContext>,
@@ -118,9 +118,9 @@ impl Puller {
         }
     }
 
-    /// Returns `true` if the complete copy `live` has the same bytes as another put; `None` if the
-    /// comparison failed. Waits while the other put's holder sends keepalives. No memory is touched
-    /// after the future ends or is dropped.
+    /// Returns `true` if the complete copy `live` has the same bytes as the put in `request`, which
+    /// another store holds; `None` if the comparison failed. Waits while that store sends
+    /// keepalives. No memory is touched after the future ends or is dropped.
     pub(crate) async fn compare(
         &self,
         request: &CompareRequest,
@@ -139,7 +139,7 @@ impl Puller {
         }
     }
 
-    /// Returns `None` if the store has no copy.
+    /// Returns `None` if the other store has no copy.
     async fn request_digest(&self, request: &CompareRequest) -> Result<Option<Bytes>, CallError> {
         let id = Bytes::copy_from_slice(request.id.as_bytes());
         let message = v1::DigestRequest { id, put: request.put.0 };

@@ -82,8 +82,8 @@ impl Puller {
         self.config.max_lanes
     }
 
-    /// Makes a puller for small objects. It has separate connections, because each belongs to its
-    /// runtime.
+    /// Makes a puller for small objects. It has separate connections, because a connection belongs
+    /// to one runtime.
     pub(crate) fn for_small(&self) -> Self {
         let config =
             Arc::new(DataConfig { sizes: Sizes::Small, max_lanes: 1, ..DataConfig::clone(&self.config) });
@@ -98,7 +98,7 @@ impl Puller {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// The links to other stores, as one estimate: configured, measured, or the default.
+    /// Returns one estimate for all links to other stores: configured, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }

@@ -81,7 +81,6 @@ pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     pub(super) metrics: Arc<DataMetrics>,
-    /// Has a permit for each connection after its handshake.
     permits: Arc<Semaphore>,
     pub(super) probe: ProbePlace,
     pub(super) streams: Arc<OutgoingStreams>,
@@ -158,7 +157,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Reads and answers the request that begins with `header`.
     async fn answer_request(
         &self,
         connection: &mut PeerConnection,
@@ -221,7 +219,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 let train = connection.read_control::<v1::TakeTrain>(header).await?;
                 self.probe.send_train(connection, &train).await?;
             }
-            // The coordinator may send these before it learns that its hop or member has
+            // The coordinator may send these frames before it learns that its hop or member has
             // failed.
             Kind::Keepalive | Kind::Release | Kind::Commit => {
                 connection.read_control::<()>(header).await?;
@@ -291,7 +289,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Adds the kernel's statistics of a transfer, at intervals.
+    /// Adds the kernel's statistics of a transfer to the metrics, at intervals.
     pub(super) fn sample(
         &self,
         due_at: &mut Instant,

@@ -1,4 +1,4 @@
-//! The queries of the data plane to the store.
+//! The traits through which the data plane queries the store.
 
 use std::fmt;
 use std::future::Future;
@@ -17,15 +17,15 @@ use crate::copies::LiveCopy;
 use crate::spill::SpilledCopy;
 
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the requested copy, for which it may wait; `None` if there is none. Dropping the
-    /// future withdraws the request.
+    /// Finds the requested copy, and may wait until it exists; `None` if there is none. Dropping
+    /// the future withdraws the request.
     fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Found>> + Send;
 
-    /// Notes the peers whose links have been slow for long. Links to other peers are not slow.
+    /// Notes all peers whose links have been slow for long. Links to other peers are not slow.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
-    /// Drains the store. Without a timeout, only reports. The store runs while the token exists, so
-    /// that the answer arrives.
+    /// Moves the store's objects to other stores. Without a timeout, only reports the progress. The
+    /// store runs while the token exists, so that the answer arrives.
     fn drain(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -73,7 +73,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// Calls `end` when this serve no longer touches the copy's memory.
+    /// Calls `end` when the reader no longer touches the copy's memory.
     pub(crate) fn new(live: Arc<LiveCopy>, end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { live, end: Some(Box::new(end)) }
     }
@@ -120,7 +120,7 @@ pub(super) fn end_message(ending: Ending) -> v1::End {
 }
 
 pub(crate) trait HopHost: Send + Sync + 'static {
-    /// Begins a hop, which ends when the result is dropped.
+    /// Begins a hop (a combination for a reduce), which ends when the result is dropped.
     fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
 }
 
@@ -131,7 +131,7 @@ pub(crate) struct HopRequest {
 }
 
 pub(crate) struct Hosted {
-    /// The reports to the coordinator: at most `Complete`, and then `Failed`.
+    /// The hop's reports to the coordinator: at most `Complete`, and then `Failed`.
     reports: mpsc::Receiver<HopReport>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
@@ -139,7 +139,6 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// Calls `end` when the hop is no longer needed.
     pub(crate) fn new(
         reports: mpsc::Receiver<HopReport>,
         end: impl FnOnce() + Send + Sync + 'static,

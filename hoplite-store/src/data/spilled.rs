@@ -12,7 +12,7 @@ use super::serving::Ending;
 use crate::spill::{NotRead, SpilledCopy};
 
 /// Sends a range of an object. If a read fails, or the disk is busy for too long, the stream ends
-/// as if there were no copy, and the receiver queries for another sender.
+/// as if there were no copy, and the receiver looks for another sender.
 pub(super) async fn send(
     connection: &mut PeerConnection,
     copy: &SpilledCopy,

@@ -31,7 +31,7 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) address: SocketAddr,
     /// `true` if the object is the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
-    /// Longest silence of the sender, if another sender is known.
+    /// Longest permitted silence of the sender, if another sender is known.
     pub(super) silence_limit: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
 }
@@ -62,9 +62,8 @@ pub(super) struct InputStream<'a> {
     puller: &'a Puller,
     from: RemoteCopy<'a>,
     end_bytes: u64,
-    /// The producer's latest sign, from earlier transfers of the object.
+    /// The latest sign that the object's producer is alive, from earlier transfers.
     known: Sign,
-    /// The lanes, and the producer's signs since the request.
     lanes: Option<(Incoming<'a>, StallDetector)>,
     /// The lane of the block that arrives in memory, and the received part of its payload.
     arriving: Option<(LaneId, usize)>,
@@ -76,10 +75,10 @@ impl<'a> InputStream<'a> {
         Self { puller, from, end_bytes, known, lanes: None, arriving: None }
     }
 
-    /// Waits for a block that begins at `next_bytes`, a sign, or the end of the stream. Requests
-    /// the bytes first, if necessary.
+    /// Waits for a block that begins at `next_bytes`, a sign of the producer, or the end of the
+    /// stream. Requests the bytes first, if necessary.
     ///
-    /// Cancel safe for bytes into memory. Otherwise the stream becomes useless; nothing touches the
+    /// Cancel safe for [`Sink::Memory`]. Otherwise the stream becomes useless; nothing touches the
     /// arena after the future is dropped.
     pub(super) async fn next(&mut self, next_bytes: u64, sink: Sink<'_>) -> Result<Arrived, PullOutcome> {
         match self.try_next(next_bytes, sink).await {
@@ -169,8 +168,7 @@ impl<'a> InputStream<'a> {
         within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
-    /// Returns the outcome, from the sender's `end` and the bytes that have arrived. Keeps usable
-    /// connections.
+    /// Returns the outcome, from the sender's `end`. Keeps connections that can be used again.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {
@@ -220,7 +218,8 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Returns the last `ahead` bytes that have arrived, but at most `length`.
+    /// Returns at most `length` bytes, which begin `ahead` bytes before the end of the arrived
+    /// bytes.
     pub(super) fn last(&mut self, ahead: u64, length: usize) -> &mut [u8] {
         let start = self.held - to_length(ahead);
         &mut self.bytes[start..start + length]

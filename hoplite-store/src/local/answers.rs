@@ -13,7 +13,7 @@ pub(crate) type Answer = (CallId, Result<Response, Error>);
 /// Work that the node requests of the client's connection for one call.
 #[derive(Debug)]
 pub(crate) enum CallWork {
-    /// Waits until more than `beyond_bytes` of a copy are valid, or it fails.
+    /// Reports when more than `beyond_bytes` of a copy are valid, or the copy has failed.
     Follow {
         call: CallId,
         live: Arc<LiveCopy>,
@@ -30,11 +30,10 @@ pub(crate) enum CallWork {
     },
 }
 
-/// The answers that wait for one client, in order. Only the latest update of each subscription is
-/// kept.
+/// The answers that wait for one client, in order. A newer update of a subscription replaces the
+/// older one, so memory stays bounded if the client reads slowly.
 ///
-/// So each open call has at most one answer here, even if the client reads slowly. A suspended
-/// client is not dropped, because the store would reuse the memory of its views.
+/// A suspended client is not dropped, because the store would reuse memory that it still maps.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// The client's program and process, for reports about holders of memory.
@@ -61,7 +60,6 @@ impl Answers {
         &self.client
     }
 
-    /// Adds an answer. An update replaces the older update of its call.
     pub(crate) fn add(&self, answer: Answer) {
         self.lock().add(answer);
         self.added.notify_one();

@@ -1,5 +1,5 @@
 //! The Unix socket on which the store listens. The store replaces the socket file of a dead daemon,
-//! but never the file of a live one. It removes its file at the end.
+//! but never the file of a live one.
 //!
 //! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
 //! creates it again.
@@ -26,7 +26,6 @@ use crate::config::ClientRules;
 /// Longest wait for another daemon that creates its socket.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// Directory permissions: access for this daemon's user only.
 const PRIVATE: u32 = 0o700;
 const LARGEST_BACKLOG: i32 = -1;
 
@@ -72,7 +71,6 @@ pub(crate) enum Role {
     Reader,
 }
 
-/// The connected process, as the kernel knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
     pub(crate) user: u32,
@@ -131,7 +129,7 @@ pub(crate) struct LocalListener {
     access: SocketAccess,
     directory_mode: u32,
     file: FileIdentity,
-    /// The last logged reason why the file could not be created again.
+    /// The last logged failure to create the file again.
     complaint: Option<String>,
 }
 
@@ -172,8 +170,8 @@ impl LocalListener {
                 PlaceError::System(error) => io_error(error.into()),
             })?;
         let address = place.address().map_err(|error| io_error(error.into()))?;
-        // Held while the old socket is examined and replaced. So one of two daemons that start at
-        // the same time fails.
+        // Held until the old socket is replaced, so that one of two daemons that start together
+        // fails.
         let _lock = lock(directory, lock_timeout).map_err(io_error)?;
         remove_leftover(path, &address)?;
         let socket = bind_to(&address).map_err(io_error)?;

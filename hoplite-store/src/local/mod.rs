@@ -31,14 +31,13 @@ use crate::shard_link::ShardLink;
 
 /// The interval at which the store checks its socket file. A client that misses the file retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of connections before their hello. One more closes the oldest.
+/// Maximum number of connections before their first message. One more closes the oldest.
 pub(crate) const MAX_HALF_OPEN: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct LocalPlane {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
-    /// Number of copies of an object whose put requests no number.
     pub(crate) replicas: u8,
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,

@@ -1,7 +1,7 @@
 //! Limits of a user: on connections, and on the memory of all requests together.
 //!
 //! One place for a connection (seat) in sixteen is reserved for users without a connection, so that
-//! no user can occupy the store. A store with fewer than sixteen seats reserves none.
+//! no user can occupy the store.
 //!
 //! Requests that fit into the first buffer of their connection are free. A longer request takes
 //! memory from two budgets of its user: one while it arrives, and one until its call ends.
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of bytes of a user's long requests that arrive at once. One request always fits.
+/// Maximum number of bytes of a user's long requests that arrive at once.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
 /// Maximum number of bytes of a user's long requests whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
@@ -21,7 +21,6 @@ pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 
-/// One of this number of seats is reserved for users without a connection.
 const SEATS_PER_KEPT_SEAT: usize = 16;
 
 #[derive(Debug)]
@@ -31,7 +30,7 @@ pub(crate) struct Shares {
     kept_seats: usize,
     /// Each user may always send one request of this size.
     max_request_bytes: usize,
-    /// Maximum number of ids in a request. Each user may always send one with this number.
+    /// Maximum number of ids in a request.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }
@@ -98,7 +97,7 @@ impl Share {
         Arc::clone(&self.arriving).acquire_many_owned(units(length_bytes)).await.ok()
     }
 
-    /// Takes memory and ids until the call ends.
+    /// Takes memory and ids from the user's budgets until the call ends.
     ///
     /// # Errors
     /// `LimitExceeded` if too little is left.

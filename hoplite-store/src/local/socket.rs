@@ -14,9 +14,8 @@ use tokio::time::sleep;
 /// The retry interval if no file descriptor is free for a wait.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Registers for writability only while a task waits for it. A tokio stream is always registered:
-/// each answer that a client reads would then wake the store, which costs as much as a small
-/// request.
+/// A client's socket, registered for writability only while a task waits for it. Otherwise each
+/// answer that a client reads would wake the store, which costs as much as a small request.
 #[derive(Debug)]
 pub(super) struct Socket(AsyncFd<OwnedFd>);
 

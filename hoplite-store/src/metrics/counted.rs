@@ -51,7 +51,6 @@ pub(super) const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
 /// The label of failed TLS handshakes. Other failures have the code of their error.
 pub(crate) const TLS: &str = "tls";
 
-/// Metrics of the operations of clients.
 pub(super) struct OperationMetrics {
     pub(super) seconds: HistogramVec,
     pub(super) bytes: IntCounterVec,
@@ -93,7 +92,6 @@ impl OperationMetrics {
     }
 }
 
-/// Metrics of transfers from and to other stores.
 pub(super) struct TransferMetrics {
     pub(super) pull_seconds: HistogramVec,
     pub(super) pulled_bytes: IntCounterVec,
@@ -130,7 +128,6 @@ impl TransferMetrics {
     }
 }
 
-/// Metrics of reduces and other collectives.
 pub(super) struct ReduceMetrics {
     pub(super) exchange_seconds: HistogramVec,
     pub(super) exchange_bytes: IntCounterVec,
@@ -176,7 +173,6 @@ impl ReduceMetrics {
     }
 }
 
-/// Metrics of the sessions with shards.
 pub(super) struct DirectoryMetrics {
     pub(super) grants: IntCounterVec,
     pub(super) session_failures: IntCounterVec,

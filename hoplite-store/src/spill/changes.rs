@@ -104,7 +104,7 @@ impl SpillFiles {
 }
 
 fn report(error: &io::Error, problem: &str) {
-    // The store removes its directories when it stops.
+    // The files may be gone, because the store removes its directories when it stops.
     if error.kind() != io::ErrorKind::NotFound {
         warn_repeated!(%error, "{problem}: their objects cannot be recovered after a crash");
     }

@@ -58,16 +58,15 @@ pub(super) struct RunDirectory {
     path: PathBuf,
     /// Device and inode of the parent.
     identity: (u64, u64),
-    /// `None` after a failure.
+    /// `None` after a failure to write the log.
     log: Mutex<Option<RunLog>>,
     /// `true` while the files of killed stores must outlive this value.
     is_kept: AtomicBool,
-    /// The lock of the parent, held until closed.
     _lock: File,
 }
 
 impl RunDirectory {
-    /// Locks `parent`, which is to have a directory for this run. `others` are in use already.
+    /// Locks `parent`, a configured directory for spill files. `others` are locked already.
     pub(super) fn take(
         parent: &Path,
         Owner { node, run }: &Owner,
@@ -114,7 +113,7 @@ impl RunDirectory {
         DirBuilder::new().mode(0o700).create(&self.path).map_err(|source| self.unusable(source))
     }
 
-    /// Without the log, a later run recovers no object.
+    /// Begins the log of this run. Without it, a later run recovers no object.
     pub(super) fn begin_log(&self, origin: &Origin) -> Result<(), SpillDirError> {
         let log = RunLog::begin(&self.path, origin).map_err(|source| self.unusable(source))?;
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
@@ -127,7 +126,7 @@ impl RunDirectory {
         RunLog::remove(&self.path);
     }
 
-    /// Keeps the directory for another start if this one fails.
+    /// Keeps the directory when dropped, for another start if this one fails.
     pub(super) fn keep(&self, is_kept: bool) {
         self.is_kept.store(is_kept, Ordering::Relaxed);
     }
@@ -164,7 +163,6 @@ impl RunDirectory {
         find().map_err(|source| self.unusable(source))
     }
 
-    /// Removes the directories of ended stores.
     pub(super) fn remove_earlier_runs(&self) -> Result<(), SpillDirError> {
         for path in self.earlier_runs()? {
             tracing::info!(path = %path.display(), "removing the spill files of a store that has ended");
@@ -185,7 +183,6 @@ impl RunDirectory {
         self.path.join(format!("{number:016x}.spill"))
     }
 
-    /// Checks that a file of this length leaves enough free space on the file system.
     pub(super) fn check_room(&self, length_bytes: u64) -> Result<(), SpillFault> {
         let room = statvfs(&self.path)
             .map_err(|error| SpillFault::Failed(format!("{}: {error}", self.path.display())))?;

@@ -1,14 +1,13 @@
 //! The format of spill files.
 //!
-//! A file has a header, then one record after the other. All numbers are little-endian.
+//! A file has a header, then one record after the other. All numbers are little-endian. In bytes:
 //!
-//! | part | bytes |
-//! | --- | --- |
-//! | header of the file | magic (8), version (4), CRC-32C of the rest (4), run, number (8 each), |
-//! | | length of the node's name (1), name |
-//! | header of a record | magic (4), CRC-32C of the rest (4), copy, size of the object, zero (8 each) |
-//! | object | its bytes |
-//! | checksums | CRC-32C of each block of the object (4 each), CRC-32C of this list (4) |
+//! * header of the file: magic (8), version (4), CRC-32C of the rest (4), run, number (8 each),
+//!   length of the node's name (1), name
+//! * header of a record: magic (4), CRC-32C of the rest (4), copy, size of the object, zero (8
+//!   each)
+//! * the object
+//! * checksums: CRC-32C of each block of the object (4 each), CRC-32C of this list (4)
 //!
 //! With `--recover`, an [`index`](super::index) for a later run follows the last record.
 
@@ -56,7 +55,7 @@ pub(super) type FileHeader = [u8; FILE_HEADER_BYTES];
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) file: FileHeader,
-    /// `None` in the file of another run, which has other numbers of copies.
+    /// `None` in the file of another run, whose copies have other numbers.
     pub(super) copy: Option<CopyId>,
 }
 
@@ -120,7 +119,6 @@ pub(super) fn read_headers(
     }
 }
 
-/// Returns the copy and its size if the header is correct.
 fn read_record_header(header: &[u8; HEADER_BYTES]) -> Option<(CopyId, u64)> {
     let mut rest = &header[..];
     let (magic, checksum) = (take_bytes(&mut rest)?, take_bytes(&mut rest)?);
@@ -139,7 +137,6 @@ pub(super) fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES]
     header
 }
 
-/// Writes a file, and waits until it is on the disk.
 pub(super) fn write(
     path: &Path,
     (owner, number): (&Owner, u64),
@@ -191,7 +188,6 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Reads and checks a record. Calls `has_read` after each block.
 pub(super) fn read(
     path: &Path,
     stamp: &Stamp,

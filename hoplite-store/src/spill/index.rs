@@ -1,14 +1,13 @@
 //! The index at the end of a spill file, for a later run that recovers the objects.
 //!
 //! The store appends the index once the core has decided which records it keeps, and later the
-//! records that it retires. A file with any damaged or truncated frame is not recovered.
+//! records that it retires, because their objects are gone. A file with any damaged or truncated
+//! frame is not recovered. The frames, in bytes:
 //!
-//! | frame | content |
-//! | --- | --- |
-//! | object | kind (1 byte), offset of the record, put, size, end in ms since boot (8 each), |
-//! | | `1` if the object ends with its owner (1), length of the id (1), id, metadata in protobuf |
-//! | end | kind (1), number of objects (8) |
-//! | retired | kind (1), offset of the record (8) |
+//! * object: kind (1), offset of the record, put, size, end in ms since boot (8 each), `1` if the
+//!   object ends with its owner (1), length of the id (1), id, metadata in protobuf
+//! * end: kind (1), number of objects (8)
+//! * retired: kind (1), offset of the record (8)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

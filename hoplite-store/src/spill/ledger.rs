@@ -1,14 +1,14 @@
 //! The queue of changes to spill files that exist.
 //!
-//! A later run must not find a record that was retired before, so one thread at a time performs the
-//! changes, in the order of the core.
+//! A later run must not find a record that was retired (its object is gone), so one thread at a
+//! time performs the changes, in the order of the core.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use hoplite_core::node::{SpillFile, SpillRecord, SpilledObject};
 use hoplite_core::shard::ShardRun;
 
-/// Most changes that wait for a disk. With more, no later run recovers the objects.
+/// Maximum number of changes that wait for a disk. With more, no later run recovers the objects.
 pub(super) const MAX_QUEUED: usize = 100_000;
 
 #[derive(Debug)]
@@ -21,12 +21,9 @@ pub(crate) enum Change {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// At most [`MAX_QUEUED`] changes, and the removals of files.
     pub(super) queue: VecDeque<Change>,
-    /// `true` after a change was left out, because of [`MAX_QUEUED`].
     pub(super) has_gap: bool,
     pub(super) is_busy: bool,
-    /// The offsets of the files' indices.
     pub(super) indexed: BTreeMap<SpillFile, u64>,
 }
 

@@ -57,14 +57,13 @@ pub(crate) struct SpillFiles {
     limit_bytes: Option<u64>,
     recovers: bool,
     ledger: Mutex<Ledger>,
-    /// The files of killed stores, until the node knows them.
+    /// The objects in files of killed stores, until the node takes them over.
     recovered: Mutex<Recovered>,
-    /// The headers of the recovered files.
     headers: BTreeMap<SpillFile, Box<FileHeader>>,
     /// `true` if the files outlive this run.
     is_kept: AtomicBool,
     loads: Arc<Semaphore>,
-    /// Blocks that loads have read, to tell a busy disk from a hung one.
+    /// Number of blocks that loads have read, to tell a busy disk from a hung one.
     loaded_blocks: AtomicU64,
     serves: Arc<Semaphore>,
 }
@@ -109,7 +108,7 @@ impl SpillFiles {
                 }
                 directory.remove_earlier_runs()?;
             } else {
-                // First, because the files may fill the disk.
+                // Removes files first, because they may fill the disk.
                 directory.remove_earlier_runs()?;
                 directory.create()?;
             }
@@ -130,7 +129,6 @@ impl SpillFiles {
         }))
     }
 
-    /// Returns `true` if a later run may recover the objects.
     pub(crate) const fn recovers(&self) -> bool {
         self.recovers
     }
@@ -207,8 +205,8 @@ impl SpillFiles {
         runtime.spawn_blocking(read).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Waits for a permit to load an object; `None` after the running loads have read no block for
-    /// [`READ_TIMEOUT`].
+    /// Waits for a permit to load an object into memory; `None` if the running loads have read no
+    /// block for [`READ_TIMEOUT`].
     async fn load_permit(&self) -> Option<OwnedSemaphorePermit> {
         let mut permit = pin!(Arc::clone(&self.loads).acquire_owned());
         loop {

@@ -16,7 +16,6 @@ use super::run_log::{self, Origin};
 /// Longest index: all objects of a file, and a retired record for each.
 const MAX_INDEX_BYTES: u64 = 32 << 20;
 
-/// The files of killed stores that this run takes over.
 #[derive(Debug, Default)]
 pub(super) struct Takeover {
     pub(super) recovered: Recovered,
@@ -28,7 +27,8 @@ pub(super) struct Takeover {
 }
 
 impl Takeover {
-    /// Moves the complete files of an ended run to this run's directory, whose index is `directory`.
+    /// Moves the complete files of an ended run to this run's directory `own`, the one with the
+    /// number `directory`.
     ///
     /// # Errors
     /// A failure to read or to move a file, which is no reason to remove it.
@@ -114,7 +114,7 @@ fn check_private(directory: &Path) -> Result<(), Flaw> {
 
 type Objects = Vec<hoplite_core::node::SpilledObject>;
 
-/// Reads the header and the index of a spill file. Also returns the offset of the index.
+/// Returns the header, the objects, and the offset of the index.
 pub(super) fn read_file(path: &Path) -> Result<(FileHeader, Objects, u64), Flaw> {
     let file = frames::open(path)?;
     let length_bytes = file.metadata()?.len();
@@ -137,7 +137,6 @@ mod tests {
     use super::super::file::{Owner, record_header};
     use super::*;
 
-    /// A file with two small objects, and the parts of it that no index describes.
     fn sample() -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
         let owner = Owner { node: NodeId::new("node").unwrap(), run: 1 };
         let mut bytes = owner.file_header(7).to_vec();

@@ -1,10 +1,8 @@
 //! The log of a store's run beside its spill files: the cluster, the boot of the machine, and the
-//! shards with which the store had sessions.
+//! shards with which the store had sessions. The frames, in bytes:
 //!
-//! | frame | content |
-//! | --- | --- |
-//! | run | kind (1 byte), length of the boot's name (1), name, cluster |
-//! | shard | kind (1), run of the shard (8) |
+//! * run: kind (1), length of the boot's name (1), name, cluster
+//! * shard: kind (1), run of the shard (8)
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,7 +18,7 @@ use super::frames::{self, Flaw, take_bytes};
 const NAME: &str = "run.log";
 const RUN: u8 = 16;
 const SHARD: u8 = 17;
-/// Longest log in bytes. A frame of a shard has 21 bytes.
+/// Longest log. A frame of a shard has 21 bytes.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// The identity that two runs must share for a recovery.
@@ -89,7 +87,6 @@ impl RunLog {
     }
 }
 
-/// Returns the shards of an earlier run.
 pub(super) fn read(directory: &Path, origin: &Origin) -> Result<Vec<ShardRun>, Flaw> {
     let mut log = Vec::new();
     frames::open(&directory.join(NAME))?.take(MAX_LOG_BYTES + 1).read_to_end(&mut log)?;

@@ -1,5 +1,5 @@
 //! The spans of collectives. The coordinator's call has a child `enlist` for each remote member,
-//! and its child is the member's `take part`. Each member has a span `exchange`.
+//! and each `enlist` has a child `take part` at the member. Each member has a span `exchange`.
 
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Decision, Plan, Report};

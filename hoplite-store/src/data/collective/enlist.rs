@@ -1,4 +1,4 @@
-//! The coordinator's end of its connection to a member of an attempt.
+//! The coordinator's end of its connection to a member of a collective.
 
 use bytes::Bytes;
 use hoplite_core::collective::{AttemptId, Decision, Failure, Plan, Report};
@@ -23,13 +23,13 @@ use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
 
-/// The coordinator's decisions: at most one `Commit`, or `Stop`. The end of the channel ends the
-/// membership.
+/// The coordinator's decisions for one member: at most one `Commit`, or `Stop`. When the channel
+/// closes, the member leaves the attempt.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
-    /// Enlists the member of `plan` until `decisions` end, and calls `report` with the member's
-    /// reports.
+    /// Makes the store at `plan.index` a member of the attempt until `decisions` close. Calls
+    /// `report` with each report of the member.
     ///
     /// Dropping the future closes the connection, which also ends the membership.
     pub(crate) async fn enlist(
@@ -49,8 +49,8 @@ impl Puller {
         }
     }
 
-    /// Tells a store that an attempt failed. If the store is unreachable, its participants notice
-    /// the failure later.
+    /// Tells a store that the attempt to make `target` failed. If the store is unreachable, its
+    /// clients notice the failure later.
     pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
         let sent = async {
             let mut call =
@@ -66,7 +66,7 @@ impl Puller {
         }
     }
 
-    /// Returns the member's progress in the attempt; `None` if it takes no part.
+    /// Returns the member's progress in the attempt; `None` if the store takes no part in it.
     pub(crate) async fn request_position(
         &self,
         peer: &Peer,

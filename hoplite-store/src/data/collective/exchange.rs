@@ -1,4 +1,4 @@
-//! A member's part of an attempt, which its streams share. Partial results lie in the target.
+//! A member's part of a collective, which its streams share. Partial results lie in the target.
 //! `hoplite_core::collective::Progress` decides which block may be sent or combined next.
 
 use std::ops::Range;
@@ -23,12 +23,11 @@ pub(crate) struct Exchange {
     sources: Vec<Arc<LiveCopy>>,
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// The streams that wait for each step, so that a block wakes only its streams.
+    /// For each step of the program: wakes the streams that wait for this step.
     steps: Vec<Notify>,
-    /// The streams that wait until the sources are combined in the target.
+    /// Wakes the streams that wait until the sources are combined in the target.
     fold: Notify,
     senders: TaskTracker,
-    /// Cancelled when no further stream may begin to give blocks.
     ended: CancellationToken,
 }
 
@@ -62,8 +61,8 @@ impl Exchange {
         self.progress().program().sources()
     }
 
-    /// Admits a stream that gives blocks, unless the exchange has ended. The sources stay until the
-    /// result is dropped.
+    /// Admits a stream that sends blocks; `None` after the end of the exchange. The sources stay
+    /// until the result is dropped.
     pub(super) fn begin_sending(&self) -> Option<TaskTrackerToken> {
         let token = self.senders.token();
         (!self.ended.is_cancelled()).then_some(token)
@@ -81,7 +80,7 @@ impl Exchange {
             // request lost bytes again.
             cancel.cancelled().await;
         } else {
-            // A receiver confirms the sent bytes when it ends its streams.
+            // Sent bytes count as received: a receiver that lost some would request them again.
             cancel.run_until_cancelled(self.wait_for(Progress::first_unsent)).await;
         }
         self.ended.cancel();
@@ -95,7 +94,7 @@ impl Exchange {
 
     pub(super) fn stream_to(&self, member: usize, offset_bytes: u64) -> Stream {
         let stream = self.progress().stream_to(member, offset_bytes);
-        // The block may belong to several steps.
+        // The bytes before `offset_bytes`, which count as sent now, may belong to several steps.
         self.steps.iter().for_each(Notify::notify_waiters);
         stream
     }
@@ -105,7 +104,7 @@ impl Exchange {
         self.steps[block.step].notify_waiters();
     }
 
-    /// Notes that a skipped block, and all blocks before it, were sent.
+    /// Notes that `block`, which a lane had claimed, was sent after all blocks before it.
     pub(in super::super) fn sent(&self, block: &Block) {
         self.progress().sent(block);
         self.steps[block.step].notify_waiters();
@@ -115,7 +114,8 @@ impl Exchange {
         self.progress().final_bytes()
     }
 
-    /// Waits until the program permits a block, and the sources have its bytes.
+    /// Waits until the program (the member's sequence of sends and receives) permits `block`, and
+    /// the sources have its bytes.
     pub(in super::super) async fn wait_until_ready(&self, block: &Block) -> Result<(), SourceLost> {
         self.wait_for(|progress| progress.blocked_on(block)).await;
         let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };
@@ -144,7 +144,7 @@ impl Exchange {
         self.progress().reading(&self.plan, block)
     }
 
-    /// The copy that a block reads, and the range of the block in it.
+    /// Returns the copy that has a block's bytes, and their range in this copy.
     pub(in super::super) fn origin<'a>(
         &'a self,
         block: &Block,

@@ -1,4 +1,4 @@
-//! The member's end of its connection to the coordinator of an attempt.
+//! The member's end of its connection to the coordinator of a collective.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
 pub(crate) trait MemberHost: Send + Sync + 'static {
-    /// Makes this store a member until the result is dropped. `trace` is the span that caused it.
+    /// Makes this store a member of the attempt in `plan`, until the result is dropped.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
     fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
@@ -27,9 +27,9 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
-/// A membership, which ends when dropped.
+/// A membership in an attempt, which ends when dropped.
 pub(crate) struct Enlisted {
-    /// The reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
+    /// The member's reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     decide: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,

@@ -1,7 +1,7 @@
-//! Attempts of collectives.
+//! Attempts of collectives, in which several stores (members) make an object together.
 //!
-//! The coordinator directs a remote member over a separate connection: it sends `Enlist` and later
-//! `Commit` or `Stop`, and the member sends its reports. Members exchange blocks over pooled
+//! The coordinator directs each remote member over a separate connection: it sends `Enlist` and
+//! later `Commit` or `Stop`, and the member sends its reports. Members exchange blocks over pooled
 //! connections: the receiver sends `Take`, and the sender sends the blocks of its program (the
 //! member's sequence of sends and receives), in order. Both know the last block.
 

@@ -25,8 +25,8 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// Number of missing bytes of an all-to-all's stream at which the next stream begins, to hide a
-/// round trip. One stream at a time keeps each link busy with one pair of members.
+/// Number of missing bytes of a stream in an all-to-all at which the next stream begins, to hide a
+/// round trip. Streams take turns, so that each link serves one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +63,9 @@ impl ReceiveError {
 }
 
 impl Puller {
-    /// Performs the program until `target` is complete, then calls `filled`. Goes on until the
-    /// other members are complete, or until `cancel`. Afterwards only copies that this store serves
-    /// are still read.
+    /// Performs this member's part of a collective until `target` is complete, and calls `filled`.
+    /// Then sends to the other members until they are complete, or until `cancel`. Afterwards only
+    /// copies that this store serves are still read.
     pub(crate) async fn exchange(
         &self,
         exchange: &Exchange,
@@ -113,8 +113,8 @@ impl Puller {
         tokio::try_join!(fold, try_join_all(receives)).map(drop)
     }
 
-    /// Takes the program's bytes from one member, and resumes the stream if it breaks. Holds the
-    /// turn except while the stream is broken.
+    /// Receives one member's bytes, and requests missing bytes again if the stream breaks. Gives
+    /// `turn` back when the stream breaks or is nearly complete.
     async fn receive_from(
         &self,
         exchange: &Exchange,
@@ -222,7 +222,7 @@ impl Puller {
     }
 }
 
-/// Waits for the block at the start of `missing`. Skips keepalives.
+/// Waits for the block at the start of `missing`, the range to receive. Skips keepalives.
 async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(LaneId, Header), ReceiveError> {
     loop {
         match lanes.next(missing.start, missing.end).await? {

@@ -16,7 +16,8 @@ use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, 
 use super::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Gives blocks to another member, whose request may arrive before this member's plan.
+    /// Answers a member's request for blocks. It may arrive before this store's plan of the
+    /// attempt.
     pub(in super::super) async fn answer_take(
         &self,
         connection: &mut PeerConnection,
@@ -46,15 +47,15 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
-            // The receiver knows the length of the stream, and may already use the connection for
+            // The receiver knows the end without a frame, and may already use the connection for
             // another request.
             Ending::Complete if !has_lanes => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
         }
     }
 
-    /// Gives blocks over this connection and its lanes. Returns the end of the stream, and `true`
-    /// if the receiver was asked to open lanes.
+    /// Sends blocks over this connection and its lanes (further connections). Returns the end of
+    /// the stream, and `true` if this store requested lanes.
     async fn send_to_member(
         &self,
         connection: &mut PeerConnection,

@@ -14,7 +14,7 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
 use super::super::serving::{Ending, Served};
 
-/// Time for the block in flight when its copy fails. The `End` after the block has the reason.
+/// Time limit for the rest of a block whose copy fails. The `End` after the block has the reason.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -24,19 +24,18 @@ pub(in super::super) enum Content {
     ProgramBlocks(ProgramBlocks),
 }
 
-/// The blocks that a program sends to one member.
+/// The blocks of a collective that this store sends to one member.
 #[derive(Debug)]
 pub(in super::super) struct ProgramBlocks {
     target: Served,
     exchange: Arc<Exchange>,
-    /// The blocks that lanes have claimed, in order; `true` if a block was sent.
+    /// The blocks that lanes have claimed to send, in order; `true` if a block was sent.
     claimed: Mutex<VecDeque<(Block, bool)>>,
     _sending: TaskTrackerToken,
 }
 
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
-    /// The first byte that no lane has taken yet.
     pub(super) next_bytes: u64,
     pub(super) end_bytes: u64,
     program: Option<Stream>,
@@ -72,7 +71,7 @@ impl ProgramBlocks {
         Self { target, exchange, claimed: Mutex::default(), _sending: sending_token }
     }
 
-    /// Waits until the program permits `block`. The error is the end of the stream.
+    /// Waits until the program permits `block`. The error is the reason why the stream ends.
     async fn ready(&self, block: &Block) -> Result<(), Ending> {
         let is_ready = tokio::select! {
             ready = self.exchange.wait_until_ready(block) => ready.is_ok(),
@@ -111,7 +110,7 @@ impl Content {
         }
     }
 
-    /// Returns `false` for a hop, whose receiver also waits for other inputs.
+    /// Returns `false` for a hop's output, because its receiver also waits for other inputs.
     pub(super) const fn measures_link(&self) -> bool {
         !matches!(self, Self::Hop(_))
     }
@@ -123,13 +122,13 @@ impl Content {
         }
     }
 
-    /// Waits for the next bytes: in a program, at most `most_bytes`. The error is the end of the
-    /// stream.
+    /// Waits for the next bytes, at most `most_bytes` of a collective's blocks. The error is the
+    /// reason why the stream ends.
     pub(super) async fn ready(&self, cursor: &Cursor, most_bytes: u64) -> Result<Piece, Ending> {
         let start = cursor.next_bytes;
         match self {
             Self::Copy(served) | Self::Hop(served) => {
-                // A receiver of a part learns of the part's end when the object is complete.
+                // The last block of a part is sent only when the whole object is complete.
                 match served.beyond_within(start, cursor.end_bytes).await {
                     Err(_) => Err(Ending::NoCopy),
                     Ok(valid_bytes) if valid_bytes <= start => Err(Ending::Complete),

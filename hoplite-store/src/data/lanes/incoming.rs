@@ -28,7 +28,7 @@ pub(in super::super) enum Event {
     End(v1::End),
 }
 
-/// A stream from one sender, over its lanes.
+/// A stream of bytes from one sender, over several connections (lanes).
 #[derive(Debug)]
 pub(in super::super) struct Incoming<'a> {
     puller: &'a Puller,
@@ -39,7 +39,6 @@ pub(in super::super) struct Incoming<'a> {
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
     has_requested_lanes: bool,
-    /// Counts the stream among the arriving streams, once its bytes arrive.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
     ended: Vec<Call<'a>>,
@@ -49,7 +48,7 @@ pub(in super::super) struct Incoming<'a> {
 struct Lane<'a> {
     id: LaneId,
     call: Call<'a>,
-    /// `true` if the lane answers a request for bytes.
+    /// `false` if the lane joined a running stream.
     is_request: bool,
     block: Option<Header>,
     /// The arriving control frame, and the arrived length of its payload.
@@ -102,7 +101,6 @@ enum LaneEvent {
 }
 
 impl<'a> Incoming<'a> {
-    /// Makes a stream whose first lane is the connection of `call`. The request allows `max_lanes`.
     pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
         let (merge, opening) = (Merge::default(), JoinSet::new());
         let (lanes, ended, end) = (Vec::new(), Vec::new(), None);
@@ -135,7 +133,7 @@ impl<'a> Incoming<'a> {
         self.lanes.push(Lane { id, call, is_request, block: None, control: None, payload: Vec::new() });
     }
 
-    /// Waits for the next part of a stream that ends at `end_bytes`. The bytes before `next_bytes`
+    /// Waits for the next event of a stream that ends at `end_bytes`. The bytes before `next_bytes`
     /// have arrived. Cancel safe.
     ///
     /// # Errors
@@ -197,7 +195,7 @@ impl<'a> Incoming<'a> {
         if is_complete && !has_arrived && may_come { None } else { self.end.take() }
     }
 
-    /// Waits for a lane's frame or opening. Cancel safe.
+    /// Waits until a lane has received a frame, or a new lane is open. Cancel safe.
     async fn wait(&mut self, has_arrived: bool) -> LaneEvent {
         if let [lane] = self.lanes.as_mut_slice()
             && lane.is_request
@@ -205,7 +203,7 @@ impl<'a> Incoming<'a> {
         {
             return LaneEvent::Frame(lane.id, lane.listen().await);
         }
-        // If only `End` is missing, this store waits for it to keep the connections.
+        // Waits for a missing `End`, because the connections can be used again after it.
         let only_end_is_missing = has_arrived && self.lanes.iter().all(|lane| !lane.is_request);
         let opened = async {
             match self.opening.join_next().await {

@@ -1,4 +1,4 @@
-//! Streams that a store sends: their remaining bytes, their lanes, and the next step of each lane.
+//! Streams that a store sends, with their lanes and the next step of each lane.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +28,6 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Makes an empty set. `first` has the lanes of the first stream.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
@@ -38,7 +37,6 @@ impl OutgoingStreams {
         lock(&self.host).last_result(peer)
     }
 
-    /// Returns the key with which other connections join the stream.
     pub(super) fn key_of(&self, stream: &Arc<Outgoing>) -> io::Result<StreamKey> {
         if let Some(key) = stream.key.get() {
             return Ok(*key);
@@ -50,7 +48,6 @@ impl OutgoingStreams {
         Ok(key)
     }
 
-    /// Begins a stream. Also returns its first lane.
     pub(super) fn begin(
         &self,
         (now, peer): (Time, &NodeId),
@@ -76,8 +73,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Adds a lane to a stream, if the stream needs one. The peer receives `others` further
-    /// streams.
+    /// Adds a lane to a stream, if the stream needs one. `others` is the number of further streams
+    /// that the peer receives.
     pub(super) fn join(
         &self,
         (key, others): (StreamKey, usize),
@@ -90,7 +87,7 @@ impl OutgoingStreams {
         Some((stream, lane))
     }
 
-    /// Ends a lane, which broke unless it `is_whole`.
+    /// Ends a lane. `is_whole` is `false` if the lane's connection broke.
     pub(super) fn end_lane(&self, stream: &Outgoing, lane: LaneId, is_whole: bool) {
         if let Some(id) = stream.id {
             lock(&self.host).leave(id, lane, is_whole);
@@ -98,8 +95,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides a lane's turn, and takes at most `block_bytes`. Of the lane's bytes, `new_bytes`
-    /// were acknowledged since its last turn.
+    /// Decides what a lane does next: it may send at most `block_bytes`. The peer has acknowledged
+    /// `new_bytes` of the lane since its last turn.
     pub(super) fn take_turn(
         &self,
         stream: &Outgoing,
@@ -142,7 +139,7 @@ pub(in super::super) struct Outgoing {
     key: OnceLock<StreamKey>,
     /// Lanes wait in line for this lock, and its holder takes the next piece.
     cursor: tokio::sync::Mutex<Cursor>,
-    /// `true` while some lanes rest. The end of a lane wakes them.
+    /// `true` while some lanes rest (send nothing). The end of a lane wakes them.
     resting: watch::Sender<bool>,
     /// `None` if the stream stays with one lane.
     id: Option<StreamId>,
@@ -150,7 +147,6 @@ pub(in super::super) struct Outgoing {
 
 pub(super) struct Turn {
     pub(super) action: Action,
-    /// Number of open or requested lanes; `None` if the stream stays with one.
     pub(super) lanes: Option<usize>,
     pub(super) delivery: Option<Delivery>,
 }
@@ -164,7 +160,7 @@ pub(super) enum Action {
     Rest,
 }
 
-/// The next piece of the stream, for the lane in turn.
+/// The next piece of the stream, and the lock that lets one lane at a time take it.
 pub(super) struct Ready<'a> {
     cursor: TurnGuard<'a, Cursor>,
     piece: Piece,
@@ -172,8 +168,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for a lane's turn, and then for at most `most_bytes`. The error is the end of the
-    /// stream.
+    /// Waits for a lane's turn, and then for bytes. The error is the reason why the stream ends.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();

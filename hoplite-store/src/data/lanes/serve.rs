@@ -20,8 +20,8 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::content::{Content, Cursor};
 use super::outgoing::{Action, Outgoing};
 
-/// The smallest limit of a lane's unsent bytes: two of the smallest blocks. A faster lane cannot
-/// take over bytes that a slow lane has accepted.
+/// Smallest limit of a lane's unsent bytes in the kernel: two of the smallest blocks. A faster lane
+/// cannot take over bytes that the kernel has accepted.
 const MIN_UNSENT_BYTES: u64 = 32 << 10;
 
 enum LaneEnd {
@@ -30,8 +30,8 @@ enum LaneEnd {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends a stream over this connection and its lanes. Returns the end of the stream, and `true`
-    /// if the receiver was asked to open lanes.
+    /// Sends a stream over this connection and its lanes (further connections). Returns the end of
+    /// the stream, and `true` if this store requested lanes.
     pub(in super::super) async fn send_stream(
         &self,
         connection: &mut PeerConnection,
@@ -51,7 +51,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         (ended, stream.has_key())
     }
 
-    /// Makes a connection a lane of its peer's stream.
+    /// Makes a connection, which the receiver of a stream has opened, a lane of the stream.
     ///
     /// # Errors
     /// The connection's errors; [`ConnectionError::Closed`] if the stream no longer needs the lane.
@@ -69,7 +69,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         self.metrics.lanes.fetch_add(1, Ordering::Relaxed);
         let ended = self.send_lane(connection, &stream, (lane, delivery)).await;
         self.metrics.lanes.fetch_sub(1, Ordering::Relaxed);
-        // Dropped before the answer, so that nothing touches the copy when the receiver has it.
+        // Dropped first, so that nothing touches the copy once the receiver has the answer.
         drop(stream);
         match ended {
             Ok(LaneEnd::WithStream(ending)) => {
@@ -89,7 +89,6 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// `delivery` has the connection's statistics at the start.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,
@@ -153,8 +152,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Returns the limit of a lane's unsent bytes. A stream that may get further lanes has one from the
-/// start, because they cannot overtake accepted bytes.
+/// Returns the limit of a lane's unsent bytes in the kernel; zero for its default. A stream that
+/// may get further lanes has one from the start, because they cannot take over accepted bytes.
 fn unsent_limit(lanes: Option<usize>, block_bytes: u64) -> u64 {
     match lanes {
         None => 0,

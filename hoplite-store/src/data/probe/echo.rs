@@ -1,4 +1,4 @@
-//! Echoes in datagrams. The socket answers one peer per step.
+//! Echoes over UDP, which measure round trips. The socket answers one peer at a time.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,6 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// Binds a free port of `address`. Answers no peer yet.
     pub(super) async fn bind(address: IpAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0)).await?;
         Ok(Self { socket, origin: Instant::now(), answerer: None })
@@ -31,7 +30,7 @@ impl Echo {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Answers only requests of `asker` with `nonce`.
+    /// Begins to answer requests of `asker` with `nonce`, and no others.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| EchoResponder::new(nonce, asker));
     }
@@ -43,7 +42,7 @@ impl Echo {
     }
 
     /// Requests echoes of `peer`, and also answers requests. Returns `None` if no reply came.
-    /// Cancel safe; the measurements are lost.
+    /// Cancel safe, but loses the measurements.
     pub(super) async fn exchange_echoes(
         &mut self,
         peer: SocketAddr,

@@ -23,7 +23,7 @@ use super::train;
 /// Longest time in a probe: 2,000 nodes under load take a quarter of an hour.
 const MAX_PARTICIPATION: Duration = Duration::from_secs(60 * 60);
 
-/// The store's part in a probe: at most one.
+/// The store's part in a probe of the network: at most one.
 #[derive(Debug)]
 pub(in super::super) struct ProbePlace {
     place: Semaphore,
@@ -69,7 +69,7 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Charges the budget of the peer with `nonce`. Returns `false` if the budget is spent.
+    /// Charges the probe's budget for the peer with `nonce`. Returns `false` if it is spent.
     fn charge_budget(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
@@ -104,7 +104,7 @@ enum Next {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part until the coordinator ends the probe, or is gone or silent for too long.
+    /// Takes part in a probe until the coordinator ends it, disconnects, or is silent for too long.
     pub(in super::super) async fn host_probe(
         &self,
         connection: &mut PeerConnection,

@@ -26,7 +26,7 @@ use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
-/// Maximum number of unread directions for a node: one to answer, and others to measure.
+/// Maximum number of directions that wait for a node: one to answer a peer, others to measure.
 const MAX_QUEUED_DIRECTIONS: usize = 4;
 /// Maximum number of queued events for the state machine. Further events block their nodes.
 const MAX_EVENTS: usize = 1024;
@@ -57,8 +57,7 @@ impl From<SurveyFailure> for Error {
     }
 }
 
-/// Coordinates probes, one at a time: connects to each store, and sends the commands of the state
-/// machine.
+/// Coordinates probes, one at a time, as the state machine commands.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
     config: Arc<DataConfig>,
@@ -71,7 +70,6 @@ pub(crate) struct Surveyor {
 pub(crate) struct SurveyTally {
     pub(crate) complete: u64,
     pub(crate) failed: u64,
-    /// Number of probes whose caller went away.
     pub(crate) cancelled: u64,
     pub(crate) last: Option<LastSurvey>,
 }
@@ -107,7 +105,7 @@ impl Surveyor {
     }
 
     /// Measures the links between `peers`, whose names differ. A link without a bandwidth
-    /// measurement counts as `assumed_ps_per_byte`.
+    /// measurement counts as `assumed_ps_per_byte` (picoseconds).
     ///
     /// Dropping the future closes the connections, which ends the probe at all nodes.
     pub(crate) async fn survey(
@@ -196,7 +194,7 @@ impl Drop for RunningSurvey<'_> {
     }
 }
 
-/// The stores that take part. Dropping it closes all connections.
+/// The connected stores of a probe. Dropping it closes all connections.
 struct Participants {
     members: Vec<Member>,
     missing: Vec<(String, SurveyLoss)>,
@@ -315,8 +313,6 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
     }
 }
 
-/// Forwards directions to a store, and the store's messages to the coordinator, until the store
-/// leaves.
 async fn forward_directions(
     config: Arc<DataConfig>,
     mut connection: PeerConnection,

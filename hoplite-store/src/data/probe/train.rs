@@ -20,7 +20,7 @@ use super::super::serving::{Ending, end_message};
 /// The size of a block in a train. A quarter of the shortest train has several blocks.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Takes growing trains until one takes at least `at_least`, or has the greatest size.
+/// Requests growing trains until one takes at least `at_least`, or has the greatest size.
 pub(super) async fn receive_trains(
     config: &DataConfig,
     measure: &Measure,

@@ -496,8 +496,8 @@ async fn a_range_ends_at_its_requested_end() {
 async fn the_end_of_a_range_waits_until_the_object_is_complete() {
     let a = TestNode::start("a").await;
     let bytes = content(100_000);
-    // If a whole range were served, its receiver would count as the source of a complete part,
-    // although the object may be aborted later.
+    // A receiver of the whole range would count as the source of a complete part, although the
+    // object may be aborted later.
     for (start_bytes, end_bytes) in [(0, Some(61_000)), (61_000, Some(61_000)), (0, Some(0)), (61_440, None)]
     {
         let growing = empty(100_000);

@@ -40,12 +40,10 @@ use crate::data::{
 const PUT: PutId = PutId(7);
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// The copies of a test's node, and the number of its running serves.
 struct TestStore {
     copies: watch::Sender<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
     serves: watch::Sender<usize>,
     delay: Duration,
-    /// Requests for hops, and the number of running hops.
     hops: mpsc::UnboundedSender<(Hop, mpsc::Sender<HopReport>)>,
     hosted: watch::Sender<usize>,
 }
@@ -261,7 +259,6 @@ async fn arrived(live: &LiveCopy, valid_bytes: u64) {
     while timeout(TIME_LIMIT, live.beyond(valid_bytes - 1)).await.unwrap().unwrap() < valid_bytes {}
 }
 
-/// A scripted node: it listens, and hands out connections after their handshake.
 struct FakePeer {
     listener: TcpListener,
     config: DataConfig,

@@ -170,7 +170,7 @@ async fn a_forged_header_does_not_change_the_stores_progress() {
         forge(0);
         assert_eq!(timeout(TIME_LIMIT, live.beyond(8192)).await.unwrap(), Ok(SIZE_BYTES), "{producer:?}");
     }
-    // A worker's copy: the number never shrinks, and the store decides on the end.
+    // The progress of a worker's copy never shrinks, and only the store completes the copy.
     let live = live(Producer::Worker);
     forge(8192);
     assert_eq!(live.valid_bytes(), 8192);
