@@ -27,7 +27,7 @@ from hoplite._programs import program
 
 #: Memory beside the measured arrays; Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
-#: Seconds for a start, which prefaults a GiB in one to five.
+#: Seconds for the start of a store, which takes one to five to prefault a GiB.
 WAIT_LIMIT = 120.0
 _POLL_INTERVAL = 0.01
 

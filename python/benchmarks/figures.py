@@ -34,7 +34,7 @@ class Figures:
 
     @classmethod
     def together(cls, runs: Sequence[Mapping[str, Any]]) -> Figures | None:
-        """Joins runs of the Rust program by medians of quantiles."""
+        """Joins runs of the Rust program: takes the median of each quantile."""
         if not runs:
             return None
         p99s = [run["p99_s"] for run in runs if run["p99_s"] is not None]

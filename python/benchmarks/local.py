@@ -3,7 +3,7 @@
     python python/benchmarks/local.py
     python python/benchmarks/local.py --sizes 1KiB 64MiB --rounds 5 --without-ray --json local.json
 
-All alternate. README.md describes the comparison.
+The programs take turns; see README.md.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def measure(sizes: list[int], rounds: int, cold_samples: int, *, with_ray: bool)
 
 def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustProgram) -> Cell:
     batch = _batch(size)
-    # Zeros could be one page that is mapped many times.
+    # Not zeros, which could be one page that is mapped many times.
     array = np.full(size, 7, np.uint8)
     puts: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
     gets: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}

@@ -3,7 +3,7 @@
     python python/benchmarks/tables.py
     python python/benchmarks/tables.py --rows 1000 --rounds 3 --json
 
-All alternate. README.md describes the comparison.
+The programs take turns; see README.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import hoplite
 
-#: Four numbers of 8 bytes, and a word of up to 8 bytes.
+#: A row has four numbers of 8 bytes, and a word of up to 8 bytes.
 ROW_BYTES = 40
 TABLE_BYTES = 160_000_000
 WAIT_LIMIT = 120.0

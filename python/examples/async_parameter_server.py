@@ -30,7 +30,6 @@ WAIT_LIMIT = 5.0
 
 class Worker(digits.Trainer):
     def step(self, weights: str, gradient: str) -> None:
-        """Performs a step with Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 

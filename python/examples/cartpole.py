@@ -26,7 +26,7 @@ ENDS = np.cumsum([math.prod(shape) for shape in ACTOR + CRITIC])
 WEIGHTS = int(ENDS[-1])
 #: Numbers after a gradient: the sum of the episodes' returns, and the number of episodes.
 STATISTICS = 2
-#: The least steps of a gradient. Episodes are complete, so workers finish at different times.
+#: The least steps in a gradient. Workers play complete episodes, and so finish at different times.
 STEPS = 200
 #: Gamma and lambda of generalized advantage estimation, arXiv:1506.02438.
 DISCOUNT, TRUST = 0.99, 0.95
@@ -57,8 +57,6 @@ def count(text: str) -> int:
 
 
 class Model:
-    """The trainer's weights and their score."""
-
     def __init__(self, seed: int, parameters: int) -> None:
         rng = np.random.default_rng(seed)
         self.weights = np.zeros(parameters, np.float32)
@@ -71,7 +69,6 @@ class Model:
         self.episodes = 0
 
     def descend(self, total: Array, gradients: int) -> None:
-        """Moves the weights against the mean gradient, `total / gradients`."""
         gradient = total[:WEIGHTS] / gradients
         self._updates += 1
         self._mean += (1 - MOMENTUM) * (gradient - self._mean)
@@ -129,7 +126,6 @@ class Player:
 
 
 def gradient(weights: Array, episodes: list[Episode]) -> Array:
-    """Returns the mean gradient of all steps."""
     actor, critic = layers(weights)
     estimates = [estimate(weights, episode) for episode in episodes]
     advantages = np.concatenate([advantages for advantages, _ in estimates])

@@ -59,7 +59,6 @@ class Model:
         _, (self._pictures, self._digits) = data(seed)
 
     def descend(self, total: Array, gradients: int) -> None:
-        """Moves the weights against the mean gradient, `total / gradients`."""
         np.multiply(total, LEARNING_RATE / gradients, out=self._step)
         self.weights -= self._step
 

@@ -34,14 +34,14 @@ WAIT_LIMIT = 0.05
 KILL_AFTER = 500
 
 Vote = npt.NDArray[np.float32]
-#: Returns the votes, and the reasons of deaths, by worker.
+#: Sends a query to workers. Returns the votes, and the reasons of deaths, by worker.
 Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]]
 
 
 class Worker:
     def __init__(self, worker: int, seed: int) -> None:
         (pictures, shown), _ = digits.data(seed)
-        # A replacement gets the same sample.
+        # The replacement of a dead worker draws the same sample.
         rng = np.random.default_rng([seed, worker])
         sample = rng.integers(len(shown), size=len(shown))
         self._tree = DecisionTreeClassifier(
@@ -134,7 +134,6 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
 
 
 class Queries:
-    """Pictures outside the training set, in random order."""
 
     def __init__(self, seed: int, pictures: int | None) -> None:
         _, (self._pictures, self._shown) = digits.data(seed)

@@ -2,7 +2,7 @@
 
     python examples/torchft_recovery.py --replicas 4 --megabytes 64 --compare
 
-The program plays the manager for the real torchft, with the transport of
+The program replaces torchft's manager: it calls the same transport as
 `torchft.Manager(checkpoint_transport=...)`. Each replica is a process with its own store.
 `--compare` repeats this with torchft's HTTP transport.
 """
@@ -52,7 +52,6 @@ def transport(socket: str | None) -> tuple[Any, Any]:
 
 
 def be_behind(told: Connection, socket: str | None) -> None:
-    """Gets the state whenever metadata arrives."""
     own, client = transport(socket)
     told.send("ready")
     while (found := told.recv()) is not None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hoplite import _native
 
 T = TypeVar("T")
-#: Called with the bytes moved, and the size of all objects.
+#: A user's callback. It gets the bytes moved so far, and the bytes of all objects.
 OnProgress = Callable[[int, int], object] | None
 
 REPORT_INTERVAL = 0.1
@@ -29,14 +29,14 @@ async def settled(answer: T | Future[T]) -> T:
 
 
 async def reported(answer: Future[T], progress: _native.Progress) -> T:
-    """Reports progress until the answer. The report's exception cancels the call."""
+    """Reports progress until the call has its answer. An exception of the callback cancels the call."""
     try:
         while not answer.done():
             await wait((answer,), timeout=REPORT_INTERVAL)
             progress.report()
     except BaseException:
         if not answer.cancel() and not answer.cancelled():
-            # asyncio warns about unretrieved exceptions.
+            # Retrieves the exception, because asyncio warns about unretrieved ones.
             answer.exception()
         raise
     return answer.result()
@@ -48,7 +48,6 @@ async def followed(
     name: str,
     *arguments: Any,
 ) -> Any:
-    """Performs `name` and reports progress. A blocking client reports inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
     progress = on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)

@@ -8,7 +8,7 @@ names the value's form and the padding:
 | `py1:arrow` | `table`, `batch`, `array`, `chunked` |
 | `py1:polars` | `frame`, `series` |
 
-Arrow bounds lengths, but no offsets and indices. A reader that trusts no pickle checks these too.
+On reading, Arrow checks lengths, but no offsets and indices. A client that refuses pickles checks these, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REFUSALS = (
     struct.error,
 )
 _DICTIONARY_BATCH = 2
-#: Smaller buffers are copied into the piece before them.
+#: Smaller buffers, in bytes, are appended to the buffer before them.
 _SMALL_BYTES = 4096
 
 
@@ -49,7 +49,7 @@ class Form(NamedTuple):
 
 
 class _Pieces:
-    """A file for Arrow's writer: keeps large buffers in place, and joins small ones."""
+    """A file-like object that Arrow writes to. It keeps large buffers in place, and joins small ones."""
 
     closed = False
 
@@ -79,9 +79,9 @@ class _Pieces:
 
 
 def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
-    """Returns the pieces and the header of an object, without copying large buffers.
+    """Returns the buffers and the header of an object, without copying large buffers.
 
-    Returns None for other values, and types that a stream loses.
+    Returns None if the value is not of Arrow or polars, or if a stream would lose its type.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -106,7 +106,6 @@ def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
 
 
 def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | None:
-    """Returns a form's tag, name and conversion; None for other values."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if package == "pyarrow":
@@ -129,7 +128,7 @@ def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | 
 
 
 def _is_plain(array: Any, arrow: Any) -> bool:
-    """True for numbers without nulls, which reduces take as plain arrays."""
+    """True for numbers without nulls: they are stored as plain arrays, which reduces take."""
     is_number = arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type)
     return bool(is_number and array.null_count == 0)
 

@@ -123,7 +123,7 @@ class Calls(ManyCalls):
         if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[Any]:
-        """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
+        """See `hoplite.Client.put`. The handle's methods block, and use the client of `hoplite.init`."""
         name = new_id() if id is None else id
         quorum = needs_quorum(if_absent)
         encoded = self._encoded(name, value)
@@ -369,7 +369,6 @@ class Calls(ManyCalls):
         deterministic: bool,
         timeout: TimeLimit,
     ) -> Any:
-        """Puts the value, and calls `perform`, which fills `out`, or a new array as `result_of` lays it out."""
         sources = listed(sources)
         deadline = Deadline(timeout)
         own = own_id(sources, rank)
@@ -512,7 +511,7 @@ class Calls(ManyCalls):
         return object_info(known)
 
     async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
-        """Returns a page of a listing after `after`, and the page's last id if more follow."""
+        """Returns a page of objects whose ids follow `after`, and the last id if there are more."""
         from hoplite._info import object_info
 
         prefix = prefix.encode() if isinstance(prefix, str) else prefix
@@ -537,7 +536,6 @@ async def fill(
     timeout: TimeLimit,
     progress: OnProgress = None,
 ) -> int:
-    """Copies an arriving object into `room`; returns its size."""
     deadline = Deadline(timeout)
     while True:
         reader = await settled(native.open(id, deadline.left()))

@@ -23,7 +23,6 @@ def text(id: Id) -> str | bytes:
 
 
 def listed(ids: Iterable[AnyId]) -> list[AnyId]:
-    """Returns a list of ids. Refuses a single id, which would yield characters."""
     if isinstance(ids, (str, bytes, Ref)):
         raise TypeError("expected several ids, such as a list of them, not one")
     return list(ids)
@@ -32,7 +31,6 @@ def listed(ids: Iterable[AnyId]) -> list[AnyId]:
 def lifetime_of(
     owner: str | None, ttl: float | None, ttl_action: TtlAction
 ) -> tuple[str | None, float | None, TtlAction] | None:
-    """The lifetime for the native half; `None` without a limit."""
     if owner is None and ttl is None and ttl_action == "delete":
         return None
     return owner, ttl, ttl_action
@@ -63,7 +61,6 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:
-    """Returns ids in the caller's form."""
     by_key = {key(id): id for id in given}
     return [by_key[key(id)] for id in ids]
 
@@ -109,7 +106,6 @@ def all_of(id: Id, described: Described, count: int) -> Described:
 
 
 def part_of(id: Id, described: Described, count: int) -> Described:
-    """The layout of one of `count` equal parts along the first axis."""
     shape = described.shape
     if not shape or shape[0] % count:
         what = "an object without a shape" if shape is None else f"an array of shape {list(shape)}"
@@ -120,7 +116,6 @@ def part_of(id: Id, described: Described, count: int) -> Described:
 
 
 def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> None:
-    """Checks that `wanted` fits `count` objects like `id`, stacked or concatenated."""
     if wanted.kind == "buffer":
         return
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))

@@ -212,7 +212,7 @@ class Client(Many):
                 passed it to `hoplite.connect(owner=...)`.
             ttl: Seconds until the object ends; at most 30 days.
             ttl_action: `"delete"` ends it everywhere; `"free"` drops the copy of this store.
-            if_absent: `"quorum"` requires that both shards of the id accept the put.
+            if_absent: `"quorum"` requires that both directory shards of the id accept the put.
             progress: As for `get`, for the bytes that are copied into the store.
 
         Returns:
@@ -228,7 +228,7 @@ class Client(Many):
             NotEnoughNodes: There are fewer stores than replicas.
             InvalidRequest: The owner or the ttl is not allowed, or no client holds the owner.
             Draining: The store is about to stop.
-            Unavailable: A shard that `if_absent` needs is away.
+            Unavailable: A directory shard that `if_absent` needs cannot be reached.
             PickleRefused: The value needs a pickle, and this client refuses pickles.
             TypeError: The value cannot be stored, such as a tensor on an accelerator without CUDA.
 
@@ -316,7 +316,7 @@ class Client(Many):
             framework: `"numpy"`, `"torch"` or `"jax"`: the kind of returned arrays, by default the
                 kind that was put. Reduces make arrays of numpy.
             allow_stale: `True` also accepts a complete copy on this node, with a
-                `hoplite.StaleWarning`, while no shard confirms that the object exists.
+                `hoplite.StaleWarning`, while no directory shard confirms that the object exists.
             progress: Called in this thread a few times a second, and at the end, with the bytes
                 moved so far, and in total. An exception cancels the call.
 
@@ -856,8 +856,8 @@ class Client(Many):
     def list(self, prefix: str | bytes = b"") -> Objects:
         """Yields the objects of the cluster whose id begins with `prefix`, in the order of their ids.
 
-        Blocks for each page. An object without `confirm` may be missing for some milliseconds. A
-        notebook shows a table.
+        Blocks for each page. An object that was put without `confirm` may be missing for some
+        milliseconds. A notebook shows a table.
 
         Raises:
             Unavailable: A shard of the directory cannot be reached.

@@ -21,28 +21,27 @@ if TYPE_CHECKING:
     from hoplite._memory import Bytes
     from hoplite._serialize import Encoded
 
-#: Size of a pinned buffer: 0.3 ms at 50 GB/s, a hundred times the cost of beginning a copy.
+#: Size of a pinned buffer. At 50 GB/s its copy takes 0.3 ms, a hundred times the cost of beginning a copy.
 CHUNK_BYTES = 16 << 20
-#: For smaller tensors, torch's copy into private memory is as fast.
+#: For smaller tensors, torch's own copy into unpinned memory is as fast.
 LEAST_BYTES = 1 << 20
 BUFFERS = 2
 
 
 class OnDevice(Sequence[Any]):
-    """The bytes of a tensor on a CUDA device, as the only piece of an object.
+    """The bytes of a tensor on a CUDA device, in place of a list of host buffers.
 
-    `put` and `get_into` copy it in chunks. Other calls iterate over a copy in host memory.
+    `put` and `get_into` copy them in chunks. Other calls iterate over a copy in host memory.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        """Refers to a tensor in place if it is contiguous."""
         import torch
 
         self._torch = torch
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         self._bytes = flat.view(torch.uint8)
         self.nbytes = self._bytes.numel()
-        # The current stream may change before the copies begin.
+        # Recorded now, because torch's current stream may change before the copies begin.
         self._ready = torch.cuda.current_stream(flat.device).record_event()
 
     def __len__(self) -> int:
@@ -52,10 +51,7 @@ class OnDevice(Sequence[Any]):
         return [memory_of(self._bytes.cpu(), self._torch)][index]
 
     def chunks(self) -> Generator[Bytes, None, None]:
-        """Yields the bytes in pinned memory, chunk by chunk.
-
-        A chunk is valid until the next.
-        """
+        """Yields the bytes in pinned memory, chunk by chunk. The next chunk invalidates the one before."""
         with _Lane(self._torch, self._bytes, self._ready) as lane:
             lane.begin(0, _to_host)
             for index in range(lane.count):
@@ -64,7 +60,7 @@ class OnDevice(Sequence[Any]):
                 yield lane.room(index)
 
     def rooms(self) -> Generator[Bytes, None, None]:
-        """Yields pinned memory to fill, and copies it to the device at the next request."""
+        """Yields pinned buffers, which the caller fills. The next step copies them to the device."""
         with _Lane(self._torch, self._bytes, self._ready) as lane:
             for index in range(lane.count):
                 yield lane.room(index)
@@ -72,7 +68,6 @@ class OnDevice(Sequence[Any]):
 
 
 def pieces_of(tensor: torch.Tensor, torch: Any) -> Sequence[Any]:
-    """Returns the bytes of a tensor that is in host memory or on a CUDA device."""
     if tensor.device.type == "cuda" and tensor.numel() * tensor.element_size() >= LEAST_BYTES:
         return OnDevice(tensor)
     return [raw_tensor(tensor.cpu(), torch)]
@@ -93,7 +88,6 @@ def _to_device(on_device: Any, pinned: Any) -> None:
 
 
 class _Lane:
-    """A device's stream, and the pinned buffers of its copies."""
 
     def __init__(self, torch: Any, contents: Any, ready: Any) -> None:
         self._cuda = torch.cuda
@@ -104,7 +98,7 @@ class _Lane:
         self._pinned = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in used]
         self._copied = [torch.cuda.Event() for _ in used]
         self._stream = torch.cuda.Stream(contents.device)
-        # Earlier work may still write or read the tensor.
+        # Earlier work on the device may still write or read the tensor.
         self._stream.wait_event(ready)
 
     def __enter__(self) -> _Lane:
@@ -119,7 +113,6 @@ class _Lane:
         self._copied[index % BUFFERS].record(self._stream)
 
     def room(self, index: int) -> Bytes:
-        """Returns a chunk's buffer after the last copy from or into it."""
         self._copied[index % BUFFERS].synchronize()
         return self._of(index).numpy()
 
@@ -134,7 +127,7 @@ async def put(
     terms: tuple[TimeLimit, int, int, tuple[str | None, float | None, str] | None, bool],
     on_progress: OnProgress,
 ) -> None:
-    """Puts bytes of a device. The terms are timeout, confirmation, replicas, lifetime and quorum."""
+    """Puts a tensor on a device. `terms` are timeout, confirmation, replicas, lifetime and quorum."""
     pieces, dtype, shape, user = encoded
     assert isinstance(pieces, OnDevice)
     progress = None if on_progress is None else _native.Progress(on_progress)
@@ -153,7 +146,6 @@ async def read(
     deadline: Deadline,
     on_progress: OnProgress,
 ) -> None:
-    """Copies an opened object to a device while it arrives."""
     progress = None if on_progress is None else _native.Progress(on_progress)
     with closing(room.rooms()) as rooms:
         for chunk in rooms:

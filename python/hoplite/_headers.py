@@ -1,7 +1,7 @@
 """The headers of arrays whose dtype the stores do not know.
 
-A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be forged: readers
-use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
+A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be forged: so
+readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_DIMENSIONS = 64
 #: Levels of lists in a header. A nested structured dtype takes two.
 MAX_DEPTH = 32
 _PLAIN_KINDS = frozenset("biufcSUVmM")
-#: Dtypes of torch whose elements need a scale.
+#: Quantized dtypes of torch: an element has a value only with a scale.
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
@@ -35,7 +35,7 @@ class BadHeader(ValueError):
 
 
 def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
-    """Returns a header for dtypes that reduces lack; None if only a pickle restores it."""
+    """Returns the header of an array that reduces cannot take; None if it must be pickled."""
     try:
         if not is_plain(dtype):
             return None
@@ -48,7 +48,7 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """True if elements have bytes, and no references."""
+    """True if elements are plain bytes, without references to Python objects."""
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in _PLAIN_KINDS:
         return False
     if dtype.subdtype is not None:
@@ -96,13 +96,11 @@ def _narrow_dtype(name: object) -> np.dtype[Any] | None:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """Returns the numpy dtype of a torch dtype, or None. Raises `ImportError` without ml_dtypes."""
     return np.dtype(name) if name in ("complex64", "complex128") else _narrow_dtype(name)
 
 
 @lru_cache(maxsize=256)
 def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
-    """Returns dtype name and shape. Raises `BadHeader` if the header is malformed."""
     name, shape = _pair(header)
     if not isinstance(name, str):
         raise BadHeader(f"{_shown(name)} is no dtype of torch")
@@ -110,7 +108,6 @@ def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def torch_dtype(name: str, torch: Any) -> Any:
-    """Raises `BadHeader` if torch lacks the dtype, or its elements need a scale."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or name in _QUANTIZED:
         raise BadHeader(
@@ -120,7 +117,6 @@ def torch_dtype(name: str, torch: Any) -> Any:
 
 
 def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
-    """Checks that an array of this shape has `nbytes`, which numpy can address."""
     if math.prod(extent or 1 for extent in shape) * itemsize > sys.maxsize:
         raise BadHeader(f"the shape {_shown(shape)} is too large")
     if math.prod(shape) * itemsize != nbytes:

@@ -24,7 +24,6 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def age(seconds: float) -> str:
-    """Returns a time in its largest unit, as in `hoplite ls`."""
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{int(seconds / length)}{unit}"

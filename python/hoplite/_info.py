@@ -42,7 +42,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A decision of the directory: receiver, sender, and reason.
+    """A decision of the directory that one node fetches the object from another one, and the reason.
 
     Examples:
         >>> ref = client.put("local", np.ones(4), confirm=True)
@@ -168,7 +168,6 @@ class ObjectInfo:
 
 
 def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
-    """None if there is no object."""
     if not known["exists"]:
         return None
     reduce = known.get("reduce")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def host_array(value: object) -> npt.NDArray[Any] | None:
-    """Returns the elements in place, if one host device has all of them.
+    """Returns the elements of an array of JAX, in place if one host device has all of them.
 
-    None for other values, tracers and random keys.
+    Returns None for other values, tracers and random keys.
 
     Raises:
         TypeError: for an array that is not in host memory.
@@ -36,7 +36,7 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
 def from_host(array: npt.NDArray[Any]) -> Any:
     """Makes an array of JAX on its default device.
 
-    A CPU device shares memory aligned to 64 bytes; JAX never writes to it.
+    On a CPU device, it shares the memory of `array` if this is aligned to 64 bytes. JAX never writes to it.
 
     Raises:
         TypeError: for a dtype that this version of JAX cannot store.
@@ -52,13 +52,11 @@ def from_host(array: npt.NDArray[Any]) -> Any:
 
 
 def has(dtype: np.dtype[Any]) -> bool:
-    """True for dtypes that JAX may have: numbers of up to 64 bits, and pairs."""
     sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
     return is_narrow(dtype) or (dtype.isnative and dtype.itemsize <= sizes.get(dtype.kind, 0))
 
 
 def import_jax() -> Any:
-    """Imports JAX, or explains how to get the object without it."""
     try:
         import jax
     except ImportError as error:

@@ -149,17 +149,12 @@ class Many:
         """Stores many values, and returns their handles.
 
         Small objects share messages, so this takes a fraction of the time of single puts. Blocks as `put` does,
-        until each value is stored or has failed.
+        until each value is stored or has failed. Other arguments are as for `put`, for each value.
 
         Args:
             objects: Values by id, or pairs of an id and a value. The id `None` stands for a new random
                 one.
             timeout: Seconds to wait for room, for all values together.
-            confirm: As for `put`, for each value.
-            replicas: As for `put`, for each value.
-            owner: As for `put`.
-            ttl: As for `put`.
-            ttl_action: As for `put`.
             return_exceptions: `True` returns a failed value's exception in place of its handle. Otherwise the
                 call raises the first one, and stores the other values.
 
@@ -230,14 +225,11 @@ class Many:
         """Waits for many objects, and returns their values in the order of `ids`.
 
         Requests for small objects share messages. Blocks until all objects are on this node, or until the
-        timeout. All must fit into the store together. Values are as for `get`.
+        timeout. All must fit into the store together. Values and other arguments are as for `get`.
 
         Args:
             ids: The objects; they need not exist yet.
             timeout: Seconds to wait for all of them.
-            copy: As for `get`.
-            framework: As for `get`.
-            allow_stale: As for `get`, for each object.
             return_exceptions: `True` returns a failed object's exception in place of its value, such as
                 `Timeout`. Otherwise the call raises the first one.
 
@@ -298,7 +290,6 @@ class Many:
 
 
 def _checked(outcomes: list[Any], return_exceptions: bool) -> list[Any]:
-    """Raises the first exception, unless the caller wants all."""
     if not return_exceptions:
         for outcome in outcomes:
             if isinstance(outcome, Exception):

@@ -23,7 +23,6 @@ def raw(array: npt.NDArray[Any]) -> Bytes:
 
 
 def raw_tensor(tensor: Any, torch: Any) -> Bytes:
-    """Returns the bytes of a tensor in C order; in place if contiguous."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return memory_of(tensor, torch)
 
@@ -41,13 +40,12 @@ def memory_of(tensor: Any, torch: Any) -> Bytes:
 
 
 def is_plain(tensor: Any, torch: Any) -> bool:
-    """True for dense tensors of torch's classes, without quantization."""
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_known and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Converts ml_dtypes to native byte order: numpy cannot store the other."""
+    """Converts ml_dtypes to native byte order, because numpy cannot describe the other one."""
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
         return array

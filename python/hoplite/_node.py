@@ -25,7 +25,7 @@ LOG_VARIABLE = "HOPLITE_LOG"
 TOKEN_VARIABLE = "HOPLITE_TOKEN_FILE"
 #: Seconds; a start usually takes milliseconds.
 _START_TIMEOUT = 30.0
-#: Seconds; then the store is killed.
+#: Seconds until a store that does not stop is killed.
 _STOP_TIMEOUT = 5.0
 _PREFIX = "hoplite-private-"
 
@@ -123,7 +123,6 @@ _state = _State()
 
 
 def _forget() -> None:
-    """Forgets client and private store in a forked child."""
     global _state
     socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()
@@ -168,7 +167,7 @@ class PrivateStore:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Others delete a directory whose lock is free.
+        # Locked before the rename, because other programs delete a directory whose lock is free.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -192,7 +191,7 @@ class PrivateStore:
         try:
             launcher.await_ready(_START_TIMEOUT)
         except BaseException as error:
-            # After Ctrl-C, no later code can stop the store.
+            # Also after Ctrl-C, because no later code can stop the store.
             launcher.kill()
             if not isinstance(error, ValueError):
                 raise
@@ -223,9 +222,9 @@ class PrivateStore:
 
 
 class _Launcher:
-    """Starts a process from a thread that never ends.
+    """Starts the private store from a thread that never ends.
 
-    The kernel kills the child when its thread ends, and callers of `init` may end earlier.
+    The kernel kills a child when the thread that started it ends, and callers of `init` may end.
     """
 
     process: subprocess.Popen[bytes]
@@ -257,7 +256,7 @@ class _Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # Only this process gets Ctrl-C.
+                # Ctrl-C in the terminal reaches this process only.
                 start_new_session=True,
             )
         except BaseException as error:
@@ -265,7 +264,7 @@ class _Launcher:
             return
         finally:
             started.set()
-        # The store would end with this thread; waiting for it would race with `stop`.
+        # Waits for ever, because the store would end with this thread. `stop` waits for the store.
         threading.Event().wait()
 
     def kill(self) -> None:
@@ -274,7 +273,7 @@ class _Launcher:
             self.process.wait()
 
     def await_ready(self, timeout: float) -> None:
-        """Waits until the store is ready. Raises `ValueError` if it ended or was too slow."""
+        """Waits until the store is ready. Raises `ValueError` if it ends, or is too slow."""
         assert self.process.stdout is not None
         timer = threading.Timer(timeout, self.process.kill)
         timer.start()
@@ -288,9 +287,8 @@ class _Launcher:
 
 
 def _sweep() -> None:
-    """Removes the directories that killed programs left."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Its program may remove it at the same time.
+        # The program that made the directory may remove it at the same time.
         with contextlib.suppress(OSError):
             # Other users may have put anything there.
             if directory.lstat().st_uid != os.getuid():

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 64
-#: Module of functions in stored pickles: keep it.
+#: Stored pickles name this module for the functions below: keep it.
 _NAMED_IN_PICKLES = "hoplite._serialize"
-#: A subclass with one of these defines its pickling.
+#: A subclass of an array that overrides one of these methods has its own pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
@@ -52,7 +52,7 @@ def check_fits(size_bytes: int, limit: int) -> None:
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
     """Returns the buffers of a pickle, without copying contiguous arrays.
 
-    With `by_value` and cloudpickle, it contains lambdas, and functions and classes of `__main__`.
+    With `by_value` and cloudpickle, the pickle may contain lambdas, and functions and classes of `__main__`.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -123,7 +123,7 @@ class _Reducer:
     bounded: _Bounded
 
     def reduce(self, value: Any) -> Any:
-        """Returns how to rebuild a value; `NotImplemented` by default."""
+        """Returns a function and arguments that rebuild a value; `NotImplemented` by default."""
         kind = type(value)
         if kind is np.ndarray:
             return self._reduce_array(value)
@@ -143,7 +143,7 @@ class _Reducer:
         array = in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # numpy also loses the byte order of non-contiguous arrays.
+        # numpy pickles others in the stream, and loses the byte order of non-contiguous arrays.
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented
@@ -165,7 +165,7 @@ class _ByName(_Reducer, pickle.Pickler):
 
 
 class _Pickler(_ByName):
-    """Stops at a name in `__main__` that cloudpickle can pickle by value."""
+    """Raises `_ByValue` for a name in `__main__`, which cloudpickle can pickle by value."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)):
@@ -176,7 +176,7 @@ class _Pickler(_ByName):
 
 
 class _ByValue(Exception):
-    """Raised for names of `__main__`, which others cannot import."""
+    """Raised for names of `__main__`, which other processes cannot import."""
 
 
 @cache
@@ -195,7 +195,7 @@ def _pickler_by_value() -> Callable[..., Any] | None:
 
 
 def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
-    """Rebuilds an array of a subclass without pickling methods."""
+    """Reduces an array of a subclass, unless the subclass has its own pickling."""
     kind = type(array)
     if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
         return NotImplemented
@@ -212,10 +212,9 @@ def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
 
 
 def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
-    """Makes a value, with arrays in place."""
     try:
         (count,) = struct.unpack_from("<Q", contents)
-        # The object's size bounds the claimed count.
+        # Limits a forged count by the size of the object.
         lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
     except struct.error as error:
         raise ValueError("the object has the header of a pickle, but other contents") from error
@@ -267,7 +266,7 @@ def rebuild_tensor(
     source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
     known = torch_dtype(dtype, torch)
     if in_place and source.nbytes:
-        # torch warns once that the tensor is read-only.
+        # torch warns once that the memory is read-only.
         tensor = torch.from_numpy(source).view(known).reshape(shape)
     else:
         tensor = torch.empty(shape, dtype=known)

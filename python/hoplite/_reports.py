@@ -35,7 +35,7 @@ class Status(dict[str, Any]):
 
 
 class Objects:
-    """Iterates over objects. A notebook shows the first, without advancing."""
+    """Iterates over objects. A notebook shows the first ones, without advancing the iterator."""
 
     def __init__(self, page: Callable[[bytes], tuple[list[ObjectInfo], bytes | None]]) -> None:
         self._page = page

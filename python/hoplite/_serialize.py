@@ -13,7 +13,7 @@
 
 Arrays have no metadata, so programs in other languages can exchange them.
 
-Only `py1:pickle` reaches the unpickler, if allowed. `_headers` checks other headers.
+Only `py1:pickle` reaches the unpickler, if the client allows pickles. `_headers` checks other headers.
 """
 
 from __future__ import annotations
@@ -102,8 +102,6 @@ class View(Described, Protocol):
 
 
 class Layout(NamedTuple):
-    """The kind, dtype and shape of an object in Python."""
-
     kind: Literal["array", "tensor", "jax", "arrow", "bytes", "buffer", "pickle"]
     dtype: Any = None
     """A dtype of numpy or JAX, a torch dtype's name, or a table's form."""
@@ -111,7 +109,7 @@ class Layout(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """Private memory for an arriving object, and the maker of its value."""
+    """Private memory for an arriving object, and a function that makes its value."""
 
     room: Any
     finish: Callable[[], Any]
@@ -189,7 +187,7 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
     name = NAMES.get(array.dtype)
     if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
-        # The fast path. ml_dtypes have no buffer; Rust takes no arrays without dimensions.
+        # The fast path. Arrays of ml_dtypes are no buffers; Rust takes no arrays without dimensions.
         return Encoded([array], name, array.shape, b"")
     # The next steps may copy the array.
     check_fits(array.nbytes, limit)
@@ -220,7 +218,6 @@ def _encode_tensor(tensor: torch.Tensor, torch: Any, limit: int) -> Encoded:
 
 
 def _encode_jax(value: object, limit: int) -> Encoded | None:
-    """Encodes an array of JAX; returns None for other values."""
     array = _jax.host_array(value)
     if array is None:
         return None
@@ -231,7 +228,6 @@ def _encode_jax(value: object, limit: int) -> Encoded | None:
 
 
 def _encode_arrow(value: object, limit: int) -> Encoded | None:
-    """Encodes a value of Arrow or polars; returns None for other values."""
     found = _arrow.encode(value, limit)
     return None if found is None else Encoded(found[0], "opaque", None, found[1])
 
@@ -239,7 +235,7 @@ def _encode_arrow(value: object, limit: int) -> Encoded | None:
 def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
     """Encodes another library's array; returns None if DLPack and numpy would lose information.
 
-    Libraries raise any exceptions for unsupported arrays.
+    Each library raises other exceptions for unsupported arrays, so all are caught.
     """
     if not hasattr(type(value), "__dlpack__"):
         return None
@@ -265,7 +261,6 @@ def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
 
 
 def _encode_buffer(value: Any, limit: int) -> Encoded | None:
-    """Encodes a buffer; returns None for other values, and elements unknown to numpy."""
     try:
         view = memoryview(value)
     except Exception:
@@ -283,7 +278,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
 
 
 def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
-    """Encodes values alike: as pickles if dtypes, shapes or metadata differ."""
+    """Encodes all values as pickles if their dtypes, shapes or metadata differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
@@ -292,7 +287,6 @@ def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UN
 
 
 def needs_pickle(array: npt.NDArray[Any]) -> bool:
-    """Returns True if an array needs a pickle. Copies nothing."""
     dtype = array.dtype
     if dtype in NAMES or is_narrow(dtype):
         return False
@@ -395,8 +389,8 @@ def decode(
     """Makes a value from a complete object.
 
     Args:
-        copy: True for a private value. False for one in place, even if a write to it ends the process. None for
-            one in place if it can be read-only; tensors and `bytes` cannot.
+        copy: True makes a private value. False makes one in place, even if a write to it ends the process.
+            None makes one in place if it can be read-only; tensors and `bytes` cannot.
         allow_pickle: False refuses pickles. Nothing else reaches the unpickler.
     Raises:
         PickleRefused: for a pickle, if `allow_pickle` is False.
@@ -405,7 +399,6 @@ def decode(
     contents: Any = view
     known = None if framework in ("torch", "jax") or view.user else DTYPES.get(view.dtype)
     if known is not None and not copy and (extents := view.shape) is not None:
-        # The fast path for most arrays.
         with contextlib.suppress(ValueError):
             return np.ndarray(extents, known, contents)
     kind, dtype, shape = layout(view, framework, id)
@@ -434,7 +427,7 @@ def decode(
 def destination(
     described: Described, framework: Framework, allow_pickle: bool = False, id: str | bytes = ""
 ) -> Destination:
-    """Allocates private memory for an arriving object, as `decode` makes it."""
+    """Allocates private memory for an arriving object, whose value is as from `decode`."""
     kind, dtype, shape = layout(described, framework, id)
     if kind == "pickle":
         check_pickle(allow_pickle, id)
@@ -454,7 +447,7 @@ def destination(
 
 
 def _arrow_of(contents: memoryview, form: _arrow.Form, allow_pickle: bool, id: str | bytes) -> Any:
-    """Makes a value of Arrow or polars. Allowed pickles imply trust in all contents."""
+    """Makes a value of Arrow or polars. A client that allows pickles trusts all contents."""
     try:
         return _arrow.decode(contents, form, trusts=allow_pickle)
     except BadHeader as error:

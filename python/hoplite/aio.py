@@ -114,7 +114,7 @@ class Client(Calls):
                 yield info
 
     def close(self) -> None:
-        """See `hoplite.Client.close`. An ordinary method: it does not wait.
+        """See `hoplite.Client.close`. It is no coroutine, and does not block.
 
         Examples:
             >>> import asyncio
@@ -171,9 +171,7 @@ async def init(
     start: bool = True,
     allow_pickle: bool | None = None,
 ) -> Client:
-    """Returns a new client each time; see `hoplite.init`.
-
-    Arguments and errors are as for `hoplite.init`.
+    """Returns a new client each time. Arguments and errors are as for `hoplite.init`.
 
     Examples:
         >>> import asyncio

@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 THRESHOLD_BYTES = 1 << 20
 #: Seconds that an object outlives its worker's reference.
 GRACE = 30.0
-#: Seconds; Dask waits as long for a connection.
+#: Seconds for which a get waits; Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
-#: Seconds; later, a copy by Dask is faster.
+#: Seconds for which a put waits; after that, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
-#: Marks a failed array, which Dask then copies.
+#: Ends the id of a mark: a get of the array has failed, so Dask copies it.
 _PLAIN = "/plain"
 _MAX_FAILED_ONCE = 1000
 _PREFIX = "dask/"
@@ -53,13 +53,12 @@ builtin_id = id
 
 
 class _Handles:
-    """The ids of arrays that this process has put or got, by identity."""
 
     def __init__(self) -> None:
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: `True` in a worker, whose arrays no longer change.
+        #: `True` in a worker, where arrays do not change any more, so that they can be put.
         self.puts = False
         self._ids: dict[int, str] = {}
         self._failed_once: dict[str, None] = {}
@@ -117,7 +116,7 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Notes a failed get. After a second, or another error, the sender copies the array."""
+        """Notes a failed get. After a second failure, or another error, Dask copies the array."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -246,7 +245,6 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
-    """Returns the socket if it exists; None for `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket

@@ -124,7 +124,7 @@ class AlreadyExists(HopliteError):
 
 
 class PutConflict(HopliteError):
-    """An accepted put lost to one on the other side of a network split. Repeat the call.
+    """An accepted put has lost to a put of the same id on the other side of a network split. Repeat the call.
 
     Examples:
         >>> def publish(id: str, value: object) -> object:
@@ -210,7 +210,7 @@ class QuotaExceeded(HopliteError):
 
 
 class Timeout(HopliteError, TimeoutError):
-    """The timeout passed first.
+    """The call did not complete before its timeout.
 
     Attributes:
         operation: The call: `"get"`, `"put"`, `"reduce"` and so on.
@@ -357,13 +357,13 @@ class LimitExceeded(HopliteError):
 
 
 class UnknownReference(HopliteError):
-    """The store and this client disagree on the references in use."""
+    """The store and this client disagree on the references to objects that the client holds."""
 
     reference: int
 
 
 class NodeIdInUse(HopliteError):
-    """Another store has this name."""
+    """Another store of the cluster has this node name."""
 
     node: str
 
@@ -386,13 +386,13 @@ class ClusterMismatch(HopliteError):
 
 
 class PermissionDenied(HopliteError):
-    """This process may not do that; see `docs/reference/security.md`."""
+    """This process is not allowed to make this call; see `docs/reference/security.md`."""
 
     reason: str
 
 
 class ShardListMismatch(HopliteError):
-    """The store's list of shards differs from other stores'."""
+    """The list of directory shards differs between this store and others."""
 
     refused: str
     in_use: str
@@ -406,14 +406,14 @@ class VersionMismatch(HopliteError):
 
 
 class Malformed(HopliteError):
-    """A peer sent something outside the protocol."""
+    """A peer sent a message that violates the protocol."""
 
     plane: str
     reason: str
 
 
 class Unavailable(HopliteError):
-    """A daemon cannot be reached now."""
+    """A store or a directory shard cannot be reached now."""
 
     what: str
 
@@ -446,7 +446,7 @@ class Draining(HopliteError):
 
 
 class SpillFailed(HopliteError):
-    """The store has the object only in a spill file, and cannot read that.
+    """The store has the object only in a spill file on disk, and cannot read the file.
 
     If the file is damaged, the copy is lost, and later gets raise `ObjectLost`. Otherwise, try again.
 

@@ -30,7 +30,7 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-#: Seconds; deletion is tried once.
+#: Seconds for a delete, which is tried once.
 _DELETE_TIMEOUT = 5.0
 _BATCH = 1024
 
@@ -253,7 +253,7 @@ def key(id: str | bytes | Ref[Any]) -> bytes:
 
 
 class _Reaper:
-    """Deletes in a thread: owning handles may be collected anywhere, even inside a call."""
+    """Deletes in a thread, because owning handles may be collected anywhere, even inside a call."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
@@ -263,7 +263,7 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """Starts the thread. `delete_later` cannot, in the garbage collector."""
+        """Starts the thread. `delete_later` cannot, because it runs in the garbage collector."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()

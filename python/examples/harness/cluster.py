@@ -31,7 +31,7 @@ class NoCluster(Exception):
 
 
 def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
-    """The memory of a store. Each worker may use another version."""
+    """Returns the memory of a store. Each worker may use another version of the weights."""
     versions: int = 2 * args.workers + 8
     return versions * object_bytes + SPARE_BYTES
 
@@ -55,7 +55,7 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        # Ctrl-C reaches only this program, which stops them.
+        # Ctrl-C reaches only this program, which stops the stores.
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
     )
@@ -79,7 +79,6 @@ def _program() -> str:
 
 @contextmanager
 def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
-    """Yields `ray`, connected to the given cluster or to a new one."""
     import ray
 
     with ExitStack() as cleanup:

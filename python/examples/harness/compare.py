@@ -10,7 +10,6 @@ BACKENDS = ("hoplite", "ray")
 
 
 def compare(args: argparse.Namespace, arguments: list[str]) -> list[Report]:
-    """Runs each backend and number of workers in a separate process, and prints a table."""
     reports = []
     for workers in args.compare_workers:
         for backend in BACKENDS:

@@ -34,7 +34,7 @@ class Crew(ABC):
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        """Calls a worker's method without waiting. Results go through the store."""
+        """Calls a worker's method without waiting. Its results go through the store."""
 
     @abstractmethod
     def lost(self) -> dict[int, str]:
@@ -88,7 +88,6 @@ def hoplite_crew(
 
 @contextmanager
 def _deleted_at_the_end() -> Iterator[list[str]]:
-    """Deletes the objects with the yielded prefixes at the end."""
     prefixes: list[str] = []
     try:
         yield prefixes
@@ -253,7 +252,7 @@ def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: t
 def _without_interrupts() -> Iterator[None]:
     """Delays Ctrl-C; processes started inside ignore it. Main thread only."""
     came: list[int] = []
-    # Children inherit the mask; the handler is for other threads.
+    # Children inherit the mask. The handler is for the other threads of this process.
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

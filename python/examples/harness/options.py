@@ -59,7 +59,6 @@ def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
 
 
 def checked(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """Exits if options contradict each other."""
     args = parser.parse_args(arguments)
     if args.steps is None and args.seconds is None:
         args.seconds = DEFAULT_SECONDS

@@ -14,7 +14,6 @@ from harness.report import Report, plot
 def main(
     parser: argparse.ArgumentParser, backends: Mapping[str, Callable[[argparse.Namespace], Report]]
 ) -> None:
-    """Runs the function of the chosen backend, "hoplite" or "ray"."""
     arguments = sys.argv[1:]
     args = checked(parser, arguments)
     try:

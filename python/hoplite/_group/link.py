@@ -1,4 +1,4 @@
-"""The thread of this process's collectives, and its connections."""
+"""The thread that performs the collectives of this process, and its connections to stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection with its event loop and thread, for all groups."""
+    """A connection to a store, with its event loop and thread. All groups that use the store share it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -39,7 +39,6 @@ class Link:
             raise
 
     def check_process(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
-        """Raises `ForkedChild` in a forked child, which lacks the thread."""
         current = os.getpid()
         if current != self._process:
             if work is not None:
@@ -55,7 +54,7 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Returns `True` if the store answers: idle connections notice no loss."""
+        """Returns `True` if the store answers. An idle connection does not notice the end of its store."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable
@@ -70,7 +69,7 @@ class Link:
 
 
 def acquire(socket: str, program: str) -> Link:
-    """Returns the link to a store, which logs `program`. Raises `ConnectFailed`."""
+    """Returns the shared link to a store. The store logs the name `program`. Raises `ConnectFailed`."""
     thread = event_loop()
     with _process.lock:
         link = _process.links.get(socket)
@@ -107,13 +106,13 @@ def _forget() -> None:
     _process = _Process()
 
 
-#: Inherited state, whose connections the parent still uses.
+#: State from before a fork, which a child keeps because the parent still uses its connections.
 _inherited: list[_Process] = []
 os.register_at_fork(after_in_child=_forget)
 
 
 async def _connect(socket: str, program: str) -> _native.AsyncClient:
-    # No reconnecting: a group ends with its store.
+    # `False`: no reconnecting, because a group ends with its store.
     return await _native.connect_async(socket, CONNECT_TIMEOUT, program, False)
 
 

@@ -1,12 +1,12 @@
-"""One rank of a group: its operations' order and timeouts, and the group's end.
+"""One rank of a group: the order and timeouts of its operations, and the end of the group.
 
-All ranks perform the same collectives in the same order. If one fails on a rank, it and all later ones fail
-everywhere. A rank that fails, leaves, or sees another die announces this by an *end*: an object that names the
-last collective that it completes. All ranks read the numbered ends in order; a later end may name an earlier
-collective. Messages have no order.
+All ranks perform the same collectives in the same order. If a collective fails on one rank, it and all later
+ones fail on every rank. A rank that fails, leaves, or sees another die puts an *end*: an object that names
+the last collective that the rank completes. All ranks read the numbered ends in order; a later end may name
+an earlier collective. Messages from rank to rank have no order.
 
-The last rank to leave deletes all objects, which slower ranks may need. A failed group may have no last rank: a
-rank then waits briefly, deletes its objects, and puts a further end.
+The last rank to leave deletes all objects, because slower ranks may need them until then. A failed group may
+have no last rank: each then waits for a second, puts another end, and deletes its objects.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from hoplite._group.round import Round
 from hoplite._group.schedules import meet
 from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLost, ShuttingDown, Timeout
 
-#: Seconds for a put that announces an end.
+#: Seconds for the put that tells the other ranks of an end.
 LEAVE_TIMEOUT = 5.0
 #: Seconds to wait for a failed group's ranks, which may be dead.
 PEERS_TIMEOUT = 1.0
-#: Seconds to wait for the reason of a missing rank: all ranks time out together.
+#: Seconds to wait for the error of a missing rank, because all ranks time out together.
 REASON_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
-#: Objects of one delete, which costs as much as two small collectives.
+#: Unneeded objects that one delete collects. A delete costs as much as two small collectives.
 DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
 PAGE = 1000
@@ -74,7 +74,7 @@ class End(NamedTuple):
 
 
 class Group:
-    """A rank's view of its group. Only public methods run outside the link's thread."""
+    """A rank's view of its group. Private methods run in the thread of the link only."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Group:
         Args:
             prefixes: the prefix of each rank's object ids.
             failed: makes an error from a message and its cause.
-            neighbours: the process ids of other ranks on this machine, to notice their end.
+            neighbours: the process ids of other ranks on this machine, whose end is noticed at once.
         """
         self.link = link
         self.neighbours = list((neighbours or {}).values())
@@ -102,7 +102,7 @@ class Group:
         self._name = name
         self._failed = failed
         self._channels = Channels(prefixes)
-        #: A lock for each tag, for the oldest receive from any rank.
+        #: A lock for each tag. The oldest pending receive from any rank holds it.
         self._first_of_any: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
@@ -113,7 +113,7 @@ class Group:
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
-        #: The known end that names the earliest collective.
+        #: The end known to this rank that names the earliest collective.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0
@@ -141,7 +141,6 @@ class Group:
         return self._channels.take(source, self.rank, tag)
 
     async def match(self, round: Round, operation: Operation) -> int:
-        """Claims a message from any rank, and returns its source."""
         async with self._first_of_any[operation.tag]:
             while True:
                 round.awaited = self._upcoming(operation.tag)
@@ -167,8 +166,9 @@ class Group:
         self.link.run(self._hello(timeout))
 
     def close(self) -> None:
-        """Completes collectives and sends, cancels receives, and leaves. The last rank deletes all
-        objects.
+        """Completes collectives and sends, cancels receives, and leaves the group.
+
+        The last rank to leave deletes all objects of the group.
         """
         if self.link.run(self._close()):
             self.link.release()
@@ -179,7 +179,7 @@ class Group:
         self.close()
 
     def abandon(self, reason: str) -> None:
-        """Fails all pending operations, and leaves."""
+        """Fails pending operations, if any, and leaves the group."""
         self.link.run(self._abandon(reason))
         self.close()
 
@@ -259,7 +259,7 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Returns `True` if a sender lives, or put the message before it died."""
+        """Returns `True` if a possible sender is in the group, or has put the message before it left."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -313,7 +313,6 @@ class Group:
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """Returns why a missing rank failed, if it says so in `REASON_TIMEOUT`."""
         deadline = time.monotonic() + REASON_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
@@ -336,7 +335,7 @@ class Group:
             return
         self._watcher = self.link.loop.create_task(self._watch())
         for rank, process in neighbours.items():
-            # Without a pidfd, timeouts reveal a death.
+            # Without pidfds, timeouts reveal the death of a rank.
             with contextlib.suppress(OSError):
                 exit = os.pidfd_open(process)
                 self._exits.append(exit)
@@ -386,7 +385,7 @@ class Group:
     async def _announce_death(self, rank: int, process: int) -> None:
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
-                # The rank has left. Only the first leaver announces an end.
+                # The rank has left in order. Only the first rank that leaves puts an end.
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return
@@ -403,7 +402,7 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Runs `saying` in the background. Only `_close` waits for it."""
+        """Runs `saying`, which tells other ranks of an end, in the background. Only `_close` waits for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)
@@ -440,7 +439,7 @@ class Group:
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
-        # Before the deletion. An announcement may start others.
+        # Before the deletion. An announcement of an end may start others.
         while self._announcing:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-#: Larger copies use another thread, a change of about 50 us.
+#: Larger copies run in another thread. Switching to it takes about 50 us.
 COPY_ASIDE_BYTES = 1 << 20
 
 OPAQUE = "opaque"
 
-#: Stores support `Op`; ranks compute the others.
+#: The stores compute each `Op`. The ranks compute the other operations themselves.
 GroupOp = Op | Literal["and", "or", "xor"]
 
 
@@ -95,7 +95,6 @@ class Round:
             )
 
     def checked(self, id: str, rank: int, view: _native.View, expected: Buffer) -> Bytes:
-        """Returns a rank's bytes, laid out as `expected`."""
         if expected.layout is not None:
             check_layout(id, view, expected.layout)
         elif (view.dtype, view.nbytes) != (expected.dtype, expected.nbytes):
@@ -117,7 +116,7 @@ async def at_once(*parts: Awaitable[Any]) -> None:
     except BaseException:
         for task in tasks:
             task.cancel()
-        # No task may use the buffers afterwards.
+        # Waits, because the caller may use the buffers afterwards.
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
 

@@ -33,8 +33,8 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Each rank gets all smaller buffers, within the directory's answers. A reduce takes as long as a
-#: dozen gets.
+#: Below these sizes, each rank gets the buffers of all ranks, which are in the directory's answers. A reduce
+#: by the stores takes as long as a dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
@@ -170,7 +170,7 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
-    # A common buffer would cost an extra copy.
+    # An allgather by the stores fills one buffer, which would cost an extra copy.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())

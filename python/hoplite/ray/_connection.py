@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A client made on first use, and again if its store did not come back."""
+    """A client that is made on first use, and again if its store did not come back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,12 +50,11 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def is_absent(error: ConnectFailed) -> bool:
-    """Returns `True` if no store listens; `False` if this process may not use it."""
     return error.reason in ("NoSuchSocket", "NotListening")
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
-    """Repeats `act` once, if safe, after the end of the store. `client` may start a store.
+    """Calls `act`, and once more if the store has ended and a repetition is safe. `client` may start a store.
 
     Raises:
         ConnectionLost: if the store may have performed an unrepeatable call, such as a delete.
@@ -65,7 +64,7 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
     except ConnectFailed:
         return act(client())
     except ClusterMismatch:
-        # Another cluster's store may have replaced it.
+        # A store of another cluster may have replaced the old one.
         _own.close()
         return act(client())
     except ConnectionLost as error:

@@ -12,7 +12,10 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` in the importing thread, or at once after the import. If `act` raises, the import fails."""
+    """Calls `act` in the thread that imports the module, or at once if it is imported.
+
+    If `act` raises, the import fails.
+    """
     if name in sys.modules:
         # Another thread may be importing the module.
         importlib.import_module(name)
@@ -22,7 +25,6 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the awaited module, and calls `act` after its own loader."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act

@@ -27,11 +27,11 @@ SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "launc
 
 #: Seconds; a start usually takes milliseconds.
 START_TIMEOUT = 30.0
-#: Seconds; then the daemon is killed.
+#: Seconds until a daemon that does not stop is killed.
 STOP_TIMEOUT = 10.0
-#: Seconds; the back-off doubles with each failure.
+#: Seconds before a restart; the back-off doubles with each failure.
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
-#: A daemon that runs this long resets the back-off.
+#: Seconds after which a running daemon resets the back-off.
 STABLE = 30.0
 
 
@@ -71,7 +71,7 @@ class Daemon:
         return address
 
     def tend(self, now: float) -> bool:
-        """Restarts an ended daemon after the back-off; `True` if it runs."""
+        """Restarts an ended daemon after the back-off. Returns `True` if the daemon runs."""
         if self._process is not None:
             if self._process.poll() is None:
                 return True
@@ -160,7 +160,6 @@ class Launcher:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file atomically."""
     unfinished = path.with_suffix(".new")
     unfinished.write_text(text)
     unfinished.rename(path)
@@ -194,7 +193,7 @@ def launch(place: Path) -> None:
 
 
 def lock_soon(lock: int) -> bool:
-    """Locks with retries: supervisors briefly test the lock. Returns `True` on success."""
+    """Locks a file, with retries, because supervisors briefly test the lock. Returns `True` on success."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

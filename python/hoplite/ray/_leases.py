@@ -1,8 +1,8 @@
-"""Leases: a process's objects, and a lock that shows that it lives.
+"""Leases: files that show which processes live, and which objects they made and need.
 
-A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the supervisor
-notices. Its name, the *token*, is part of the ids of the process's objects. A directory beside it has a
-file for each *claim*: another process's object that this one needs.
+A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the supervisor of
+the node notices. Its name, the *token*, is part of the ids of the process's objects. A directory beside it has
+a file for each *claim*: another process's object that this one needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lease:
         self._lock = threading.RLock()
         self._counts: Counter[str] = Counter()
         unfinished = self._path.with_suffix(_UNFINISHED)
-        # Children do not inherit POSIX locks.
+        # A POSIX lock, because forked children do not inherit it.
         self._file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._claims.mkdir(mode=0o700, exist_ok=True)
@@ -50,7 +50,7 @@ class Lease:
         return f"{self.place.prefix}{self.token}/"
 
     def claim(self, id: str) -> None:
-        """Keeps another process's object beyond that process. Each call needs a `drop`."""
+        """Keeps an object of another process after the end of that process. Each call needs a `drop`."""
         with self._lock:
             self._counts[id] += 1
             if self._counts[id] == 1:
@@ -68,7 +68,6 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """`True` until the node's stores end."""
         return self._path.exists()
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from hoplite.ray._supervisor import ACTORS, CREDENTIALS, Node, Settings, Supervi
 
 _HEAD = "node:__internal_head__"
 _LOOPBACK = "127.0.0.1"
-#: Concurrent calls of a supervisor: it answers while it starts or stops its store.
+#: Concurrent calls of a supervisor, which answers others while it starts or stops its store.
 _CALLS_AT_ONCE = 8
 _POLL_INTERVAL = 0.01
 
@@ -192,7 +192,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     for supervisor in supervisors:
         ray.kill(supervisor, no_restart=True)
     here().withdraw()
-    # A new start would find the ending supervisors.
+    # Waits, because a new start would find the ending supervisors.
     for node, supervisor in found:
         while _known_supervisor(node) == supervisor:
             if time.monotonic() > ends:
@@ -228,14 +228,13 @@ def _start(nodes: list[Any], supervisors: list[Any], settings: Settings, timeout
 
 
 def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
-    """Checks that all stores belong to one cluster."""
     first, *others = supervisors
     mark = f"{here().prefix}mark/{secrets.token_hex(8)}"
     _on_all(nodes[:1], [first.put_mark.remote(mark)], timeout)
     try:
         sees = _on_all(nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout)
     finally:
-        # Ignores errors: an error of `sees_mark` matters more.
+        # `wait` ignores errors, because an error of `sees_mark` matters more.
         ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
     blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
     if blind:
@@ -270,7 +269,6 @@ def _supervisor_of(node: Any) -> Any:
 
 
 def _on_all(nodes: Sequence[Any], answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Waits for the answers of all nodes. Errors name the node."""
     if answers:
         _, missing = ray.wait(list(answers), num_returns=len(answers), timeout=timeout)
         if missing:

@@ -23,17 +23,17 @@ def _outer_socket() -> str | None:
 
 
 def _root() -> Path:
-    # Without TMPDIR: all processes of a node must agree.
+    # Ignores TMPDIR, because all processes of a node must use the same directory.
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: Socket of a store outside Ray. None if a parent exported its own, perhaps of another node.
+#: Socket of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of another node.
 OUTER_SOCKET = _outer_socket()
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node of a Ray cluster, the same in all its processes."""
+    """The files and id prefixes of a node of a Ray cluster, equal in all processes of the node."""
 
     cluster: str
     """A hash of Ray's session, which changes when Ray restarts."""
@@ -42,7 +42,7 @@ class Place:
 
     @functools.cached_property
     def socket(self) -> Path:
-        """The path of the store's socket; a link to another program's store."""
+        """The path of the store's socket, or of a link to the socket of another program's store."""
         return self.directory / "store.sock"
 
     @functools.cached_property
@@ -71,7 +71,7 @@ class Place:
             del os.environ[SOCKET_VARIABLE]
 
     def create(self) -> None:
-        """Raises `PermissionError` if another user, who could replace the socket, made the directory."""
+        """Raises `PermissionError` if the directory is another user's, who could replace the socket."""
         root = _root()
         root.mkdir(mode=0o700, exist_ok=True)
         status = root.lstat()

@@ -1,9 +1,10 @@
 """Decides which objects of ended processes to delete. Performs no I/O.
 
-Only the maker of an RDT object hears from Ray when the last reference is gone. If the maker was killed:
+Ray tells only the producer of an RDT object (Ray Direct Transport) when the last reference is gone. If this
+process was killed:
 
 * *The producer has ended*: after a grace period for metadata in flight, its objects are deleted,
-  unless the owner, which called the method, still claims them.
+  unless the owner, the process that called the method, still claims them.
 * *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to
   them.
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: Seconds: far more than metadata takes to the owner.
+#: Seconds after the end of a producer. Its last metadata reaches the owner much faster.
 GRACE = 5.0
 
 
@@ -40,15 +41,12 @@ class Reclaimer:
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Adds leases of ended nodes, as of ended processes."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
-        """Forgets an adopted lease, which has no objects any more."""
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:
-        """Returns the deletions that are due, from the leases of the node."""
         gone = [lease for lease in leases if not lease.is_alive]
         gone += [Found(token, False, frozenset()) for token in sorted(self._adopted)]
         self._gone_since = {lease.token: self._gone_since.get(lease.token, now) for lease in gone}
@@ -66,6 +64,5 @@ def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
 
 
 def claims_on(token: str, leases: Iterable[Found]) -> set[str]:
-    """Returns the objects of the process of `token` that living processes claim."""
     part = f"/{token}/"
     return {id for lease in leases if lease.is_alive for id in lease.claims if part in id}

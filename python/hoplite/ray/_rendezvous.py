@@ -22,7 +22,7 @@ from itertools import count
 from hoplite import Client
 
 _INTERVAL = 0.02
-#: Seconds for descriptions, and for accepting an offer if the rank has another member.
+#: Seconds to send a description, or to accept an offer before another member of the rank gets one.
 _WAIT_LIMIT = 1.0
 
 
@@ -58,7 +58,7 @@ def meet(
 
 
 def clean_up(client: Client, prefix: str, name: str) -> None:
-    """Rank 0 calls this after all members have returned from `meet`."""
+    """Deletes the objects of `meet`. Rank 0 calls this after all members have returned from it."""
     client.delete([str(known.id) for known in client.list(_prefix(prefix, name))])
 
 
@@ -118,7 +118,6 @@ class _Host:
         self._silent: list[int] = []
 
     def look(self) -> tuple[str, list[str]] | None:
-        """Polls once; returns the group when all have accepted."""
         self._welcome()
         self._listen()
         if self._offer and not self._silent:

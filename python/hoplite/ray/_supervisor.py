@@ -38,13 +38,13 @@ ACTORS = "hoplite"
 _INTERVAL = 1.0
 #: Seconds between checks for ended nodes and jobs.
 _CLEAN_UP_INTERVAL = 5.0
-#: Seconds per node: supervisors send at most 20 queries a second together.
+#: Seconds per node, so that all supervisors together send at most 20 queries a second.
 _OTHERS_INTERVAL_PER_NODE = 0.05
 _WAIT_LIMIT = 10.0
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
 _BATCH = 1024
-#: Settings of a store that Hoplite started; the raylet's id beside another program's store.
+#: Files: the settings of the store; the raylet's process id, beside another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
@@ -96,7 +96,7 @@ def name_of(node_id: str) -> str:
 class Supervisor:
     """Manages the store of its node, and deletes unneeded objects.
 
-    All state is on disk, for a restarted actor.
+    All state is on disk, where a restarted actor finds it.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Supervisor:
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """Returns the objects of the token's process that this node's living processes claim."""
+        """Returns the objects of the process of `token` that living processes of this node claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:
@@ -203,7 +203,6 @@ class Supervisor:
         self._perform(lambda client: client.put(id, b"here", confirm=True))
 
     def sees_mark(self, id: str) -> bool:
-        """`True` if the store finds the object within some seconds."""
         return bool(self._perform(lambda client: client.wait([id], timeout=_WAIT_LIMIT))[0])
 
     def remove_mark(self, id: str) -> None:
@@ -252,7 +251,7 @@ class Supervisor:
             self._start_launcher()
 
     def _clean_up_cluster(self) -> float:
-        """Cleans up after ended nodes and jobs on the first living node. Returns the seconds until the next call."""
+        """Cleans up after ended nodes and jobs, on the first living node. Returns seconds until the next."""
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
         if is_for_all:
@@ -265,14 +264,14 @@ class Supervisor:
         return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        # Objects first: a process takes its lease before its puts.
+        # Lists objects before leases, because a process takes its lease before its puts.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
         self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # Twice: workers may still have put objects.
+        # Deletes twice, because workers may put objects after the first time.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 
@@ -293,7 +292,7 @@ class Supervisor:
         self._reclaimer.forget(token)
 
     def _query_all(self, method: str, *arguments: str) -> set[str]:
-        """Joins all supervisors' answers.
+        """Calls a method of all supervisors, and returns the union of the answers.
 
         Raises:
             ray.exceptions.RayError: if a living node does not answer.
@@ -371,7 +370,7 @@ class Supervisor:
         place = self._place.directory
         for name in (_launcher.READY, _launcher.FAILED):
             (place / name).unlink(missing_ok=True)
-        # Without site packages, to stay small.
+        # Runs without site packages, to stay small.
         command = [sys.executable, "-I", "-S", _launcher.__file__, str(place)]
         subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
         deadline = time.monotonic() + _START_TIMEOUT
@@ -413,7 +412,7 @@ class Supervisor:
         _launcher.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
     def _clean_up_other_clusters(self) -> None:
-        """Deletes the objects of this machine's clusters that ended without `stop`."""
+        """Deletes the objects of Ray clusters of this machine that have ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
             try:

@@ -83,9 +83,9 @@ class HopliteGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = _timeout()
-        # Lets supervisors delete a killed member's objects.
+        # The lease lets supervisors delete the objects of a killed member.
         lease = _objects.lease()
-        # A first call reconnects to a restarted store.
+        # Reconnects, if the store has restarted.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
         client = _objects.client()
         name, members = meet(
@@ -239,7 +239,7 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group on an interrupt: the operation may still use its buffers."""
+        """Ends the group on an interrupt, because the operation may still use the caller's buffers."""
         try:
             yield
         except BaseException:
@@ -260,7 +260,7 @@ def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
 
 
 def _failed(message: str, cause: BaseException | None) -> Exception:
-    """Returns an error of its cause's class, and a `RuntimeError`."""
+    """Returns an error that is an instance of its cause's class, and a `RuntimeError`."""
     if not isinstance(cause, HopliteError):
         return GroupEnded(message)
     error = _and_runtime_error(type(cause))(message)
@@ -308,7 +308,6 @@ def _checked(tensor: Any) -> Any:
 
 @contextlib.contextmanager
 def _filled(name: str, array: Any) -> Iterator[Buffer]:
-    """Yields a contiguous, writable buffer with the array's bytes."""
     is_array = isinstance(array, np.ndarray)
     if is_array and not array.flags.writeable:
         raise TypeError(

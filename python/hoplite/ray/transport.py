@@ -41,8 +41,8 @@ MAX_CARRIED_BYTES = 256 << 20
 class Tensors(TensorTransportMetadata):
     """An RDT object's id, or contents, and the description of its tensors.
 
-    The producer sends it first to the owner, the process that called the method. The owner claims
-    the object while Ray has a reference.
+    The producer sends an instance first to the owner, the process that called the method. The owner
+    claims the object, so that it stays, while Ray has a reference.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Tensors(TensorTransportMetadata):
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ray manages objects of `ray.put` here; this process is their owner.
+        # Ray manages an object of `ray.put` in this process, which then is its owner already.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
         return _arrived, (
             self.ray_id,
@@ -86,7 +86,7 @@ def _arrived(
         try:
             lease = _leases.of_process()
             lease.claim(id)
-            # The exit ends the lease anyway.
+            # At exit, the lease ends anyway.
             weakref.finalize(tensors, lease.drop, id).atexit = False
         except Exception:
             # An exception would crash Ray.
@@ -96,7 +96,6 @@ def _arrived(
 
 @dataclass
 class Fetch(FetchRequest):
-    """A running get of tensors. It is cancelled when nothing refers to it."""
 
     future: Future[list[Any]]
 
@@ -154,7 +153,7 @@ class HopliteTransport(TensorTransportManager):
             return Tensors(ray_id, None, [], None)
         id = f"{_objects.lease().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
-        # A lone tensor is copied while it arrives.
+        # Without a list, because receivers copy a single tensor while it arrives.
         value = plain[0] if len(plain) == 1 else plain
         try:
             twice(_objects.client, lambda client: client.put(id, value, PUT_TIMEOUT))
@@ -309,7 +308,7 @@ class NumpyTransport(HopliteTransport):
         return tensors
 
 
-# At import: Ray's processes may import only this module.
+# Runs at import, because processes of Ray may import only this module.
 _private.keep_serializers((TorchTransport._name, NumpyTransport._name))
 
 

@@ -69,7 +69,7 @@ class HopliteBackend(C10DBackend):
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
         forward_from_wrapper()
-        # torch refers only to this object's C++ half.
+        # Keeps this object alive, because torch refers only to its C++ half.
         still_open.add(self)
         prepare_exit()
 
@@ -464,7 +464,7 @@ class HopliteBackend(C10DBackend):
         nbytes: int = 0,
     ) -> Work:
         if meets and not results and run is not schedules.meet and name != "barrier":
-            # Without tensors, no rank depends on the others.
+            # Without tensors, the collective would not depend on every rank.
             raise ValueError(f"{name} of no tensors")
         work = Work(name, results, self._group.link)
         timeout = self._timeout_of(options)

@@ -1,4 +1,4 @@
-"""Ends a process with open groups, or with the store of other ranks."""
+"""Leaves open groups at exit, and waits while other ranks use the private store of this process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds of a wait: before a log message, and in all.
+#: Seconds to wait for other ranks: before a log message, and in all.
 _WAIT_IN_SILENCE = 10.0
 _WAIT_AT_MOST = 60.0
 
 
 class Departed(NamedTuple):
-    """An ended group whose other ranks use this process's private store."""
+    """A group that this rank has left, but whose other ranks use its private store."""
 
     mark: str
     """The id of an object that the last rank to leave deletes."""
@@ -88,7 +88,7 @@ atexit.register(_at_exit)
 
 
 def prepare_exit() -> None:
-    """Also for forked children of multiprocessing, which skip `atexit`."""
+    """Calls `_at_exit` also in forked children of multiprocessing, which skip `atexit`."""
     global _prepared
     if _prepared != os.getpid():
         _prepared = os.getpid()

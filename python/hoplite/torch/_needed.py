@@ -6,7 +6,6 @@ import hoplite
 
 
 def needed(package: str, called: str, what: str, error: ImportError) -> ImportError:
-    """Makes the error for a missing package: `package` for pip, `called` in messages."""
     try:
         found = f"this is {called} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:

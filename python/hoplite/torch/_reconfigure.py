@@ -68,7 +68,7 @@ def create_reconfigurable(options: Any) -> ReconfigurableGroup:
 
 class ReconfigurableBackend(HopliteBackend):
     supports_reconfigure = True
-    # Subgroups would not change with the group.
+    # `False`, because subgroups would not change with the group.
     supports_splitting = False
 
     def begin(self, name: str, socket: str) -> None:
@@ -85,7 +85,7 @@ class ReconfigurableBackend(HopliteBackend):
         try:
             hoplite.connect(self._socket).close()
         except ConnectFailed:
-            # The private store has ended with its rank.
+            # The rank that had started the private store has ended.
             self._socket = record.socket or hoplite.init().socket
         is_private = record.is_private or record.socket is None
         handle = Handle(self._token, record.host, record.processes, record.process, self._socket, is_private)
@@ -162,7 +162,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the rank's socket. A private store yields to another of the machine."""
+    """Returns the socket of a rank's store; for a private store, preferably another one of the machine."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

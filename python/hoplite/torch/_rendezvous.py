@@ -1,7 +1,7 @@
 """Lets a group's ranks agree on their stores and on its name.
 
-Each rank uses the store of its node. Without any, ranks on one node share a private store, which
-ends with the rank that started it.
+Each rank uses the store of its node. If there is none, and all ranks are on one node, they share a
+private store, which ends with the rank that started it.
 
 The ranks exchange records through torch's key-value store, which torchrun reuses after a restart. To ignore old
 records, each rank sends a random number, and rank 0 replies with a new token. A new rank times out if an old
@@ -112,7 +112,7 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """Returns the rank's socket, or else its machine's first, without private ones."""
+    """Returns the socket of a rank's store, or of the first one on its machine; never of a private one."""
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
@@ -130,7 +130,7 @@ def _answer_to(store: Store, number: str, timeout: timedelta) -> str:
 
 
 def _answer(store: Store, token: str, records: list[str], timeout: timedelta) -> None:
-    """Repeats the token until all ranks have put their records."""
+    """Sends the token to each rank, also to restarted ones, until all have put their records."""
     deadline = time.monotonic() + timeout.total_seconds()
     answered: set[bytes] = set()
     if len(records) > 1:
@@ -157,7 +157,7 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
 def _private_socket(
     store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
 ) -> str | None:
-    """Returns a private store's socket for all ranks; None for several machines."""
+    """Returns the socket of one private store for all ranks; None if they are on several machines."""
     if len({record.host for record in records}) > 1:
         return None
     if (started := next((record.socket for record in records if record.socket), None)) is not None:

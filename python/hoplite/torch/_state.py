@@ -132,7 +132,6 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Returns `True` for a `DTensor`. A process may have only a part."""
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
@@ -150,7 +149,7 @@ class Part(NamedTuple):
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """Returns this process's part; None outside the mesh. Raises `TypeError` unless dense and plain."""
+    """Returns this process's part; None outside the mesh. Raises `TypeError` unless it is dense and plain."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not is_distributed(tensor):
         _check_plain(path, tensor)
@@ -200,7 +199,6 @@ def _check_plain(path: Path, tensor: torch.Tensor) -> None:
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
-    """Returns a tensor's bytes, in place if contiguous and in host memory."""
     return memory_of(tensor.cpu().resolve_conj().resolve_neg().contiguous(), torch)
 
 
@@ -215,7 +213,7 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """Returns `True` if a copy only moves bytes in host memory, on any thread."""
+    """Returns `True` if a copy to `out` only moves bytes in host memory, as any thread may."""
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
 
@@ -243,7 +241,7 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Smaller parts share objects: an object costs about as much as 1 MiB.
+#: Smaller parts share objects, because an object takes as long as about 1 MiB of its bytes.
 ALONE_BYTES = 1 << 20
 #: The target size of a shared object.
 BUNDLE_BYTES = 4 << 20
@@ -258,7 +256,7 @@ class Bundle(NamedTuple):
 
 
 def starts(entries: Iterable[Entry]) -> list[int]:
-    """Returns each part's position in its object, and the last end."""
+    """Returns the position of each part in its object, and the end of the last part."""
     found, end = [], 0
     for entry in entries:
         found.append(end)

@@ -34,7 +34,7 @@ class Reduction(NamedTuple):
 
 
 class Lent:
-    """Lends a contiguous tensor's memory to a collective, or else a copy."""
+    """Lends the memory of a tensor to a collective, or of a copy if the tensor is not contiguous."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
         if tensor.layout is not torch.strided:

@@ -37,7 +37,7 @@ from hoplite.torch._state import Entry, Page, starts
 Version = int | str
 
 ANNOUNCE_TIMEOUT = 30.0
-#: Seconds; a poll costs the directory less than a millisecond.
+#: Seconds between polls, which cost the directory less than a millisecond.
 LOOK_INTERVAL = 1.0
 #: Concurrent gets, which keep links busy with small objects.
 MAX_FETCHES = 8
@@ -108,7 +108,7 @@ class Wanted(NamedTuple):
 
 
 class Versions:
-    """The versions of one name, in the link's thread."""
+    """The versions of one state dict. Methods run in the thread of the link."""
 
     def __init__(
         self, client: _native.AsyncClient, name: str, kind: str = "weights", allow_pickle: bool = False
@@ -173,7 +173,7 @@ class Versions:
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """Puts an object's description. A page without entries ends a rank's objects."""
+        """Puts the description of an object. A page without entries follows the last object of a rank."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -291,7 +291,7 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # A lost object means a store's end in an unfinished version, and a delete in a finished one.
+                # In an unfinished version, a store with a lost object has ended; a finished one was deleted.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:
@@ -328,7 +328,7 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Queues an error when the version fails or is deleted, or a newer one is complete."""
+        """Polls, and queues an error when the version fails or is deleted, or a newer one is complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NO_TIMEOUT = timedelta(0)
 
-#: Many: callbacks may wait for operations with further callbacks.
+#: Many threads, because callbacks may wait for operations with further callbacks.
 _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-torch-callback")
 
 
@@ -126,7 +126,6 @@ _FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank"
 
 
 def forward_from_wrapper() -> None:
-    """Patches torch's `Work` for this backend. Repeated calls have no effect."""
     global _is_forwarding
     if not _is_forwarding:
         _is_forwarding = True
@@ -147,12 +146,11 @@ def _forwarding(name: str, original: Callable[[dist.Work], Any]) -> Callable[[di
 
 
 def _inside(work: dist.Work) -> Work | None:
-    """Returns this backend's `Work` inside the wrapper, if any."""
     if type(work) is not dist.Work:
         return None
     _query.is_active, _query.answer = True, None
     try:
-        # Other backends' operations may have no future.
+        # Operations of other backends may have no future.
         with contextlib.suppress(RuntimeError):
             work.get_future()
         return _query.answer

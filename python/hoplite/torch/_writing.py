@@ -146,7 +146,7 @@ def put_tensors(
 
 
 class _Writing:
-    """A version under way. Tells waiting readers of errors."""
+    """A version that is being put. Readers that wait for it are told of errors."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
@@ -245,7 +245,7 @@ def at_once(
 ) -> None:
     """Runs calls with limited concurrency.
 
-    After a failure, calls `failed`; calls in flight get some seconds.
+    After a failure, it calls `failed`, and cancels calls that are still in flight some seconds later.
     """
     running: deque[Future[None]] = deque()
     try:
