@@ -1,4 +1,4 @@
-//! The interface between the machine of collectives and its store: context, actions, timers.
+//! The interface between the state machine of collectives and its store: context, actions, timers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -27,12 +27,11 @@ pub(crate) struct Context<'a> {
     pub(crate) outbox: &'a mut Outbox,
 }
 
-/// An action that the store performs in order, after the current event.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Perform(CollectiveEffect),
     Withdraw(RequestId),
-    /// Query the directory for these sources, by rank, and give the queries to
+    /// Query the directory for these missing sources, by rank, and give the queries to
     /// `Disagreements::follows`.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
     /// Answer rank 0's call, unless it has ended, with the number of combined sources.
@@ -40,7 +39,6 @@ pub(crate) enum Action {
     Reduce {
         /// Rank 0's call, which may have ended.
         key: CallKey,
-        /// The request, with the remaining time.
         request: Reduce,
         reason: String,
         /// The search's queries and their answers; `None` after a failed attempt, which had found
@@ -59,7 +57,7 @@ pub(crate) enum Action {
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
     /// Complete a member's private copy, which holds its parts.
     CompleteParts(ObjectId, CopyId),
-    /// Fail the calls of this node's participants in a target, or only this call.
+    /// Fail this node's participants in a target, or only this call.
     FailParticipants(ObjectId, Option<CallKey>, Error),
     EndMember {
         membership: MembershipId,
@@ -69,8 +67,8 @@ pub(crate) enum Action {
         /// The error for readers of the copy.
         error: Error,
     },
-    /// Fail the participants in a target whose coordinator is lost, unless a copy of the target is
-    /// here.
+    /// Fail the participants that wait for a lost coordinator's target, unless this store has a
+    /// copy of the target.
     RejectOrphan(ObjectId, AttemptId),
     Cancel(CombineId),
 }
@@ -86,7 +84,7 @@ pub(crate) struct Found {
 pub(super) enum Timer {
     /// The wait for late sources ends.
     Search(ObjectId),
-    /// The time to tell late participants of a disagreement ends.
+    /// The time in which late participants hear of a disagreement ends.
     Disagreement(ObjectId),
     /// A member's wait for memory, or for participants of its node, ends.
     Member(MembershipId),
@@ -99,7 +97,7 @@ pub(super) enum Timer {
 #[derive(Debug)]
 pub(super) enum Step {
     Act(Action),
-    /// A message between the coordinator and the member of one store.
+    /// A message between the coordinator and the member of the same store.
     Deliver(CollectiveEvent),
     /// The member at the coordinator's store must make its copy the target. This call, if any,
     /// waits for it.
@@ -110,7 +108,7 @@ pub(super) enum Step {
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Steps of the current event or step. They come before `steps`.
+    /// Steps that the current event or step caused. They come before `steps`.
     fresh: Vec<Step>,
     steps: VecDeque<Step>,
     timers: BTreeSet<(Time, Timer)>,

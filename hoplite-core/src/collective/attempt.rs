@@ -18,12 +18,12 @@ pub enum AttemptState {
     Aborted,
 }
 
-/// A consequence of a member's report, for the coordinator.
+/// An action of the coordinator after a member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// End an enlistment: the member is not needed any more.
+    /// Dismiss a member that is not needed any more.
     Dismiss(EnlistmentId),
     /// Take the general path (a reduce and a broadcast) for this reason.
     FallBack(String),
@@ -38,7 +38,7 @@ pub struct Attempt {
     target: ObjectId,
     members: Vec<AttemptMember>,
     /// The member at the coordinator's store. Its last byte decides an allreduce, because its copy
-    /// stands even if all other members are lost.
+    /// survives the loss of all other members.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }
@@ -100,7 +100,7 @@ impl Attempt {
         members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
     }
 
-    /// Takes in a member's report.
+    /// Handles a member's report.
     pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
         let index = self.members.iter().position(|member| member.enlistment == enlistment);
         let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
@@ -146,8 +146,8 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops the members that still exchange, because the target was deleted and the directory
-    /// cannot tell them.
+    /// Stops the members that still exchange bytes of a deleted target, because the directory does
+    /// not know their copies.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();
@@ -161,7 +161,7 @@ impl Attempt {
         actions
     }
 
-    /// Aborts an undecided attempt. Its participants get `error`.
+    /// Aborts an undecided attempt. Participants get `error`.
     pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Open {
             return Vec::new();

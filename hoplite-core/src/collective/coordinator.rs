@@ -34,10 +34,9 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Empty targets that announce the end of an exchange, each with its query until the directory
-    /// knows the target.
+    /// The empty targets that announce the end of an exchange, each with its query until the
+    /// directory knows the target.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// The participants in each target, from the end of the search until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -118,7 +117,6 @@ impl Coordinator {
         searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// Coordinates a collective. `existence` is the query for the target.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -134,8 +132,8 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Takes in the locations of a source. Returns them unless a search or a disagreement used
-    /// them.
+    /// Returns the directory's answer about a source, unless a search for sources or a disagreement
+    /// used it.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -199,8 +197,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends the search for the sources of a target and returns it. From now on, the coordinator
-    /// tells participants of a failure.
+    /// Ends a search. From now on, the coordinator reports failures to participants.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -292,7 +289,7 @@ impl Coordinator {
                 self.next_attempt(ctx, &call.request.target);
                 self.fall_back(ctx, call, &reason, None);
             }
-            // Participants of an exchange without commit look for the target.
+            // After an exchange without commit, participants look for the target.
             None if is_exchanged && !kind.awaits_commit => self.announce(ctx, call),
             end => {
                 ctx.withdraw(call.existence.take());
@@ -306,8 +303,8 @@ impl Coordinator {
         }
     }
 
-    /// Answers the call of rank 0, whose member has its parts. The other members continue without
-    /// the call, unless all members end together.
+    /// Answers rank 0's call when the member at its store has all parts. The other members continue
+    /// without the call, unless all members end together.
     pub(super) fn answer_rank_0(&mut self, ctx: &mut Context<'_>, put: PutId) {
         let Some(Coordinated { call, .. }) = self.attempts.get_mut(&put) else { return };
         if !call.kind.properties().awaits_commit {
@@ -316,7 +313,8 @@ impl Coordinator {
     }
 
     /// Makes the target of an allreduce with a reduce, which takes over the search's queries. For a
-    /// collective of parts, makes an empty target: participants then make their parts alone.
+    /// collective of parts, makes an empty target, so that participants make their parts
+    /// themselves.
     fn fall_back(
         &mut self,
         ctx: &mut Context<'_>,
@@ -349,7 +347,7 @@ impl Coordinator {
         let CoordinatedCall { key, kind, request, existence, .. } = call;
         let metadata = Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
         if let Some(existence) = existence {
-            // A delete that comes before the directory knows the target must find it.
+            // A delete must find the target even before the directory knows it.
             self.announcements.insert(request.target.clone(), existence);
         }
         ctx.push(Action::Announce(request.target, metadata, timeout));
@@ -372,7 +370,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes in the end of rank 0's call. If it failed, participants at other stores get the error.
+    /// Handles the end of rank 0's call. If it failed, participants at other stores get the error.
     pub(crate) fn call_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -416,7 +414,6 @@ impl Coordinator {
             }
             let key = coordinated.call.key.take();
             self.perform_attempt(ctx, put, actions);
-            // Usually the end of the copy has ended the call.
             ctx.answer(key, Err(error.clone()));
         }
     }

@@ -5,14 +5,14 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// A message of another store, or of the shell, to this store's collectives.
+/// A message from another store, or from the I/O layer, to this store's collectives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEvent {
     /// A remote coordinator enlists this store. The store answers with at most one `Filled`, and
     /// finally `Done` or `Failed`.
     Asked {
-        /// The number that the shell has chosen.
+        /// The number that this store's I/O layer has chosen.
         membership: MembershipId,
         plan: Box<Plan>,
     },
@@ -28,19 +28,19 @@ pub enum CollectiveEvent {
     /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
     /// members.
     Filled { combine: CombineId },
-    /// A coordinator rejects an attempt.
+    /// A remote coordinator reports that an attempt failed.
     Rejected {
         target: ObjectId,
-        /// The latest rejected attempt. Its members also receive a `Told`, before or after.
+        /// The latest failed attempt. Its members also receive a `Told`, before or after.
         attempt: AttemptId,
         error: Error,
     },
-    /// A member has reported or is lost. No event follows `Done`, `Failed`, `Dismiss`, or a `Tell`
-    /// with `Stop`.
+    /// A member has reported or is lost. No event for this enlistment follows `Done`, `Failed`,
+    /// `Dismiss`, or a `Tell` with `Stop`.
     Reported { enlistment: EnlistmentId, report: Report },
 }
 
-/// An effect that the shell performs for a collective.
+/// An effect that the I/O layer performs for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEffect {
@@ -52,17 +52,16 @@ pub enum CollectiveEffect {
     },
     /// Tell a member the decision. `Stop` also ends the enlistment.
     Tell { enlistment: EnlistmentId, decision: Decision },
-    /// End an enlistment: the member is not needed any more.
+    /// End the enlistment of a member that is not needed any more.
     Dismiss { enlistment: EnlistmentId },
     /// Report to the coordinator of a remote attempt.
     Report { membership: MembershipId, report: Report },
-    /// Tell a store's participants that an attempt was rejected.
+    /// Tell another store's participants that an attempt failed.
     Reject {
         node: NodeId,
-        /// The address of the node's data plane.
         address: SocketAddr,
         target: ObjectId,
-        /// The latest rejected attempt.
+        /// The latest failed attempt.
         attempt: AttemptId,
         error: Error,
     },

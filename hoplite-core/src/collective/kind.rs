@@ -3,24 +3,24 @@ use crate::vocabulary::agreement::Collective;
 /// The largest allreduce, in bytes of all sources, that rank 0's store performs alone. It fits in
 /// one send and one receive, so any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// The largest collective of parts, in bytes of all sources, whose participants get all sources.
-/// This takes n(n-1) gets, so an attempt pays off sooner, as measured on 4, 8 and 16 hosts.
+/// The largest reduce_scatter or allgather, in bytes of all sources, whose participants get all
+/// sources. n ranks need n(n-1) gets, so an exchange soon pays off.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// The properties of a kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
-    /// `true` if all members make the target. Otherwise they exchange parts, and the target
-    /// announces the end.
+    /// `true` if every member makes the target. Otherwise members exchange parts, and an empty
+    /// target announces the end.
     pub makes_target: bool,
-    /// `true` if copies are complete only after the commit. Otherwise each member keeps its parts,
-    /// and the coordinator commits when all have reported.
+    /// `true` if members' copies are complete only after the coordinator's commit. Otherwise each
+    /// member keeps its parts, and the coordinator commits when all have reported.
     pub awaits_commit: bool,
-    /// `true` if elements are combined.
+    /// `true` if elements of several sources are combined.
     pub combines: bool,
-    /// `true` if the coordinator waits for the last source, however late. The general path would
-    /// move 2S bytes instead of 2S(n-1)/n over the last link of an allreduce. In an all-to-all, the
-    /// last rank gets its parts in any case.
+    /// `true` if the coordinator waits for the last source, however late. For an allreduce of S
+    /// bytes, the general path would move 2S bytes instead of 2S(n-1)/n over the late rank's link.
+    /// In an all-to-all, the last rank gets its parts in any case.
     pub awaits_sources: bool,
     /// `true` if each source has one part per rank.
     pub divides_sources: bool,
@@ -29,7 +29,7 @@ pub struct Properties {
     /// `true` if each pair of members exchanges separate parts. An attempt then makes sense even
     /// with one member, or with few parts.
     pub is_paired: bool,
-    /// Up to this total size, sources take the general path.
+    /// Up to this size of all sources in bytes, members exchange nothing.
     pub max_general_bytes: u64,
 }
 

@@ -2,7 +2,7 @@ use super::Plan;
 use crate::time::Time;
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// The stage of a member.
+/// The stage of a member's work in an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
     /// Waits for memory for its copy.
@@ -60,7 +60,7 @@ impl Membership {
         self.stage
     }
 
-    /// Returns the copy, unless it is already the target.
+    /// Returns the member's copy, unless it is already the target.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
             MemberStage::Exchanging { copy } | MemberStage::Filled { copy } => Some(copy),
@@ -110,7 +110,7 @@ impl Membership {
         })
     }
 
-    /// Ends the member. Returns its useless copy.
+    /// Ends the member after a failure. Returns its useless copy.
     pub fn fail(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         let copy = self.growing_copy();

@@ -15,11 +15,11 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 
-/// Time for which participants look elsewhere for the target of a lost coordinator: the longest
-/// silence of a store.
+/// Time for which participants look elsewhere for a lost coordinator's target: the longest silence
+/// of a live store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which a member with all parts waits for the calls of this node's participants. Most
-/// calls come when their source is put; late ones get their parts in a more expensive way.
+/// calls come when their source is put; late calls get their parts in a more expensive way.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Participants copy a target above this size range by range, as ranges become valid. A smaller one
 /// is copied in microseconds, faster than a message about a range.
@@ -29,8 +29,8 @@ const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// The targets of coordinators that left without a decision. Each has the coordinator's last
-    /// attempt, and the end of the search for the target.
+    /// The targets of coordinators that left without a decision, each with the coordinator's last
+    /// attempt and the end of the search for the target.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 
@@ -75,8 +75,8 @@ impl Memberships {
         membership: MembershipId,
         plan: Box<Plan>,
     ) -> bool {
-        // A coordinator that enlists again has lost the connection, so bytes that this store needs
-        // may be overwritten. An older plan was overtaken.
+        // A coordinator that enlists this store again has lost the connection, so members may have
+        // overwritten bytes that this store needs. An older plan was overtaken.
         let is_known = |member: &Membership| {
             member.plan.target == plan.target && member.plan.attempt.includes(plan.attempt)
         };
@@ -164,7 +164,7 @@ impl Memberships {
         match (membership, completed) {
             (MembershipId::Here(_), _) => self.report(ctx, membership, Report::Filled),
             (MembershipId::Elsewhere(_), Some(copy)) => self.complete_member(ctx, membership, copy, None),
-            // Only the member at the coordinator's store decides.
+            // The coordinator's commit decides.
             (MembershipId::Elsewhere(_), None) => {}
         }
     }
@@ -270,7 +270,7 @@ impl Memberships {
         } else if is_orphan {
             member.failure = Some("the store of rank 0 is gone".to_owned());
         }
-        // Other members have a committed target. Without a commit, the general path may follow,
+        // After a commit, other members have the target. Without one, the general path may follow,
         // unknown to this store.
         self.end_member(ctx, membership, Error::Superseded { id: target.clone() });
         let is_later = |id: MembershipId, other: &Membership| {
@@ -291,7 +291,7 @@ impl Memberships {
         }
     }
 
-    /// Ends the search for the target of a coordinator that left, because a later attempt has begun.
+    /// Ends the search for a lost coordinator's target, because a later attempt has begun.
     fn end_orphan(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         if let Some((_, until)) = self.orphans.remove(target) {
             ctx.unschedule(until, Timer::Orphan(target.clone()));
@@ -304,8 +304,7 @@ impl Memberships {
         }
     }
 
-    /// Takes in the end of a member's exchange. `failure` is `None` if the copy was given up
-    /// before.
+    /// Handles the end of a member's exchange. `failure` is `None` if its copy was dropped before.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -348,7 +347,7 @@ impl Memberships {
     }
 
     /// Ends a member whose copy does not become the target. On [`Error::Superseded`], its
-    /// participants look elsewhere; otherwise they get `error`.
+    /// participants look for the target elsewhere; otherwise they get `error`.
     fn end_member(&mut self, ctx: &mut Context<'_>, membership: MembershipId, error: Error) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         end_wait(ctx, membership, member);
@@ -441,7 +440,8 @@ impl Memberships {
         }
     }
 
-    /// Fails the participants of a rejected attempt. Later ones wait for a newer attempt.
+    /// Fails the participants that wait for a rejected attempt. Later participants wait for a newer
+    /// attempt.
     pub(crate) fn rejected(
         &mut self,
         ctx: &mut Context<'_>,

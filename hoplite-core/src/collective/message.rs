@@ -15,15 +15,14 @@ use crate::plan::collective::{
 use crate::shard::PullOutcome;
 use crate::vocabulary::agreement::Agreement;
 
-/// Most sources of a member. With the longest ids they fill a quarter of a frame.
+/// Most sources of a member. With the longest ids, the sources fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
-/// Most parts that a member receives in an all-to-all, because each participant is told their
-/// ranges.
+/// Most parts that a member receives in an all-to-all, because each participant gets their ranges.
 pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
 /// Longest [`Plan::explanation`] in bytes. It fits in a frame with all members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
 
-/// The number of an attempt to make a target.
+/// The coordinator's number for an attempt to make a target, the general path included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     /// The coordinator's run, which changes when its daemon restarts.
@@ -33,26 +32,26 @@ pub struct AttemptId {
 }
 
 impl AttemptId {
-    /// Returns `true` if `other` is this attempt, or an older one of its run.
+    /// Returns `true` if `other` is this attempt, or an earlier one of the same run.
     pub const fn includes(self, other: Self) -> bool {
         self.run == other.run && self.number >= other.number
     }
 }
 
-/// The number of a member in all attempts of its coordinator.
+/// The coordinator's number for one member of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// The number of an attempt at the store of one of its members.
+/// A member's number for an attempt, at the member's own store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
-    /// This store is the coordinator.
+    /// The coordinator is this store.
     Here(EnlistmentId),
-    /// Another store is the coordinator. The member's shell chose the number.
+    /// The coordinator is another store. The member's I/O layer chose the number.
     Elsewhere(u64),
 }
 
-/// A member of an attempt.
+/// A store that takes part in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The node.
@@ -64,16 +63,16 @@ pub struct Member {
 /// A member's task in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The object to make, or the name of an exchange of parts.
+    /// The object to make, or only a name for an exchange of parts.
     pub target: ObjectId,
     /// The attempt's number.
     pub attempt: AttemptId,
-    /// The put id of all copies.
+    /// The put id of all members' copies.
     pub put: PutId,
-    /// The agreed operation.
+    /// The operation on which participants must agree.
     pub agreement: Agreement,
-    /// The size of the result; in an all-to-all, of one rank's result. A source has this size, or
-    /// the size of a part.
+    /// The size in bytes of the result; in an all-to-all, of one rank's result. A source has this
+    /// size, or the size of a part.
     pub size_bytes: u64,
     /// The target's metadata. Sources have the same type, and in an allreduce the same shape.
     pub metadata: Metadata,
@@ -90,9 +89,9 @@ pub struct Plan {
     pub ranks: Vec<Vec<usize>>,
     /// This member's sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
-    /// Longest wait for memory.
+    /// Longest wait of the member for memory.
     pub timeout: Duration,
-    /// The schedule's reasons, for people: at most [`MAX_EXPLANATION_BYTES`].
+    /// The reasons for the schedule, for people: at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
 }
 
@@ -119,7 +118,7 @@ impl Plan {
         program_of_parts(self.agreement.kind, self.index, &parts)
     }
 
-    /// The properties of the plan's kind.
+    /// Returns the properties of this kind of collective.
     pub const fn properties(&self) -> Properties {
         self.agreement.kind.properties()
     }
@@ -128,7 +127,7 @@ impl Plan {
     pub fn finals(&self, program: &Program) -> Vec<usize> {
         let mut finals = program.finals();
         if self.agreement.kind == Collective::ReduceScatter {
-            // The other parts are passed on.
+            // The member only forwards other ranks' parts.
             let own: Vec<Range<u64>> = self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
             finals.retain(|step| own.contains(program.steps()[*step].range()));
         }
@@ -182,7 +181,8 @@ impl Plan {
         }
     }
 
-    /// Returns the most bytes that any member receives. All members choose a transport by it.
+    /// Returns the most bytes that any member receives. All members choose a transport by this
+    /// number.
     pub fn most_bytes(&self) -> u64 {
         let ranks = if self.properties().is_paired {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
@@ -192,8 +192,8 @@ impl Plan {
         self.size_bytes.saturating_mul(ranks)
     }
 
-    /// Returns the size of the member's copy. The last bytes of an incomplete copy are not
-    /// forwarded, so a copy of parts has further bytes behind its parts.
+    /// Returns the size in bytes of the member's copy. A store never forwards the last bytes of an
+    /// incomplete copy, so a copy of parts has padding behind its parts.
     pub fn copy_bytes(&self) -> u64 {
         let copies = if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
         let all_bytes = self.size_bytes.saturating_mul(copies);
@@ -201,11 +201,11 @@ impl Plan {
     }
 }
 
-/// A member's report.
+/// A member's report to the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still sends. The report follows the commit; the member at the
-    /// coordinator's store and members with parts send it before.
+    /// The member has all bytes and still sends. Usually it reports this after the commit. Members
+    /// with parts, and the member at the coordinator's store, report it before.
     Filled,
     /// The member has all bytes and has sent everything.
     Done,
@@ -227,7 +227,7 @@ pub enum Failure {
     },
     /// The node cannot take part.
     Refused(Error),
-    /// The participants disagree.
+    /// The participants disagree about the operation.
     Disagrees(Error),
 }
 

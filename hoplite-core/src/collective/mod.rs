@@ -4,22 +4,20 @@
 //!
 //! 1. Every participant joins at its own store, where it gets the target. Rank 0's store also
 //!    *coordinates*.
-//! 2. The coordinator looks for the sources (`Search`). When all have a location, an attempt
-//!    begins, or the *general path* (a reduce and a broadcast) for the reasons in `Search::state`.
-//! 3. The planner orders the members by their groups, so that a ring enters each rack once, and
-//!    takes the cheapest schedule ([`plan::collective`](crate::plan::collective)). Each node with
-//!    sources is a *member*. It gets a [`Plan`], and derives its *program* from it: the ranges that
-//!    it sends and receives, in order.
+//! 2. The coordinator looks for the sources (`Search`). When all have a location, an attempt to
+//!    exchange their bytes begins, or the *general path* (a reduce and a broadcast) for the reasons
+//!    in `Search::state`.
+//! 3. Each node with sources is a *member*. The planner orders the members by group (zone, rack,
+//!    host), so that a ring enters each rack once, and takes the cheapest schedule
+//!    ([`plan::collective`](crate::plan::collective)). Each member derives its *program* from its
+//!    [`Plan`]: the ranges that it sends and receives, in order.
 //! 4. A member makes a copy that the directory does not know, and exchanges ranges with its
-//!    neighbours. [`Progress`] decides which range may be sent next. Partial results live in the
-//!    copy. A broken stream resumes. Participants copy ranges as they become valid.
+//!    neighbours. [`Progress`] decides which range may be sent next. Participants copy ranges as
+//!    they become valid.
 //! 5. When the member at the coordinator's store has all bytes, the coordinator *commits*
 //!    ([`Attempt`]). Then the other members complete and publish their copies.
 //!
 //! # Attempts and failures
-//!
-//! Attempts are numbered ([`AttemptId`]), the general path included. A store refuses the plans of
-//! attempts that are over (`outcomes`), and older ones.
 //!
 //! Before the commit, a member that fails aborts the attempt for good. All members drop their
 //! copies, and the general path begins under another put id. A disagreement about the operation or
@@ -27,24 +25,22 @@
 //! them from others. So no two ranks get different bits.
 //!
 //! If the coordinator is lost before its commit arrives, participants look for the target elsewhere
-//! for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store tells the
-//! stores of the other sources.
+//! for five seconds, then fail with `ObjectLost`.
 //!
 //! # Collectives of parts
 //!
-//! A reduce_scatter and an allgather run on a ring, and hardly wait for late sources. Members
-//! exchange in private copies, from which participants copy their parts, and need no commit. At the
-//! end, or after a failure, the coordinator makes an empty target. A participant that gets it makes
-//! its part itself, with a reduce of that range or with gets.
+//! Members of a reduce_scatter or an allgather exchange on a ring, in private copies from which
+//! participants copy their parts. They hardly wait for late sources, and need no commit. At the
+//! end, or after a failure, the coordinator makes an empty target. A participant that gets this
+//! target instead of its part makes the part with a reduce of that range or with gets.
 //!
-//! An all_to_all also deletes its sources, and its participants continue together. Without a
-//! successful attempt, each pair of ranks exchanges a separate object. See [`Properties`].
+//! An all_to_all also deletes its sources, and its participants end together. Without a successful
+//! attempt, each pair of ranks exchanges a separate object.
 //!
 //! # Structure
 //!
 //! Events go into `Collectives`; `Action`s come out, which the store performs after the event.
-//! Nothing here changes copies, calls, or the directory. The coordinator and the members of one
-//! store exchange messages through the queue of actions.
+//! Nothing here changes copies, calls, or the directory.
 //!
 //! # Invariants
 //!
@@ -143,7 +139,7 @@ impl Collectives {
         }
     }
 
-    /// Forgets rejections of a target, because they do not apply to the attempt that begins.
+    /// Forgets the errors of a target's earlier attempts, because another attempt begins.
     pub(crate) fn attempt_begins(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         self.coordinator.disagreements.end(ctx, target);
         self.members.forget_rejections(target);

@@ -1,5 +1,4 @@
-//! Attempts that are over: the store refuses plans of these and older ones, and ignores a second
-//! rejection.
+//! Attempts that are over. A store refuses plans of these and of older attempts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,14 +8,15 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// Time for which joining participants are told of a rejection. A client joins again much sooner.
+/// Time for which participants that join get the error of a rejected attempt. A client joins again
+/// much sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 /// Shortest wait of a participant for another attempt after a disagreement. Ranks try again at the
-/// same time, and a store may be busy.
+/// same time, but a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// The number of left attempts that a store remembers: the attempts of some seconds, in which other
-/// members may still want bytes.
+/// The number of ended attempts that a store remembers: the attempts of some seconds, in which
+/// other members may still request bytes.
 const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! The participants of coordinated collectives, and their rejections.
+//! The participants of the collectives that this store coordinates, and the errors that they get.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,10 @@ use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 use crate::vocabulary::local::CallKey;
 
-/// The participants of one collective at the nodes of the sources, while rank 0's call is open.
+/// The participants of one collective at the nodes of its sources, until rank 0's call ends.
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(crate) key: Option<CallKey>,
-    /// The time when the target first lacked memory or its quota.
     pub(crate) lacks_room_since: Option<Time>,
     pub(super) attempt: AttemptId,
     members: Vec<Member>,

@@ -32,7 +32,7 @@ pub struct Dependency {
 pub struct Block {
     /// The step's index.
     pub step: usize,
-    /// The use of the bytes, if the step receives.
+    /// The use of the received bytes, if the step receives.
     pub mode: Option<ReceiveMode>,
     /// The range in the member's data.
     pub range: Range<u64>,
@@ -176,7 +176,6 @@ impl Stream {
 #[derive(Debug)]
 pub struct Progress {
     program: Program,
-    /// For each step: the earlier steps that write its bytes, and the number of its bytes done.
     steps: Vec<StepProgress>,
     finals: Vec<usize>,
     fold: Option<Fold>,
@@ -258,7 +257,7 @@ impl Progress {
         self.steps[block.step].writers.iter().find_map(unmet)
     }
 
-    /// Returns the bytes that sending or receiving a block reads.
+    /// Returns the bytes that the member reads to send or to combine a block.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
         if block.mode == Some(ReceiveMode::Replace) {
             return Reading::Nothing;
@@ -283,7 +282,7 @@ impl Progress {
         self.reach(block.step, block.done_bytes);
     }
 
-    /// Notes that `done_bytes` of a step are done. Bytes that a resumed stream repeats count once.
+    /// Counts bytes only once if a resumed stream repeats them.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);
@@ -315,7 +314,7 @@ impl Progress {
         final_bytes
     }
 
-    /// Returns `true` if own sources are combined.
+    /// Returns `true` if the member's own sources are combined.
     pub fn is_folded(&self) -> bool {
         self.fold.as_ref().is_none_or(|fold| fold.done_bytes == fold.size_bytes)
     }

@@ -22,13 +22,13 @@ pub struct ReduceRecord {
     pub hops: usize,
     /// The schedule, its predicted time, and the runner-up.
     pub plan: String,
-    /// The plan's link estimate.
+    /// The estimate of the links that the plan used.
     pub link: LinkEstimate,
     /// Time from the call to the last byte.
     pub elapsed: Duration,
     /// The number of repairs after failures.
     pub mendings: u32,
-    /// The number of restarts of a target with wrong bytes.
+    /// The number of times that a target with wrong bytes began again.
     pub restarts: u32,
     /// `true` until the call ends.
     pub is_running: bool,
@@ -37,7 +37,6 @@ pub struct ReduceRecord {
 }
 
 impl ReduceRecord {
-    /// Describes a collective whose coordinator, and so its link estimate, is at another store.
     pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
         Self {
             target: target.clone(),
@@ -68,13 +67,13 @@ pub struct Position {
     pub member: usize,
     /// The number of all members.
     pub members: usize,
-    /// The member's activity or end.
+    /// The member's stage in words.
     pub stage: String,
-    /// The copy, whose progress the data plane knows.
+    /// The copy that the member fills. The data plane knows its progress.
     pub copy: Option<CopyId>,
-    /// The final bytes in the copy.
+    /// The number of final bytes in the copy.
     pub final_bytes: u64,
-    /// The size of the result.
+    /// The size of the result in bytes.
     pub size_bytes: u64,
 }
 

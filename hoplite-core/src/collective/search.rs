@@ -21,7 +21,8 @@ const MAX_NAMED: usize = 4;
 /// Shortest wait for late sources: some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `false` if a collective on sources of this size always takes the general path.
+/// Returns `false` if members never exchange sources of this size, but always take the general
+/// path.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
@@ -74,8 +75,7 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Returns the slow links between members. All links of a node are slow if enough members of
-    /// its group report it. Slow links between groups are due to the uplink, and do not count.
+    /// Returns the slow links between members, by the rules of [`Reports`].
     pub(super) fn slow_links(&self) -> SlowLinks {
         if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
@@ -261,8 +261,8 @@ impl Search {
     }
 }
 
-/// Returns a location with its rank, smallest first; `None` for a partial copy, which needs another
-/// copy.
+/// Returns a location with its rank, smallest first; `None` for a partial copy, which depends on
+/// another copy.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
@@ -273,8 +273,8 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// Returns the longest wait for late sources: one part's predicted time on its link. Waiting in
-/// vain costs at most 1/n of the general path.
+/// Returns the longest wait for late sources: the predicted time of one part on its link. A vain
+/// wait costs at most 1/n of the general path.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)

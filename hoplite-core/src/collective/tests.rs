@@ -166,7 +166,6 @@ fn an_attempt_ends_at_both_stores() {
     };
     let opened = other.feed(|machine, ctx| machine.apply(ctx, asked(&plan)));
     assert_eq!(opened, [Action::Open(MembershipId::Elsewhere(1))]);
-    // Cancelling rank 0's call fails each participant once.
     let actions =
         store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&lost())));
     let fails = |actions: &[Action]| {

@@ -1,4 +1,4 @@
-//! Feeds the machine of collectives, and performs its [`Action`]s when the current event is
+//! Feeds the state machine of collectives, and performs its [`Action`]s when the current event is
 //! complete.
 
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, Reductions, query, wanted_content};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
-/// A participant's store queries the directory if it has no plan by then: twice the time until the
-/// last of 16 members on 2 cores has one.
+/// Time for which a participant's store waits for a plan before it queries the directory: twice the
+/// measured time for 16 members on 2 cores.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(super) struct Adapter<'n> {
@@ -95,7 +95,6 @@ impl Adapter<'_> {
         Some(view.map(|view| Response::Ranges { view, order }))
     }
 
-    /// Returns the target's copy, if incomplete and unknown to the directory.
     fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
         let (copy, local) = self.objects.copies.live(target)?;
         (!local.is_complete() && !local.is_public).then_some(copy)
@@ -123,7 +122,7 @@ impl Adapter<'_> {
     }
 
     /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
-    /// on if objects may be deleted soon, for example the target of the previous round.
+    /// on if objects may be deleted soon.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());
@@ -303,7 +302,6 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
-    /// Returns the payer of a target that stays at its coordinator.
     fn payer_of(&self, target: &ObjectId) -> Payer {
         let key = self.collectives.coordinator.participants(target).and_then(|known| known.key);
         key.map_or(Payer::Unknown, |key| self.objects.copies.quotas.payer(key.client))

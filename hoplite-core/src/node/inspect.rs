@@ -20,7 +20,7 @@ impl View<'_> {
         Load {
             capacity_bytes: status.capacity_bytes,
             free_bytes: status.free_bytes,
-            // The store can free copies that a spill file has, too.
+            // The store can also free pinned copies that a spill file has.
             pinned_bytes: status.pinned_bytes.saturating_sub(status.spill.clean_bytes),
             evictable_bytes: status.evictable_bytes + status.spill.clean_bytes,
             reserved_bytes: status.reserved_bytes,

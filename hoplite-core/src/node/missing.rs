@@ -15,7 +15,7 @@ use crate::objects::table::LocalCopy;
 use crate::reduction::{MissingInputs, Reductions};
 use crate::time::Time;
 
-/// Calls that have waited so long are shown to people.
+/// Time after which a waiting call is shown to people.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
 /// Most long waits that are shown.
 pub const MAX_LONG_WAITS: usize = 16;
@@ -87,14 +87,12 @@ impl View<'_> {
         self.objects.missing_of_verdict(copy)
     }
 
-    /// Returns the memory or the quota for which a call waits to open its target.
     fn missing_of_reduce(&self, key: CallKey, target: &ObjectId) -> Option<Missing> {
         let waiter = SpaceWaiter::Target(target.clone());
         let size_bytes = self.reductions.target_size(target)?;
         self.objects.missing_of_room(&waiter, key.client, (target, size_bytes))
     }
 
-    /// Returns the cause of a wait for the target of a coordinated reduce or collective.
     fn missing_of_target(&self, target: &ObjectId) -> Option<Missing> {
         if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.objects.copies.lacks_room(self.reductions.target_size(target)?));

@@ -19,8 +19,8 @@
 //! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a
 //!   conflict, evicted) and never comes back.
 //! * Every `StartPull` is followed by one `PullEnded` before its memory is used for anything else.
-//! * Every request is answered exactly once, unless its client is gone. The documentation names
-//!   requests without an answer, and subscriptions with several.
+//! * Every request is answered exactly once, unless its client is gone or its documentation says
+//!   otherwise.
 
 mod collectives;
 mod inspect;
@@ -236,7 +236,6 @@ impl Node {
         self.reductions.reconsider(&mut self.objects, target);
     }
 
-    /// Ends the reduce or collective of a deleted object. Returns `true` if there was one.
     fn delete_target(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.makes(target);
         self.adapter().withdraw_announcement(target);
@@ -335,7 +334,7 @@ impl Node {
         self.objects.withdraw_copies();
     }
 
-    /// The latest time for the next [`Event::Tick`].
+    /// Returns the latest time for the next [`Event::Tick`].
     pub fn next_deadline(&self) -> Option<Time> {
         self.objects.ctx.next_deadline()
     }
@@ -410,7 +409,7 @@ impl Node {
         self.reductions.record(target)
     }
 
-    /// Describes the making of `target`: this store coordinates it, is a member, or has waiting
+    /// Describes the making of `target` if this store coordinates it, is a member, or has waiting
     /// participants. The store remembers the latest collective.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         self.view().how_made(target, now)

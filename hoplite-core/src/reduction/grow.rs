@@ -1,4 +1,4 @@
-//! Adds ready sources to a reduce, and begins hops at nodes that have something to combine.
+//! Adds ready sources to a reduce, and begins hops, i.e. combinations at other nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +21,9 @@ use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 /// Most sources of a vertex: half of a hop's inputs, because the other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// Time for which a vertex takes in further sources of its node, although this restarts its hop: a
-/// separate vertex would cost a transfer. Equal workers of one node finish within milliseconds.
+/// Time for which a vertex takes in further sources of its node, although this restarts its
+/// combination: a separate vertex would cost a transfer. Equal workers of one node finish within
+/// milliseconds.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
@@ -34,8 +35,6 @@ pub(super) struct Group {
     has_failed: bool,
     pub(super) is_slow: bool,
     level: usize,
-    /// The place of the group's first source in the request, counted cyclically from the source
-    /// after this store's own.
     turn: usize,
 }
 
@@ -73,7 +72,6 @@ impl Reduction {
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
-                // These sources cost at most a short transfer.
                 readiness if self.needs_sources() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
@@ -91,7 +89,7 @@ impl Reduction {
     }
 
     /// Adds the sources of each node as one vertex: nodes close to the receiver first, nodes with
-    /// only slow links later, failed ones last. Equally close nodes come by turn. Turns begin
+    /// only slow links later, failed nodes last. Equally close nodes come by turn. Turns begin
     /// after the receiver's own source, so that reduces of the same sources begin at different
     /// nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
@@ -151,11 +149,10 @@ impl Reduction {
         while self.needs_sources()
             && let Some(index) = ready.next()
         {
-            // Evaluates the source again, because the last source can be combined here.
+            // Checks the source again, because only the last source can be combined here.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
-                    // Neighbours in the order at one node share a hop.
                     while let Some(next) = ready.next_if(|next| {
                         let is_next = !takes_all || *next == index + sources.len();
                         is_next && self.may_accompany(world, *next, &location, sources.len())
@@ -172,8 +169,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Returns `true` if the hop that takes the `others` sources before this one can also take this
-    /// source.
+    /// Returns `true` if a hop at `location` that takes `others` sources can also take this source.
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
         location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
@@ -208,7 +204,7 @@ impl Reduction {
             let group = schedule.entry().map_or(EVERYWHERE, |_| location.path);
             self.tree.grow(&schedule, group, sources, state)
         };
-        // The new vertex may be between other vertices or behind a released one.
+        // The new vertex may stand between other vertices, or send to one whose hop has ended.
         for changed in self.tree.way_to_receiver(vertex) {
             self.redo(world, changed);
         }
@@ -228,8 +224,7 @@ impl Reduction {
         let missing = self.request.count - self.joined.len();
         // Each missing source may be at a different node.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
-        // For a part, the whole size counts, because others reduce the other parts over the same
-        // links.
+        // The whole size counts, because other reduces use the same links for the other parts.
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
         if self.is_fixed() {
             let schedule = ReduceSchedule::chain(vertices);
@@ -250,8 +245,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Joins the streams of all groups once all sources are there, the receiver's group last at
-    /// each level.
+    /// Connects the streams of all groups once all sources are there, at each level the receiver's
+    /// group last.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
         if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
@@ -266,8 +261,8 @@ impl Reduction {
         }
     }
 
-    /// Dissolves vertices with more inputs than a hop may have, because vertices that could not
-    /// combine pass their inputs on.
+    /// Dissolves vertices with more inputs than a hop may have. Vertices that could not combine
+    /// have passed their inputs on.
     fn dissolve_oversized(&mut self, world: &mut World<'_>) {
         let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);
@@ -285,7 +280,7 @@ impl Reduction {
         let Some(common) = self.common.clone() else { return };
         self.dissolve_oversized(world);
         let planned: Vec<VertexId> = planned_hops(self).map(|(id, _)| id).collect();
-        // All outputs get names first, because hops name each other.
+        // All outputs get names first, because hops name each other's outputs.
         for vertex in &planned {
             let put = world.objects.ctx.next_put();
             if let Some(run) = self.tree.state_mut(*vertex) {
@@ -311,7 +306,7 @@ impl Reduction {
                 size_bytes: common.length_bytes,
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
-                // Leaves time for another way if there is no memory.
+                // Leaves time to repair the tree if the node has no memory.
                 timeout: (timeout / 2).min(ROOM_TIMEOUT),
             };
             let hop = world.begin_hop(&self.request.target, id, (run.node, run.address), spec);

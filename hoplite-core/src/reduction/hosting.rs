@@ -1,4 +1,5 @@
-//! Hops that this store performs, for itself or for a remote coordinator.
+//! Hops (combinations for a reduce) that this store performs, for itself or for a remote
+//! coordinator.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ enum Output {
     Failed,
 }
 
-/// The hops that this store performs. Failed hops stay until their coordinators release them.
+/// Keeps failed hops until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -41,7 +42,7 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Starts a hop even without inputs, because inputs may wait for each other.
+    /// Starts a hop without waiting for its inputs, because inputs may wait for each other.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });
@@ -104,7 +105,7 @@ impl Hostings {
             CombineOutcome::InputFailed { index, outcome } => {
                 self.fail(objects, owner, HopFailure::Input { index, outcome });
             }
-            // Only a release, which detaches the output first, or shutdown cancels.
+            // Only a shutdown gets here: a release cancels too, but detaches the output first.
             CombineOutcome::Cancelled => {
                 self.fail(objects, owner, HopFailure::Refused(Error::ShuttingDown));
             }

@@ -2,33 +2,29 @@
 //!
 //! # From the call to the target
 //!
-//! 1. The coordinator subscribes to the locations of the sources and of the target, which must not
-//!    exist.
-//! 2. A *ready* source joins from a local copy, is fetched if it is small, or joins at its node
-//!    (`sources`). A source whose type or shape differs from the first one fails the call with
-//!    `TypeMismatch`.
+//! 1. The caller's store, the *coordinator*, subscribes to the locations of the sources and of the
+//!    target, which must not exist.
+//! 2. A *ready* source joins from a local copy, is fetched if it is small, or joins at its own node
+//!    (`sources`).
 //! 3. Sources join until there are enough (`grow`). Sources of one node make one vertex of the
-//!    [`Tree`](crate::plan::reduce::Tree). The schedule says how many streams a new vertex takes
-//!    in: one in a chain, two in a tree, none in a star. It is chosen when the first vertex joins,
-//!    by the number of vertices, the size and the measured links.
+//!    [`Tree`](crate::plan::reduce::Tree). The schedule gives the number of streams that a new
+//!    vertex takes in: one in a chain, two in a tree, none in a star. The coordinator chooses it
+//!    when the first vertex joins, by the number of vertices, the size and the measured links.
 //! 4. A vertex with inputs to combine is a *hop*, which its node performs. The connection over the
 //!    data plane lasts as long as the hop is needed. The coordinator reserves memory for the target
 //!    first, because hops that wait for each other's targets could wait for ever.
-//! 5. The hop combines each piece that all inputs have. Its output is served while it grows.
+//! 5. The hop combines each range that all inputs have. Its output is served while it grows.
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
 //!    the remaining streams and local sources in it.
 //!
-//! With n sources on n other nodes and objects of S bytes, a chain moves S into and out of each
-//! node; a tree moves 2 S into a node.
-//!
 //! # Failures
 //!
-//! * **A node dies.** Failures are collected for two milliseconds, and longer after vain repairs,
-//!   then repaired together (`repair`). The dead node's sources leave the tree, and the consumer of
-//!   its vertex takes in its streams. Hops on the way to the receiver restart at the target's
-//!   offset. Other hops go on.
-//! * **The same put of a source comes back**: the target goes on at its offset.
-//! * **Another put or source takes its place**: a target under another put id supersedes the
+//! * **A node dies.** The coordinator collects failures for two milliseconds, and longer after vain
+//!   repairs, then repairs them together (`repair`). The dead node's sources leave the tree, and
+//!   the consumer of its vertex takes in the vertex's streams. Hops on the way to the receiver
+//!   restart after the target's valid bytes.
+//! * **The same put of a source comes back**: the target goes on after its valid bytes.
+//! * **Another put or source takes its place**: a target under another put id supersedes the old
 //!   target, whose bytes are wrong.
 //! * **A source is lost**: the call fails with `ObjectLost`, unless enough others are left.
 //! * **A hop finds no memory**: its consumer, in the end the coordinator, takes in its inputs.
@@ -36,18 +32,13 @@
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections
 //!   close, and each node frees its outputs.
 //!
-//! # Structure
-//!
-//! A reduction in [`Reductions`] changes copies and calls through [`Objects`]; later notices and
-//! events inform it of the consequences.
-//!
 //! # Invariants
 //!
 //! * Each byte of a target was computed from the same set of puts, each counted once.
 //! * A hop ends with its reduction, and a reduction with its call.
 //!
-//! Source: Hoplite, section 4.3. Joining in any number of dimensions, repair and fixed order are
-//! ours.
+//! Source: the Hoplite paper, section 4.3. Joining in any number of dimensions, repair and fixed
+//! order are ours.
 
 mod grow;
 mod hosting;
@@ -110,8 +101,8 @@ impl Reductions {
         self.shared.records.push(record);
     }
 
-    /// Makes the reduce of `target` treat absent sources as lost, because all were there before it
-    /// began.
+    /// Makes the reduce of `target` treat absent sources as lost, because all were there before the
+    /// reduce began.
     pub(crate) fn expect_sources(&mut self, target: &ObjectId) {
         if let Some(reduction) = self.by_target.get_mut(target) {
             reduction.sources.iter_mut().for_each(Source::expect);

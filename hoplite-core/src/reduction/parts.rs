@@ -106,15 +106,13 @@ impl TargetState {
     }
 }
 
-/// The failures that the next repair handles, and counts of repairs.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// Sources that failed at the places from which they joined.
     pub(super) sources: BTreeSet<usize>,
     pub(super) vertices: BTreeSet<VertexId>,
     pub(super) unfit: BTreeSet<VertexId>,
-    /// `true` if a source failed for the first time at its place. The next repair then does not
-    /// back off, because a node dies once.
+    /// `true` if a source failed for the first time at its node. The next repair then does not back
+    /// off, because a node dies once.
     pub(super) is_first_failure: bool,
     pub(super) repair_at: Option<Time>,
     pub(super) valid_bytes: u64,

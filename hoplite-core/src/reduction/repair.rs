@@ -132,8 +132,8 @@ impl Reduction {
         }
     }
 
-    /// Removes failed sources and vertices, and plans hops again. Returns `false` if it must wait
-    /// for further reports, or for the target's combination to stop.
+    /// Removes failed sources and vertices, and plans hops again. Returns `false` if the repair
+    /// must wait for further reports, or for the target's combination to stop.
     pub(super) fn repair(&mut self, world: &mut World<'_>) -> bool {
         if self.faults.is_empty() {
             return true;
@@ -150,7 +150,7 @@ impl Reduction {
         if let TargetState::Combining { copy, .. } = self.target
             && world.objects.cancel_combine(copy)
         {
-            // The cancelled combination reports its end.
+            // The end of the cancelled combination continues the repair.
             return false;
         }
         let faults = std::mem::take(&mut self.faults);
@@ -182,7 +182,7 @@ impl Reduction {
         true
     }
 
-    /// Plans released vertices again if their consumer no longer has their whole output.
+    /// Restarts the ended hops of vertices whose consumer no longer has their whole output.
     fn redo_orphans(&mut self, world: &mut World<'_>) {
         let is_missed = |vertex: &Vertex<Run>| {
             let consumer = vertex.consumer.and_then(|consumer| self.tree.get(consumer));
@@ -199,7 +199,7 @@ impl Reduction {
     fn remove_source(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
-            // Later sources must join again after it.
+            // Later sources must join again.
             let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
             leaving.extend(self.joined.iter().copied().filter(is_later));

@@ -21,17 +21,17 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// A joined source that the directory does not know for this long is lost. A returning shard or a
-/// replacing put takes less.
+/// Time after which a joined source counts as lost if the directory does not know it. A returning
+/// shard or a replacing put takes less.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause before a source is fetched again: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes of all sources that the store may fetch instead of using hops: a small part of any
-/// store's memory.
+/// Most bytes of all sources that the store may fetch instead of combining them at their nodes: a
+/// small part of any store's memory.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
-/// The estimated time to set up hops: a round trip to another store.
+/// The estimated time to set up combinations at other nodes: a round trip.
 const HOP_SETUP: Duration = Duration::from_micros(250);
 
 impl Reduction {
@@ -41,7 +41,7 @@ impl Reduction {
         index: usize,
         news: Locations,
     ) -> Result<()> {
-        // Unneeded sources may differ.
+        // Sources beyond the requested number may differ.
         let may_join = self.joined.len() < self.request.count;
         if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
             self.examine(world, index, object.size_bytes, &object.metadata)?;
@@ -54,7 +54,7 @@ impl Reduction {
                 self.open.insert(index);
             } else if let SourcePlace::Fetching(_) = source.place {
                 if !is_there {
-                    // Otherwise the call would wait for another put and keep other sources out.
+                    // Otherwise the fetch would wait for another put, and keep other sources out.
                     self.release_place(world, index);
                     self.open.insert(index);
                 }
@@ -65,7 +65,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks that a source has the size and type of the first one, or notes them.
+    /// Checks that a source has the size and type of the first one. The first source sets them.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -114,7 +114,7 @@ impl Reduction {
         let source = &self.sources[index];
         let id = &self.request.sources[index];
         let is_last = self.joined.len() + 1 == self.request.count;
-        // A collective's bytes may become valid in any order, or never.
+        // A collective's unpublished bytes may become valid in any order, or never.
         let live = world.objects.copies.live(id);
         if let Some((copy, local)) =
             live.filter(|(copy, local)| local.is_public && world.objects.may_serve(*copy))
@@ -141,7 +141,6 @@ impl Reduction {
             (preference(location), level(self.own, location.path), location.node.clone())
         });
         let is_fetched = self.is_fetched(world, object.size_bytes);
-        // Even in fixed order, the last source may be combined here.
         let may_fetch = !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
             && (is_fetched || is_last || !self.is_fixed());
         match best {
@@ -259,8 +258,8 @@ impl Reduction {
     }
 }
 
-/// Most sources whose bytes a reduce requests with its queries. With more, most may be combined
-/// elsewhere.
+/// Most sources whose bytes a reduce requests with its queries. With more, most sources may be
+/// combined at other nodes.
 const MAX_FETCHED_SOURCES: usize = 16;
 
 pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (RequestId, Vec<RequestId>) {
@@ -270,7 +269,7 @@ pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (R
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
-/// Returns the content to request: bytes too, if the reduce may combine all small sources here.
+/// Returns the content to request: bytes too, if this store may combine all small sources.
 pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
     if are_all_needed && request.sources.len() <= MAX_FETCHED_SOURCES {
@@ -280,8 +279,9 @@ pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     }
 }
 
-/// Returns `true` if hops take about as long as a fetch of small sources. In fixed order the time
-/// does not count: a source that only the directory has cannot join a chain.
+/// Returns `true` if a fetch of small sources takes hardly longer than combinations at their nodes.
+/// In fixed order the time does not count: a source that only the directory has cannot join a
+/// chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
@@ -290,7 +290,7 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     if request.order == ReduceOrder::Fixed {
         return true;
     }
-    // Mostly one source is here.
+    // Usually one source is here.
     let vertices = request.count.saturating_sub(1).max(1);
     let best = choose(vertices, size_bytes, ctx.link()).estimate;
     estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP

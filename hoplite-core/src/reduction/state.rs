@@ -21,7 +21,7 @@ use crate::topology::place::Path;
 /// shard.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A collective on the general path, whose target a reduce makes.
+/// An allreduce without an exchange between members: a reduce makes its target.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,
@@ -127,7 +127,8 @@ impl Reduction {
         }
     }
 
-    /// Returns `true` if enough answers have come to arrange the ready sources well.
+    /// Returns `true` if the directory has answered enough queries to arrange the ready sources
+    /// well.
     fn has_enough_answers(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_ANSWERS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;
@@ -157,7 +158,7 @@ impl Reduction {
         }
     }
 
-    /// Ends the hop of a vertex, which restarts only if the tree changes.
+    /// Ends the hop of a vertex. The hop restarts only if the tree changes.
     pub(super) fn release_vertex(&mut self, world: &mut World<'_>, vertex: VertexId) {
         if let Some(run) = self.tree.state_mut(vertex) {
             world.end_hop(run.set_phase(RunPhase::Released));

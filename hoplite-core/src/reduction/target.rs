@@ -27,7 +27,8 @@ impl Reduction {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// Returns the target's progress, at which new hops begin; `None` while sources are missing.
+    /// Returns the target's progress in bytes, at which new hops begin; `None` while sources are
+    /// missing.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
             TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
@@ -48,7 +49,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Ends the query for the target: from now on the store learns of a delete like for any other
+    /// Ends the query for the target, because the store now learns of a delete as for any other
     /// copy.
     pub(super) fn end_target_query(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
@@ -201,7 +202,7 @@ impl Reduction {
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
-            // The target's calls know of its delete.
+            // A delete has ended the target's calls.
             Some(_) => {}
             // Calls may still wait for a superseded target.
             None => objects.wake(target),

@@ -1,10 +1,10 @@
-//! Queues between a store and a shard: they decide which messages share a frame, and when it
+//! Queues between a store and a shard. They decide which messages share a frame, and when the frame
 //! leaves.
 //!
-//! Publications of small objects are *deferrable*: they come in bursts, in which frames would cost
-//! more processor time than the puts. After a frame with only deferrable messages, further ones
-//! wait up to [`LINGER`] in a store's [`BatchQueue`]. A prompt message leaves at once, together
-//! with all messages before it. A shard's [`AnswerQueue`] never waits.
+//! Publications of small objects are *deferrable*: they come in bursts, in which separate frames
+//! would cost more processor time than the puts. After a frame with only deferrable messages,
+//! further ones wait up to [`LINGER`] in a store's [`BatchQueue`]. A prompt message leaves at once,
+//! together with all messages before it. A shard's [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::vocabulary::local::Urgency;
 
 /// Time for which a deferrable message waits for others: about ten small puts.
 pub const LINGER: Duration = Duration::from_micros(200);
-/// Most messages that wait in a session. A full publication with the default limit on copies fits.
+/// Most messages that wait in a store's session with a shard. The publications of all copies fit,
+/// at the default limit.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
 /// Most answers that wait for one store: 16 times the default limit on a client's open requests.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
-/// From this number of waiting answers on, a shard stops reading the store's requests.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
 /// Most messages that share a frame.
 pub const MAX_BATCH_MESSAGES: usize = 256;
@@ -42,7 +42,7 @@ pub struct BatchQueue<T> {
 pub enum NextFrame {
     /// The frame leaves now.
     Now,
-    /// At this time, or earlier with a prompt message.
+    /// The frame leaves at this time, or earlier with a prompt message.
     At(Time),
     /// No message waits.
     Never,
@@ -59,7 +59,7 @@ impl<T> Default for BatchQueue<T> {
 }
 
 impl<T> BatchQueue<T> {
-    /// Adds a message. Returns the time of the next frame, if this changes it.
+    /// Adds a message. Returns the time of the next frame if that time changes.
     ///
     /// # Errors
     /// [`Full`] at [`MAX_QUEUED_MESSAGES`].
@@ -74,7 +74,7 @@ impl<T> BatchQueue<T> {
         Ok((after != before).then_some(after))
     }
 
-    /// The time of the next frame.
+    /// Returns the time of the next frame.
     pub fn next_frame(&self, now: Time) -> NextFrame {
         match (self.messages.is_empty(), self.prompt > 0 || self.linger_until <= now) {
             (true, _) => NextFrame::Never,
@@ -96,8 +96,7 @@ impl<T> BatchQueue<T> {
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
         give_back(&mut self.messages);
-        // The caller reads the time of the next frame only now, so the remaining messages leave
-        // next.
+        // Remaining messages leave at once with the next frame.
         let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch

@@ -3,8 +3,8 @@
 use crate::block::{publishable, publishable_unsealed};
 use crate::vocabulary::local::Producer;
 
-/// Returns the number of leading bytes that a node may forward to a receiver of the bytes before
-/// `end_bytes`.
+/// Returns the number of leading bytes that a node may forward to a receiver that wants the bytes
+/// before `end_bytes`.
 ///
 /// While the copy is being produced, its last byte is not forwarded, because the object may be
 /// aborted. Nor is the last byte of a part, because a receiver with a whole part takes the object
@@ -27,7 +27,7 @@ pub const fn forwardable(
     }
 }
 
-/// Returns `true` if a receiver at `offset_bytes` must get a message about `forwardable_bytes`:
+/// Returns `true` if a receiver with `offset_bytes` must get a message about `forwardable_bytes`:
 /// always about the last byte, and about an empty object once it is complete.
 pub const fn is_news(is_complete: bool, forwardable_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
     let is_all = forwardable_bytes == end_bytes && (forwardable_bytes > 0 || is_complete);

@@ -2,10 +2,9 @@
 //!
 //! A lane's frames have increasing offsets. The receiver reads each lane's next header, then the
 //! payload that continues the stream. Other frames stay in their sockets, which are the reorder
-//! buffer: a lane that is ahead is slowed down by its window.
+//! buffer: TCP's window slows down a lane that is ahead.
 //!
-//! Bytes count as lost with a broken lane once every other lane has a later frame. The receiver
-//! then requests them again.
+//! Bytes count as lost with a broken lane once every other lane has a later frame.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -110,7 +109,8 @@ impl Merge {
         if is_waiting {
             return Ok(Step::Wait);
         }
-        // An answer begins with its first byte, so a second request is futile.
+        // The answer to a request begins with the first missing byte, so a second request is
+        // futile.
         if !self.has_lost || self.requested_bytes.replace(next_bytes) == Some(next_bytes) {
             return Err(BadFrame::NotNext);
         }

@@ -11,22 +11,23 @@ use crate::time::Time;
 pub struct Pings {
     /// The time between two pings.
     pub interval: Duration,
-    /// The time for an answer.
+    /// Longest wait for an answer.
     pub timeout: Duration,
 }
 
 impl Pings {
-    /// Longest silence of a live peer.
+    /// Returns the longest silence of a live peer.
     pub const fn silence_limit(self) -> Duration {
         self.interval.saturating_add(self.timeout)
     }
 }
 
 /// A store's pings to a shard over gRPC. A dead shard is found within two seconds, and each id's
-/// second shard serves. A false alarm only costs another publication.
+/// second shard takes over. A false alarm only costs another publication.
 pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
-/// A shard's pings over gRPC, and a store's longest silence on a direct connection. The timeout is
-/// longer, because a shard that gives up a store loses its copies.
+/// A shard's pings over gRPC, and its silence limit for stores on direct connections. The timeout
+/// is longer than in [`STORE_PINGS`], because a shard that gives up a store loses the store's
+/// copies.
 pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 /// The timeout to connect to a shard: TCP retransmits a SYN after one second, and after three.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -39,15 +40,16 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// because the answers wait for the threads that handle messages.
 pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
-/// Time for which a store may serve its copies after it sent an answered ping.
+/// Time for which a store may serve its copies after it sent a ping that a shard answered.
 ///
-/// A shard waits for a silent store for [`SHARD_PINGS`] and the grace period after the ping. The
-/// lease ends sooner, before a delete can pass the store over.
+/// After the ping, a shard waits for a silent store for the silence limit of [`SHARD_PINGS`] and a
+/// grace period. The lease ends sooner, so that the store serves no copy that was deleted without
+/// it.
 pub const LEASE: Duration = Duration::from_secs(5);
 const _: () = assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
 const _: () = assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
 
-/// The timeout for the answer to an inspection of a shard.
+/// The timeout for the answer to a question about a shard's state.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause after the first failed attempt. Each further failure doubles it.

@@ -21,7 +21,8 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// another node has them too. A block takes about a millisecond, so only a dead or a very busy
 /// sender is as late. A false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
-/// The short silence for a connection and its handshakes, which take several round trips.
+/// The limit for opening a connection, whose handshakes take several round trips, in place of
+/// [`SHORT_SILENCE`].
 pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
 /// A growing number that shows that an object's producer lives; zero if none was heard.
@@ -29,8 +30,8 @@ pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 pub struct Sign(pub u64);
 
 impl Sign {
-    /// Returns the sign that a copy's sender passes on. `heard` is the latest from the copy's own
-    /// sender.
+    /// Returns the sign that a node sends to receivers of its copy. `heard` is the latest sign from
+    /// the node's own sender.
     pub fn of(producer: Producer, heard: Self, now: Time) -> Self {
         match producer {
             // A combination itself notices stalled inputs.

@@ -61,7 +61,6 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
-    /// An element that names the sender and the receiver.
     fn own_part(&self, index: usize, at: usize) -> u64 {
         let participants = self.plan.agreement.participants as usize;
         let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;
@@ -102,7 +101,6 @@ fn elements(range: &Range<u64>) -> Range<usize> {
     (range.start / ELEMENT_BYTES) as usize..(range.end / ELEMENT_BYTES) as usize
 }
 
-/// A stream between two members: both positions, and the bytes in flight.
 struct Pipe {
     outgoing: Stream,
     incoming: Stream,
@@ -187,7 +185,6 @@ impl World {
         is_moved
     }
 
-    /// Checks that each rank has contributed once to each promised byte.
     fn check_end(&self) {
         for member in &self.members {
             let Machine { plan, progress, memory, .. } = member;
