@@ -1,9 +1,9 @@
-//! Blocks of a matrix: it has a link for each pair of nodes within a block, and one for each two
-//! blocks. So thousands of nodes in racks need few links.
+//! Blocks of nodes. A matrix with blocks has a link for each pair of nodes within a block, and one
+//! for each two blocks. So thousands of nodes in racks need few links.
 
 use super::error::TopologyError;
 
-/// Most blocks: half a million links are then between blocks.
+/// Maximum number of blocks. Half a million links are then between blocks.
 pub const MAX_BLOCKS: usize = 1024;
 
 /// The block of each node, and the position of each link in the matrix: first the pairs within each
@@ -12,7 +12,8 @@ pub const MAX_BLOCKS: usize = 1024;
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
     members: Vec<Vec<u32>>,
-    /// The position of each block's first link, then of the first link between two blocks.
+    /// The position in the matrix of each block's first link, then of the first link between
+    /// blocks.
     starts: Vec<usize>,
 }
 
@@ -26,7 +27,7 @@ pub enum BlockLink {
 }
 
 impl Blocks {
-    /// Makes blocks from the block number of each node, from zero.
+    /// Makes blocks from each node's block number, counted from zero.
     ///
     /// # Errors
     /// Fails if a block has no node, or if there are more than [`MAX_BLOCKS`].

@@ -1,22 +1,23 @@
 //! Clusters close nodes: a dendrogram, an order of its leaves, and groups on several levels.
 //!
-//! Source: PLink and Cloud Collectives, section II-A, cluster latencies. Ours are average linkage,
-//! with which one fast link does not join two racks, and levels by jumps of the distance.
+//! Source: PLink and Cloud Collectives, section II-A, cluster by latency. Ours are mean distances
+//! of groups (average linkage), with which one fast link does not join two racks, and levels where
+//! the distance jumps.
 
 use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// Two levels of groups are separated where the next larger distance is at least 1.5 times as
-/// large. In figure 2 of Cloud Collectives, hosts of a rack differ by up to 20%, and racks are
-/// several times farther apart.
+/// The ratio in percent of two successive join distances that separates two levels of groups. In
+/// figure 2 of Cloud Collectives, hosts of a rack differ by up to 20%, and racks are several times
+/// farther apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
 /// A step of clustering that joins two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// The mean cost between the two groups in picoseconds, to 32 significant bits of the largest
-    /// cost.
+    /// The mean cost of a message between the two groups in picoseconds, to 32 significant bits of
+    /// the largest cost.
     pub distance_ps: u64,
     /// A node of one of the two groups.
     pub first: u32,
@@ -32,10 +33,10 @@ pub struct Dendrogram {
 }
 
 impl Dendrogram {
-    /// Joins the two groups with the smallest mean cost, until one group is left. Takes O(n^2) with
-    /// chains of nearest neighbours (Murtagh, 1983).
+    /// Joins the two groups with the smallest mean cost, until one group is left. Takes O(n^2) time
+    /// with chains of nearest neighbours (Murtagh, 1983).
     ///
-    /// If the matrix has blocks, joins the nodes of each block first, and needs no number for each
+    /// If the matrix has blocks, joins the nodes of each block first, and needs no memory for each
     /// pair of nodes.
     pub fn new(links: Links<'_>) -> Self {
         let nodes = links.len();
@@ -46,13 +47,13 @@ impl Dendrogram {
         Self { nodes, joins }
     }
 
-    /// Returns all joins. A group is made before it joins another one.
+    /// Returns all joins, in an order that makes a group before it joins another one.
     pub fn joins(&self) -> &[Join] {
         &self.joins
     }
 
-    /// Returns all nodes in the tree's order, with each group turned so that the hop to the next
-    /// group is cheap: an initial order for rings and chains.
+    /// Returns all nodes in the order of the tree's leaves. Reverses groups so that the link
+    /// between two neighbouring groups is cheap. Rings and chains start from this order.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {
@@ -71,8 +72,8 @@ impl Dendrogram {
         })
     }
 
-    /// Returns all nodes in the tree's order with larger groups first, which aligns groups of 2^k
-    /// nodes: an initial order for halving-doubling and other exchanges.
+    /// Returns all nodes in the order of the tree's leaves, larger groups first, which aligns
+    /// groups of 2^k nodes: an initial order for halving-doubling and other exchanges.
     pub fn leaves_by_size(&self) -> Vec<u32> {
         self.leaves(|left, right| {
             if left.len() < right.len() {
@@ -97,7 +98,8 @@ impl Dendrogram {
         std::mem::take(&mut groups[last as usize])
     }
 
-    /// Returns the distances that separate levels of groups, largest first, at most [`MAX_LEVELS`].
+    /// Returns the largest distance within a group of each level, in picoseconds: largest first, at
+    /// most [`MAX_LEVELS`].
     pub fn levels(&self) -> Vec<u64> {
         let mut distances: Vec<u64> = self.joins.iter().map(|join| join.distance_ps).collect();
         distances.sort_unstable();
@@ -179,11 +181,11 @@ fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     joins
 }
 
-/// The groups, each named by the index of one of its nodes.
+/// The groups during clustering, each named by the index of one of its nodes.
 struct Groups {
     sizes: Vec<u64>,
-    /// Summed costs between each two groups, as a packed triangle. With costs of 32 bits, sums over
-    /// (10,000 / 2)^2 pairs fit.
+    /// Summed costs between the nodes of each two groups, as a packed triangle. With costs of 32
+    /// bits, sums over (10,000 / 2)^2 pairs fit.
     sums: Vec<u64>,
     shift: u32,
 }

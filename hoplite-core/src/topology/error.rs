@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Most nodes of a matrix, whose links take 400 MB. Places describe larger clusters.
+/// Maximum number of nodes of a matrix, whose links then take 400 MB.
 pub const MAX_NODES: usize = 10_000;
 
 /// A quantity that describes a link.

@@ -2,7 +2,7 @@
 //! pairs cross between the halves on separate links.
 //!
 //! A BiGraph has N switches in two halves, and M hosts per switch. Each switch is linked to all
-//! switches of the other half. Halving-doubling on M N ranks has log2 (M N) steps of M N / 2 pairs.
+//! switches of the other half.
 //!
 //! Source: EFLOPS, section V-B and algorithm 1. We read `B + i N` as `B + j N`, the swapped `r_i`
 //! as `R_j`, and the shift of a half as a shift by N / 2 places.
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Most switches, which allows up to eight million ranks.
+/// Maximum number of switches, for up to eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
 /// The ranks at each switch, for the upper half and then the lower half.
@@ -67,7 +67,6 @@ pub enum Conflict {
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
-        /// The difference of a pair's ranks.
         distance: u32,
         pair: [u32; 2],
         /// The pair that uses the same link.
@@ -81,7 +80,7 @@ const fn half_name(half: usize) -> &'static str {
     if half == 0 { "upper" } else { "lower" }
 }
 
-/// Maps all ranks of a system.
+/// Maps all ranks of a BiGraph to its switches.
 ///
 /// # Errors
 /// Fails if no mapping exists.
@@ -90,7 +89,7 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps `ranks` ranks to a part of the system's switches, and leaves out the unused switches.
+/// Maps `ranks` ranks to a part of a BiGraph's switches, and leaves out the unused switches.
 ///
 /// # Errors
 /// Fails if no mapping exists.
@@ -100,14 +99,15 @@ pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Ha
     if ranks == 0 || !is_whole || ranks > hosts_per_switch * switches {
         return Err(HdrmError::PartialSystem { ranks, hosts_per_switch, switches });
     }
-    // One rank of each pair 2i, 2i + 1 is in each half; swapped if i has an odd number of ones.
+    // Of the ranks 2i and 2i + 1, each half gets one. They are swapped if i has an odd number of
+    // ones.
     let base = |half: u32, pair: u32| 2 * pair + (half ^ (pair.count_ones() & 1));
     let per_half = ranks.min(switches) / 2;
     let groups = ranks.div_ceil(switches);
     let switch = |half: u32, switch: u32| {
         let rank = |group: u32| {
-            // Each further group repeats the base, with the same rule for its number, and its upper
-            // half is shifted, so that groups use different links.
+            // Each further group of ranks repeats the base mapping, swapped by the same rule for
+            // its number. Its upper half is shifted, so that groups use different links.
             let from = half ^ (group.count_ones() & 1);
             let pair = if half == 0 { (switch + group) % per_half } else { switch };
             base(from, pair) + group * switches
@@ -133,13 +133,13 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
     Ok(())
 }
 
-/// Checks that each rank has one place, and that in each step all pairs of ranks cross between the
-/// halves on separate links. Takes O(P log P) for P ranks.
+/// Checks that each rank is at one switch, and that in each step all pairs of ranks cross between
+/// the halves on separate links. Takes O(P log P) for P ranks.
 ///
 /// A rank without a peer in a step rests.
 ///
 /// # Errors
-/// The first conflict.
+/// Returns the first conflict.
 pub fn check(halves: &Halves) -> Result<(), Conflict> {
     let places = places(halves)?;
     let ranks = places.len() as u32;

@@ -1,15 +1,15 @@
-//! The label keys of places, such as `rack`. Nodes that use different keys share no group.
+//! The label keys, such as `rack`, of nodes' groups. Nodes that use different keys share no group.
 
 use std::fmt;
 
 use super::place::{LEVEL_KEYS, MAX_LEVELS, Path};
 
-/// The set of label keys that a node's place uses.
+/// The set of label keys, such as `rack`, that a node uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PlaceKeys(u8);
 
 impl PlaceKeys {
-    /// Returns the label keys of `path`.
+    /// Returns the label keys of the groups in `path`.
     pub fn of(path: Path) -> Self {
         let bits = path.iter().enumerate().map(|(level, &number)| u8::from(number != 0) << level);
         Self(bits.fold(0, |all, bit| all | bit))

@@ -1,7 +1,7 @@
 //! Estimates a node's links to its peers from real transfers.
 //!
-//! Sources: the gain of 1/8 of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI,
-//! for TCP_INFO.
+//! Sources: TCP's smoothed round trip (RFC 6298) for a sample's weight of 1/8; Cloud Collectives,
+//! section VI, for TCP_INFO.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,29 +41,29 @@ impl From<Delivery> for Sample {
     }
 }
 
-/// Most peers with estimates, in 64 KB. Beyond it, the peer with the oldest sample is dropped.
+/// Maximum number of peers with estimates, in 64 KB. Beyond it, the peer with the oldest sample is
+/// dropped.
 pub const MAX_PEERS: usize = 1024;
-/// A link that was unused for this long is not shown if others are used: its node may be gone.
+/// A link that was unused for this long is ignored if others are in use: its node may be gone.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
-/// A link that takes at least this percentage of the median link's time is slow. Links of two
+/// A link is slow above this percentage of the median link's latency or time per byte. Links on two
 /// levels of a network differ as much.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
-/// Most slow links that a node reports: the slowest ones.
+/// Maximum number of slow links that a node reports, the slowest ones.
 pub const MAX_SLOW_PEERS: usize = 8;
-/// The number of reports about a node, within its group, from which all its links count as slow.
+/// If this many nodes report slow links to a node of their group, all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
-/// A node reports a link that takes at least this percentage of the median link's time. Several
-/// senders to one receiver cause smaller ratios.
+/// A node reports a link above this percentage of the median link's time per byte. Several senders
+/// to one receiver cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
-/// Time for which a link must be slow before the node reports it.
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
 /// Time for which a link must be fast again before the node reports its recovery, so that an
-/// intermittent fault does not change the order each time.
+/// intermittent fault does not reroute transfers each time.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// This node's links to its peers.
+/// Estimates of this node's links to its peers.
 #[derive(Debug, Clone, Default)]
 pub struct PeerLinks {
     links: BTreeMap<NodeId, (Estimate, Time)>,
@@ -84,7 +84,8 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link's rate or round trip is much worse than on most others.
     pub is_slow: bool,
-    /// Lanes that all transfers divide, by the peer's last trial; `None` before it.
+    /// The number of connections (lanes) that all transfers to the peer share, by its last trial;
+    /// `None` before a trial.
     pub lanes: Option<usize>,
 }
 
@@ -129,10 +130,10 @@ impl PeerLinks {
     /// Returns the peers with slow links, slowest first, if this list has changed since the last
     /// call. Call it after each sample.
     ///
-    /// A link becomes slow after some time below half of the usual rate: the median of all links,
-    /// or with few links this node's receive rate. It recovers after a longer time by the rule of
-    /// [`worst_first`](Self::worst_first). An unused link recovers after ten minutes, so that it is
-    /// tried again.
+    /// A link becomes slow after 10 s below half of the usual rate: the median of all links, or
+    /// with fewer than three links this node's receive rate. It recovers after 30 s at two thirds
+    /// of the usual rate or more. An unused link recovers after ten minutes, so that it is tried
+    /// again.
     pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
         if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGE_INTERVAL) {
             return None;
@@ -250,7 +251,7 @@ impl Estimate {
         self.gap_eighths = eighths(self.gap_eighths, sample.ps_per_byte);
     }
 
-    /// Returns the averages.
+    /// Returns the averages as a link.
     pub fn link(&self) -> Link {
         let whole = |eighths: u64| (eighths / 8).min(u32::MAX.into()) as u32;
         Link { alpha_ns: whole(self.alpha_eighths), ps_per_byte: whole(self.gap_eighths) }

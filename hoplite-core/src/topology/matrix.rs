@@ -9,8 +9,8 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// The largest cost of a message: three days. Sums of six costs, each with two multipliers of this
-/// size as in the bound of rings, fit 64 bits.
+/// The largest cost of a message in picoseconds: three days. The lower bound of rings adds six
+/// costs, each with two multipliers of this size, and the sum fits 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
 /// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -33,22 +33,22 @@ impl Link {
     }
 }
 
-/// The links of all pairs of nodes as a packed triangle. With blocks, the links within each block
-/// and then the links between blocks.
+/// The links of all pairs of nodes. With blocks, one link stands for all pairs of nodes of two
+/// blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
-    /// Without blocks, the link of nodes i and j, i > j, is at i (i - 1) / 2 + j.
     links: Vec<Link>,
     blocks: Option<Box<Blocks>>,
 }
 
 impl Matrix {
     /// Makes a matrix from two tables: row i, column j is for messages from node i to j. Fractions
-    /// are rounded, diagonals ignored, and NaN means missing.
+    /// are rounded, and diagonals are ignored.
     ///
     /// # Errors
-    /// Fails for invalid names, tables that are not square, and entries outside 0 to 2^32 - 1.
+    /// Fails for invalid names, tables that are not square, and entries that are NaN or outside 0
+    /// to 2^32 - 1.
     pub fn from_rows(
         nodes: Vec<String>,
         alpha_ns: &[Vec<f64>],
@@ -125,8 +125,8 @@ impl Matrix {
         self.blocks.as_deref()
     }
 
-    /// Returns all links, with blocks in the order of [`Blocks::links`]; otherwise, the link of i
-    /// and j, i > j, is number i (i - 1) / 2 + j.
+    /// Returns all links. With blocks, their order is that of [`Blocks::links`]. Otherwise, the
+    /// link of nodes i and j, i > j, is number i (i - 1) / 2 + j.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.links.iter().copied()
     }
@@ -134,7 +134,7 @@ impl Matrix {
     /// Checks that `order` contains each node once.
     ///
     /// # Errors
-    /// Names the first mistake.
+    /// Returns the first mistake.
     pub fn check_order(&self, order: &[u32]) -> Result<(), TopologyError> {
         if order.len() != self.len() {
             return Err(TopologyError::OrderLength { entries: order.len(), nodes: self.len() });
@@ -150,7 +150,7 @@ impl Matrix {
     }
 }
 
-/// The costs of links for a collective of one size, each at most 2^58 picoseconds.
+/// The costs of links for collectives of one size. Each cost is at most 2^58 picoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Links<'a> {
     matrix: &'a Matrix,
@@ -198,9 +198,9 @@ impl<'a> Links<'a> {
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the exact cost in picoseconds of `parts` messages between `a` and `b`, which carry
-    /// the bytes in equal parts. `parts` is at most the number of nodes. The sum is not rounded;
-    /// only the cost of a whole collective is.
+    /// Returns the cost in picoseconds of `parts` messages between `a` and `b`, which carry all
+    /// bytes in equal parts. `parts` is at most the number of nodes. The sum is exact, because only
+    /// the cost of a whole collective is rounded.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)

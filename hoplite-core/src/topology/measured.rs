@@ -1,6 +1,6 @@
-//! Measured places: groups of nodes and the capacity of uplinks, from a probe.
+//! Measured places: groups of nodes and the capacity of their uplinks, from a probe.
 //!
-//! Labels come first: measurements only add groups within the innermost labelled one. Places are
+//! Labels come first: measurements only add groups within the innermost labelled group. Places are
 //! soft state, and the highest version counts.
 
 use std::collections::BTreeMap;
@@ -14,11 +14,12 @@ use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measure
 use crate::id::NodeId;
 use crate::link::Uplink;
 
-/// Most nodes with measured places. With names of 40 bytes, they take a megabyte on the wire.
+/// Maximum number of nodes with measured places. With names of 40 bytes, they take a megabyte on
+/// the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
 /// The highest version of measured places, in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
-/// Groups are defined by the time of a message of this size, because rates under load separate
+/// The size in bytes of messages whose time defines groups, because rates under load separate
 /// groups better than round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
@@ -32,18 +33,18 @@ pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration)
 /// The measured places of nodes, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
-    /// Shards keep the places with the highest version; on ties the larger content, so that all
-    /// shards agree. Zero means unmeasured.
+    /// Shards (directory servers) keep the places with the highest version; on ties the larger
+    /// content, so that all shards agree. Zero means unmeasured.
     pub version: u64,
-    /// The capacity of the groups' uplinks.
+    /// The capacity of the uplinks out of the groups.
     pub uplink: Uplink,
-    /// The groups of nodes that are in measured ones.
+    /// The groups of each node that is in a measured group.
     pub paths: BTreeMap<NodeId, Path>,
 }
 
 impl MeasuredPlaces {
-    /// Computes places from a matrix measured under load, and from labels. Without much slower
-    /// links there are no groups.
+    /// Computes places from a matrix measured under load, and from labels. If no links are much
+    /// slower than others, there are no groups.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -140,7 +141,7 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
     }
 }
 
-/// Numbers a level's groups by their first member's name, equally in each probe.
+/// Numbers a level's groups by their first member's name, so that all probes agree.
 fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     let mut firsts: BTreeMap<u32, &String> = BTreeMap::new();
     for (path, name) in paths.iter().zip(names).filter(|(path, _)| path[level] != 0) {
@@ -152,7 +153,8 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// Returns `true` if there are groups on this level. A single node with slow links is no group.
+/// Returns `true` if this level divides nodes into groups. A single node with slow links is no
+/// group.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {
@@ -164,9 +166,9 @@ fn divides(paths: &[Path], level: usize) -> bool {
 /// Returns the smallest uplink capacity of a level's groups, in thousandths of a node's link; zero
 /// without groups.
 ///
-/// Under load, all pairs that leave a group share its uplink. So the uplink's capacity is the rate
-/// of one pair times their mean number. Pairs that also cross outer uplinks may get less, so rates
-/// at the same distance are averaged first.
+/// Under load, all pairs that cross a group's border share its uplink. So the uplink's capacity is
+/// the rate of one pair times the mean number of such pairs. Pairs that also cross outer uplinks
+/// may be slower, so rates at the same distance are averaged first.
 fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {
@@ -200,7 +202,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-/// Nodes of one block with the same path. One link connects them to all nodes of another block.
+/// Nodes by block and path of groups. One link connects such nodes to all nodes of another block.
 type Cells = BTreeMap<(u32, Path), Vec<usize>>;
 
 fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
@@ -326,7 +328,6 @@ mod tests {
 
     #[test]
     fn measured_groups_that_divide_no_labelled_group_are_ignored() {
-        // Measurements find the zones themselves, or one slow node.
         for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
             let paths = row(&in_zones(rack_of, zone));
             assert!(paths.iter().enumerate().all(|(node, path)| *path == zone(&format!("h{node:02}"))));

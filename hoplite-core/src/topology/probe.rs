@@ -8,20 +8,20 @@ pub mod echo;
 pub mod survey;
 pub mod train;
 
-/// The percentile of a pair's round trips that counts as the link's own, without other traffic.
+/// The percentile of a pair's round trips that stands for the link without other traffic.
 pub const PERCENTILE: u32 = 10;
 /// The number of round trips between two checks of the percentile.
 pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;
 const MAX_AUTO_PROBES: usize = 16 * BLOCK;
-/// Most round trips per pair that a caller may request, as in Cloud Collectives.
+/// Maximum number of round trips per pair that a caller may request, as in Cloud Collectives.
 pub const MAX_PROBES: u32 = 10_000;
 
 /// The number of round trips that a pair measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Probes {
-    /// Measure until the percentile is steady.
+    /// Measure until the percentile is steady, or 1024 round trips.
     #[default]
     Auto,
     /// Measure this many round trips, up to [`MAX_PROBES`].
@@ -65,7 +65,7 @@ impl Samples {
         self.last = now;
     }
 
-    /// Returns `true` if the percentile was steady for long enough.
+    /// Returns `true` if the percentile changed by less than 2% at the last three checks.
     pub const fn is_enough(&self) -> bool {
         self.steady >= STEADY_BLOCKS
     }

@@ -14,7 +14,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn next_number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)

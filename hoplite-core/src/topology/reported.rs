@@ -6,11 +6,12 @@ use super::live::MIN_REPORTS;
 use super::place::Path;
 use crate::id::NodeId;
 
-/// Slow links and nodes.
+/// Reported slow links, and nodes whose links all count as slow.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// Nodes whose links are all slow, because enough nodes of their group report them.
+    /// Nodes whose links all count as slow, because enough nodes of their group report links to
+    /// them.
     slow: BTreeSet<NodeId>,
 }
 
@@ -38,7 +39,8 @@ impl Reports {
     }
 
     /// Returns `true` if `from` reports its link to `to`, or if all links of either node count as
-    /// slow. A report counts only within a group, because groups stand for slow uplinks.
+    /// slow. A report counts only within a group, because links between groups are expected to be
+    /// slow.
     pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
         from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))
     }

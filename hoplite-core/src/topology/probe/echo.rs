@@ -1,6 +1,6 @@
 //! The echoes (requests and replies) of a pair of nodes.
 //!
-//! A request that follows a reply at once lets the answering side measure a round trip. Its next
+//! If a request follows a reply at once, the answering side measures a round trip, too. Its next
 //! reply carries this time.
 //!
 //! The answering side replies to each request once, and only to the address that the coordinator
@@ -17,15 +17,13 @@ const FIRST_TIMEOUT_NS: u64 = 100_000_000;
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
 const TIMEOUT_ROUND_TRIPS: u64 = 8;
 const MAX_TIMEOUT_NS: u64 = 800_000_000;
-/// After this many requests without any reply, a second and a half, the peer's port counts as
+/// After this many requests without any reply, which take 1.5 seconds, the peer's port counts as
 /// closed.
 const MAX_SILENT: u32 = 4;
-/// A series of echoes ends after this many lost requests in a row.
 const MAX_LOST_IN_A_ROW: u32 = 8;
 /// A late reply to one of this many latest requests is still a valid round trip.
 const MAX_REMEMBERED: usize = 8;
-/// Shortest time of a block of requests: 10,000 requests a second of 100 bytes are 0.8% of a
-/// gigabit.
+/// The shortest time of 64 requests: 10,000 requests a second of 100 bytes are 0.8% of a gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
 /// Longest time for which a pair exchanges echoes.
 pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);
@@ -51,7 +49,7 @@ pub enum PacketKind {
 pub struct Packet {
     /// The packet's kind.
     pub kind: PacketKind,
-    /// The secret of the pair in this round.
+    /// The pair's random secret in this round, from the coordinator.
     pub nonce: u64,
     /// The request's number.
     pub number: u32,
@@ -65,7 +63,7 @@ pub struct Packet {
 pub enum Action {
     /// Send this packet.
     Send(Packet),
-    /// Wait for packets until this time, then call again.
+    /// Wait for packets until this time, then call [`EchoRequester::next_action`] again.
     Wait {
         /// The end of the wait.
         until_ns: u64,
@@ -96,9 +94,9 @@ pub struct EchoRequester {
 /// The results of a pair's echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The asking side's percentile of round trips in nanoseconds.
+    /// The 10th percentile of the asking side's round trips, in nanoseconds.
     pub forth_ns: u64,
-    /// The answering side's percentile of round trips in nanoseconds, or zero.
+    /// The 10th percentile of the answering side's round trips, in nanoseconds, or zero.
     pub back_ns: u64,
     /// The number of round trips that the asking side measured.
     pub count: u32,
@@ -157,7 +155,7 @@ impl EchoRequester {
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
     }
 
-    /// Takes in a packet, which may have any content.
+    /// Handles a received packet, which anyone may have sent.
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
         let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
@@ -194,14 +192,14 @@ impl EchoRequester {
     }
 }
 
-/// The side that replies.
+/// The side that replies to requests.
 #[derive(Debug, Clone)]
 pub struct EchoResponder {
     nonce: u64,
     asker: SocketAddr,
     last: Option<(u32, u64)>,
-    /// Time up to which replies are spread at their mean interval. Requests far before it get no
-    /// reply.
+    /// The time up to which past replies use up the limited reply rate. While it is far ahead,
+    /// requests get no reply.
     busy_until_ns: u64,
 }
 
@@ -211,7 +209,8 @@ impl EchoResponder {
         Self { nonce, asker, last: None, busy_until_ns: 0 }
     }
 
-    /// Returns the reply to a packet, unless it is foreign, repeated or too early.
+    /// Returns the reply to a request, unless its sender or nonce is wrong, or it is repeated or
+    /// above the reply rate.
     pub fn reply(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet) -> Option<Packet> {
         let PacketKind::Ask { is_prompt } = packet.kind else { return None };
         let is_new = self.last.is_none_or(|(number, _)| packet.number > number);

@@ -1,13 +1,13 @@
 //! The coordinator of a probe: lets pairs of nodes measure, and builds a matrix.
 //!
-//! In each step, each node is in at most one pair, so it does one thing at a time. Both nodes of a
-//! pair are first told to answer each other, so nodes answer only named peers. When all have
-//! confirmed, the work begins.
+//! In each step, each node is in at most one pair, so its measurements do not overlap. Both nodes
+//! of a pair are first told to answer each other, because nodes answer only named peers. When all
+//! have confirmed, the work begins.
 //!
-//! A course chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some. Each
-//! course has three parts:
-//! 1. Echoes.
-//! 2. Trains, one pair at a time, so that pairs share no link.
+//! A schedule chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some.
+//! Each schedule has three parts:
+//! 1. Echoes (round trips).
+//! 2. Trains (bursts of bytes), one pair at a time, so that pairs share no link.
 //! 3. If requested, trains of all pairs of a round at once. Only this shows an uplink that carries
 //!    less than its hosts together.
 //!
@@ -33,8 +33,8 @@ pub use messages::{
 use pairs::AllPairs;
 use schedule::{Lost, Map, SurveySchedule, Task};
 
-/// The most nodes for measuring each pair: echoes take a minute, and findings 100 MB. Larger
-/// surveys use landmarks.
+/// Maximum number of nodes for measuring each pair: echoes take a minute, and results 100 MB.
+/// Larger surveys use landmarks.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
 /// The time that a train under load would take on a link that no other pair shares.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
@@ -45,11 +45,11 @@ pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
 /// Shortest duration of a train. A shorter one is repeated with more bytes, because buffers absorb
 /// the first milliseconds.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
-/// Time in which both nodes of a pair must confirm: a round trip, and the longest silence of a
-/// store.
+/// Time in which both nodes of a pair must confirm that they answer: a round trip, and the longest
+/// silence of a store.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which a pair must report its echoes. It is far above the limits at the nodes: a silent
-/// port, a connect and echoes by TCP, or a train of 64 MiB at 50 Mbit/s.
+/// The time in which a pair must report its echoes. It is far above the longest measurements: by
+/// TCP after a silent UDP port, or a train of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -60,7 +60,7 @@ enum Phase {
     Done,
 }
 
-/// A running survey, at its coordinator.
+/// A running survey of links, at its coordinator.
 #[derive(Debug)]
 pub struct Survey {
     nodes: Vec<String>,

@@ -1,4 +1,4 @@
-//! Trains of bytes measure a link's rate.
+//! Trains (bursts of bytes) measure a link's rate.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ const GROWTH: u64 = 8;
 /// The first quarter of a train's bytes is not timed, because TCP opens its window.
 const SKIPPED: u64 = 4;
 
-/// The trains that a node requests from its peer, each longer, until one takes long enough.
+/// The trains (bursts of bytes) that a node requests from its peer, each longer, until one takes
+/// long enough.
 #[derive(Debug, Clone)]
 pub struct Trains {
     bytes: u64,
@@ -30,8 +31,8 @@ impl Trains {
         self.bytes
     }
 
-    /// Adds a train: the time since its request, and the rate of its timed part. Returns the
-    /// finding after the last train.
+    /// Adds a train: the time since its request, and its timed part's picoseconds per byte. Returns
+    /// the finding after the last train.
     pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
         self.all_bytes += self.bytes;
         if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {
@@ -44,7 +45,7 @@ impl Trains {
     }
 }
 
-/// Times a train as it arrives.
+/// Times a train (a burst of bytes) as it arrives.
 #[derive(Debug, Clone)]
 pub struct ArrivingTrain {
     bytes: u64,

@@ -1,17 +1,17 @@
 //! Groups nodes that may be close, by similar round trips to the same landmarks.
 //!
-//! Delays do not make a node distant: it may join a group from which only few of its round trips
-//! differ, if these are longer. Groups may be wrong: their nodes meet later, and are separated if
-//! they are far apart.
+//! A few delayed packets do not make a node distant: it may join a group if only few of its round
+//! trips differ, and these are longer. Groups may be wrong. Their nodes meet later, and are
+//! separated if they are far apart.
 
 pub(super) const UNKNOWN: u32 = u32::MAX;
-/// Round trips are alike if they differ by at most a quarter, because two levels of a network
-/// differ by a half.
+/// Two round trips are alike up to this ratio in percent, because two levels of a network differ by
+/// a half.
 const ALIKE_PERCENT: u64 = 125;
-/// A node may join a group if at most one of this many of its round trips is longer than the
+/// A node may join a group if at most one in this many of its round trips is longer than the
 /// group's.
 const PER_DELAY: usize = 16;
-/// The largest group that may be apart only because of delays, and so may join another group.
+/// The largest group that may join another one, because only delays may have separated it.
 const MAX_DELAYED: usize = 2;
 
 /// Groups nodes whose `rows` of round trips to the landmarks are alike, into at most `most` groups,

@@ -1,12 +1,13 @@
-//! The course for thousands of nodes, in which most pairs do not meet.
+//! The schedule for thousands of nodes, in which most pairs do not meet.
 //!
 //! 1. Landmarks: each node exchanges echoes with the same 64 landmarks. Nodes with similar round
 //!    trips form a group. A large group is divided again by its own landmarks, and in the end cut.
-//! 2. Within groups: tournaments. A group is split if some pairs are 1.5 times as far apart as
-//!    others.
+//! 2. Within groups: all pairs exchange echoes. A group is split if some pairs are 1.5 times as far
+//!    apart as others.
 //! 3. Between groups: three pairs stand for all pairs of two groups.
-//! 4. Trains: each node and the next of its group, then one pair of each group and the next.
-//! 5. Loaded: rounds within groups, and as many rounds of pairs of all nodes.
+//! 4. Trains (bursts of bytes): each node and the next of its group, then one pair of each group
+//!    and the next.
+//! 5. Trains under load: rounds within groups, and as many rounds of pairs of all nodes.
 //!
 //! Sources: GNP (Ng and Zhang, Infocom 2002) finds positions by landmarks. The groups are ours.
 
@@ -28,14 +29,15 @@ use set::Set;
 
 /// Echoes per pair with a landmark, enough to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
-/// Most divisions of sets by new landmarks. Each division takes a round for each node.
+/// Maximum number of divisions of sets by new landmarks. Each division takes a round for each node.
 const MAX_DIVISIONS: u32 = 8;
-/// If a division leaves more than this percentage of a set in one part, the part is cut, because
-/// another division would give few groups.
+/// If a division leaves more than this percentage of a set in one part, the part is cut into equal
+/// groups, because another division would give few groups.
 const MAX_LEFT_PERCENT: usize = 95;
 /// The largest group in which each pair of nodes is measured.
 const MAX_GROUP: usize = 128;
-/// Most groups before cutting, which adds one group for each 128 nodes, and one for each set.
+/// Maximum number of groups before cutting, which adds one group for each 128 nodes, and one for
+/// each set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
 /// The number of rounds of trains under load, half of them within groups.
@@ -73,12 +75,12 @@ pub(super) struct Landmarks {
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// For each node, its set or group, and its number within it.
+    /// For each node, the number of its set or group, and its index there.
     positions: Vec<Option<(u32, u32)>>,
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
     node_gaps: Vec<Option<u32>>,
-    /// The times per byte under load of each two groups, the larger number first.
+    /// For each two groups, the larger number first: the times per byte under load, in picoseconds.
     loaded: BTreeMap<(u32, u32), Vec<u64>>,
 }
 
@@ -207,7 +209,8 @@ impl Landmarks {
         self.groups.iter_mut().zip(0..).for_each(|(group, number)| group.origin = number);
     }
 
-    /// Returns the known round trips between parts of one group, as if representatives had met.
+    /// Returns known round trips between parts that were split from one group. They replace the
+    /// echoes of representatives.
     fn met_between(&self, parts: &[Group]) -> Vec<[u32; REPRESENTATIVES]> {
         let mut between = vec![[UNKNOWN; REPRESENTATIVES]; triangle_len(parts.len())];
         for high in 1..parts.len() {
@@ -221,8 +224,7 @@ impl Landmarks {
         between
     }
 
-    /// Returns the groups after splitting the ones with distant nodes, at the innermost level that
-    /// does not give too many groups.
+    /// Splits groups with distant nodes, at the innermost level that does not give too many groups.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))

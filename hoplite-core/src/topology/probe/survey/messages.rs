@@ -6,10 +6,10 @@ use super::super::super::matrix::Matrix;
 use super::super::Probes;
 use super::super::echo::Echoes;
 
-/// Most nodes of a survey.
+/// Maximum number of nodes of a survey.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
-/// Most nodes if all pairs send trains. The survey then takes half an hour, half of the time for
-/// which stores take part.
+/// Maximum number of nodes if all pairs send trains. The survey then takes half an hour, half of
+/// the time for which stores take part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
 /// The options of a survey.
@@ -17,7 +17,7 @@ pub const MAX_NODES_OF_PAIRS: usize = 500;
 pub struct SurveyOptions {
     /// The number of echoes per pair.
     pub probes: Probes,
-    /// The pairs that send trains.
+    /// The pairs that send trains (bursts of bytes).
     pub bandwidth: Bandwidth,
     /// `true` for trains of all pairs at once, which disturb other traffic.
     pub loaded: bool,
@@ -25,7 +25,7 @@ pub struct SurveyOptions {
     pub apply: bool,
 }
 
-/// The pairs that send idle trains.
+/// The pairs that send trains while no other pair does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
     /// Each node and the next one. Other pairs get the lower rate of their two nodes.
@@ -62,14 +62,14 @@ pub enum SurveyError {
     NothingMeasured,
 }
 
-/// The reason for a node's loss.
+/// The reason why a survey lost a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// The node cannot be reached.
     Unreachable,
     /// The node's connection ended.
     Gone,
-    /// The node was too slow.
+    /// The node did not answer in time.
     Silent,
     /// The node takes part in another probe.
     Busy,
@@ -86,7 +86,7 @@ impl std::fmt::Display for SurveyLoss {
     }
 }
 
-/// A node's work with its peer.
+/// A node's measurement with its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyWork {
     /// Exchange echoes.
@@ -94,7 +94,7 @@ pub enum SurveyWork {
         /// The number of echoes.
         probes: Probes,
     },
-    /// Receive trains.
+    /// Receive trains (bursts of bytes).
     Train {
         /// The first train's size.
         bytes: u64,
@@ -124,7 +124,7 @@ pub enum Finding {
     Nothing,
 }
 
-/// A command to the survey's shell. Nodes are indices.
+/// A command of a survey to a node. Nodes are indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyCommand {
@@ -132,7 +132,6 @@ pub enum SurveyCommand {
     /// [`SurveyEvent::Armed`].
     Arm {
         node: u32,
-        /// The asking node.
         peer: u32,
         /// The nonce of the peer's requests.
         nonce: u64,
@@ -161,7 +160,7 @@ pub enum SurveyEvent {
         /// The result of the work.
         finding: Finding,
     },
-    /// A node is lost.
+    /// A node takes part no longer.
     Lost { node: u32, loss: SurveyLoss },
     /// Time has passed.
     Tick,
@@ -183,10 +182,10 @@ pub struct SurveyReport {
     pub matrix: Matrix,
     /// The lost nodes, with the reasons.
     pub lost: Vec<(String, SurveyLoss)>,
-    /// Pairs of nodes that have not reached each other. Their link is the worst round trip of
-    /// either node.
+    /// Pairs of nodes that have not reached each other. In the matrix, their link has the worst
+    /// round trip of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of unmeasured pairs, which have the value of other pairs of their blocks.
+    /// The number of pairs that were not measured. Other pairs of their groups stand for them.
     pub estimated: u64,
     /// The number of pairs whose echoes went over TCP.
     pub by_tcp: u32,

@@ -1,7 +1,7 @@
-//! The course in which each pair of nodes is measured.
+//! The schedule in which each pair of nodes is measured.
 //!
 //! 1. Echoes: the rounds of a tournament.
-//! 2. Trains: each node with the next one, or all pairs.
+//! 2. Trains (bursts of bytes): each node with the next one, or all pairs.
 //! 3. Trains under load: the rounds of six different tournaments.
 
 use super::super::super::blocks::{triangle_index, triangle_len};
@@ -55,7 +55,7 @@ impl AllPairs {
     fn train(&self, index: u64) -> (u32, u32) {
         match self.options.bandwidth {
             Bandwidth::Nodes => (index as u32, (index as u32 + 1) % self.nodes),
-            // Rounds in turn, so that a node is not measured several times in a row.
+            // One round after another, so that a node is not measured several times in a row.
             Bandwidth::Pairs => {
                 let per_round = u64::from(self.nodes / 2);
                 let mut pairs = rounds::pairs(self.nodes, (index / per_round) as u32);

@@ -1,4 +1,4 @@
-//! Chooses the pairs of each step, and turns their findings into a matrix.
+//! Chooses the pairs of each step of a survey, and turns their measurements into a matrix.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,8 +8,8 @@ use super::super::super::random::Random;
 use super::super::{Probes, percentile};
 use super::messages::{SurveyError, SurveyLoss};
 
-/// The percentile of a pair's times per byte under load that counts: a low rate, but not the
-/// lowest, which a host's pause may cause.
+/// The percentile of a pair's times per byte under load that counts. It means a low rate, but not
+/// the lowest, which a host's pause may cause.
 const LOADED_PERCENTILE: u32 = 75;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

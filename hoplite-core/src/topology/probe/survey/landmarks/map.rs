@@ -9,7 +9,7 @@ use super::super::messages::SurveyError;
 use super::super::schedule::{Map, SurveySchedule, link_of, loaded_gap};
 use super::Landmarks;
 
-/// If two groups have fewer trains under load between them, each group's trains to all other groups
+/// If fewer trains under load went between two groups, each group's trains to all other groups
 /// count.
 const MIN_LOADED: usize = 4;
 

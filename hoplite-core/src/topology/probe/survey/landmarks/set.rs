@@ -1,12 +1,12 @@
-//! A set of nodes with its landmarks.
+//! A set of nodes with its landmarks, with which all its nodes exchange echoes.
 
 use super::super::super::super::random::Random;
 use super::super::super::super::rounds;
 use super::super::groups::{UNKNOWN, alike};
 use super::super::schedule::Lost;
 
-/// Most landmarks of a set. More landmarks take more echoes and memory, but no more rounds. A set
-/// has at least twice as many nodes.
+/// Maximum number of landmarks of a set. More landmarks take more echoes and memory, but no more
+/// rounds. A set has at least twice as many nodes.
 const MAX_LANDMARKS: usize = 64;
 
 #[derive(Debug)]
@@ -17,7 +17,8 @@ pub(super) struct Set {
 }
 
 impl Set {
-    /// Chooses one landmark from each section of the node list, because names follow racks.
+    /// Chooses one landmark from each section of the node list, because similar names often mean
+    /// one rack.
     pub(super) fn new(mut nodes: Vec<u32>, random: &mut Random) -> Self {
         let count = (nodes.len() / 2).clamp(1, MAX_LANDMARKS);
         for part in 0..count {
@@ -62,7 +63,7 @@ impl Set {
     }
 
     pub(super) fn divided(mut self, lost: &Lost, most: usize) -> Vec<Vec<u32>> {
-        // A landmark's round trip to itself becomes that to its closest node.
+        // A landmark's round trip to its closest node stands for that to itself.
         for landmark in 0..self.landmarks {
             let column = self.round_trips_ns.iter().skip(landmark).step_by(self.landmarks);
             let closest = column.min().copied().unwrap_or(UNKNOWN);
