@@ -1,18 +1,17 @@
 //! BlueConnect, an allreduce on a hierarchy of networks: reduce-scatters, innermost level first,
 //! then allgathers in reverse.
 //!
-//! For P = p0 p1 ... pk nodes, stage i has P / p_i concurrent rings of p_i nodes with
-//! S / (p0 ... p_(i-1)) bytes each, or halving and doubling if p_i is a power of two. Each node
-//! sends 2 S (P - 1) / P bytes.
+//! For S bytes on P = p0 p1 ... pk nodes, stage i has P / p_i concurrent rings of p_i nodes with S
+//! / (p0 ... p_(i-1)) bytes each, or halving and doubling if p_i is a power of two.
 //!
 //! Source: BlueConnect, equations 1 to 10. A stage's bandwidth is the minimum over j <= i, as in
 //! the expanded form; the compact one leaves out j = i.
 
 use thiserror::Error;
 
-/// Most levels of a hierarchy.
+/// Maximum number of levels of a hierarchy.
 pub const MAX_LEVELS: usize = 8;
-/// Most ranks: the nodes that a shard accepts.
+/// Maximum number of ranks, and of nodes in a directory.
 pub const MAX_NODES: u64 = 65_536;
 
 /// A level of a hierarchy of networks.
@@ -20,7 +19,7 @@ pub const MAX_NODES: u64 = 65_536;
 pub struct Level {
     /// Number of elements of the next inner level (innermost: nodes) in one element of this level.
     pub nodes: u32,
-    /// Rate of the link from one of those elements into this level.
+    /// Rate of the link from one element of the next inner level into this level.
     pub bytes_per_second: f64,
 }
 

@@ -8,10 +8,7 @@
 //! * [`fabric`]: a simulator of switches and links.
 //! * [`files`], [`svg`]: input and drawings.
 //!
-//! [`hoplite_core::topology`] has the parts that daemons use, too.
-//!
-//! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et
-//! al., SysML 2019).
+//! [`hoplite_core::topology`] has the parts that daemons use, and names the papers.
 #![forbid(unsafe_code)]
 
 pub mod cost;

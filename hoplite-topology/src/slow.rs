@@ -17,9 +17,9 @@ pub struct SlowPair {
     pub low: u32,
     /// Node with the larger index.
     pub high: u32,
-    /// Cost of a message between them, in picoseconds.
+    /// Cost of a message between the two nodes, in picoseconds.
     pub cost_ps: u64,
-    /// Median cost between their groups, in picoseconds.
+    /// Median cost between the nodes' groups, in picoseconds.
     pub usual_ps: u64,
 }
 

@@ -1,10 +1,9 @@
 //! Questions to an external SMT solver such as z3, which may prove an optimum.
 //!
 //! This module only writes and reads text: "Is there an order that costs less?" in SMT-LIB 2. Each
-//! pair of a rank and a node is a Boolean; solvers need longer for the arrays of the paper. The
-//! query works for up to about 12 nodes.
+//! pair of a rank and a node is a Boolean. The query works for up to about 12 nodes.
 //!
-//! Source: Cloud Collectives, section IV-C.
+//! Source: Cloud Collectives, section IV-C, which uses arrays instead of Booleans.
 
 use std::fmt::Write;
 
@@ -12,8 +11,8 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Most nodes in a query, whose text grows with the fourth power of the nodes. No solver finishes
-/// with more.
+/// Maximum number of nodes in a query, whose text grows with the fourth power of the nodes. No
+/// solver finishes with more.
 pub const MAX_NODES: usize = 16;
 
 /// A solver's answer.

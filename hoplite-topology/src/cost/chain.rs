@@ -21,8 +21,8 @@ impl Chain {
         Self { blocks, sum, gaps: MaxTree::new(&gaps) }
     }
 
-    /// Returns the time of the first block over all hops, plus the time of the other bytes over the
-    /// slowest link.
+    /// Returns the time of the first block over all links (hops), plus the time of the other bytes
+    /// over the slowest link.
     ///
     /// For an object smaller than a block, each hop but the slowest is charged for a whole block.
     pub(super) fn cost(&self, links: Links<'_>) -> u128 {

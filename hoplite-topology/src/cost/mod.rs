@@ -21,7 +21,7 @@ pub(crate) use tree::{Trees, pair_of_trees};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// A collective whose cost depends on the order of ranks.
+/// A collective of n ranks on S bytes, whose cost depends on the order of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
     /// Each rank sends to the next: n - 1 steps per phase (reduce-scatter, allgather), and
@@ -124,11 +124,11 @@ enum Form {
 /// Weight of the cost in [`Evaluator::energy`], beside the mean.
 ///
 /// Only the slowest links change the cost, so a search sees plateaus (Cloud Collectives, section
-/// V-C). The mean breaks ties: with weight 32, half of it is worth less than 2% of the cost.
+/// V-C). The mean breaks ties: half of it counts less than 2% of the weighted cost.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {
-    /// Begins with `order`.
+    /// Makes an evaluator of `order`.
     ///
     /// # Errors
     /// Fails if the order is no permutation, or the model does not fit the number of nodes.
@@ -148,7 +148,7 @@ impl<'a> Evaluator<'a> {
         Ok(Self { links, order: order.to_vec(), form, swaps: Vec::new() })
     }
 
-    /// The order.
+    /// The current order.
     pub fn order(&self) -> &[u32] {
         &self.order
     }

@@ -72,7 +72,8 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from its receipt to the last receipt below it, times [`PARTS`].
+    /// For each rank, the time from its receipt of the bytes to the last receipt below it, times
+    /// [`PARTS`].
     times: Vec<u128>,
 }
 

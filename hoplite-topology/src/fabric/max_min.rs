@@ -39,8 +39,8 @@ pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     }
 }
 
-/// Returns the time at which each flow ends, if all start together with fair rates. A flow over a
-/// link of capacity zero never ends; a flow of zero bytes ends at once.
+/// Returns the time at which each flow ends, if all flows start together with fair rates. A flow
+/// over a link of capacity zero never ends; a flow of zero bytes ends at once.
 pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> Vec<f64> {
     let mut ends = vec![f64::INFINITY; flows.len()];
     let mut left = sizes.to_vec();

@@ -1,7 +1,7 @@
 //! A network that is described by a matrix and by the capacity of uplinks that groups share.
 //!
-//! A matrix has the rate of each pair of nodes. The pairs that leave a group share its uplink,
-//! whose capacity is given, or follows from rates under load.
+//! A matrix has the rate of each pair of nodes. All pairs that cross a group's border share its
+//! uplink. The uplink's capacity is given, or follows from rates under load.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A simulator of fabrics. Times are floating-point estimates, which choose no order.
+//! A simulator of networks. Its times are floating-point estimates, which choose no order of ranks.
 
 pub mod collective;
 mod link;

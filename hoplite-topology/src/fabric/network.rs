@@ -12,7 +12,7 @@ pub use super::link::LinkId;
 use super::measured::MeasuredNetwork;
 use hoplite_core::placement::mix;
 
-/// Most hosts: the nodes that a shard accepts.
+/// Maximum number of hosts, and of nodes in a directory.
 pub const MAX_HOSTS: u32 = 65_536;
 
 /// Choice among equally short paths of a flow.
@@ -76,7 +76,6 @@ pub enum NetworkError {
     OddSwitches { switches: u32 },
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
     NoSuchSize {
-        /// Form of the network.
         fabric: &'static str,
         hosts: u32,
         /// Numbers of hosts that are possible.
@@ -118,7 +117,7 @@ impl Network {
     /// Checks the numbers of hosts, switches and links.
     ///
     /// # Errors
-    /// The first problem.
+    /// Returns the first problem.
     pub fn check(&self) -> Result<(), NetworkError> {
         let sides: Vec<u32> = match self {
             Self::BiGraph { switches, .. } if switches % 2 == 1 => {
@@ -197,8 +196,8 @@ impl Network {
     }
 }
 
-/// Returns the hosts per switch and the switches of the smallest system that has at most half as
-/// many hosts per switch as switches.
+/// Returns the hosts per switch and the number of switches of the smallest network with at most
+/// half as many hosts per switch as switches.
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {

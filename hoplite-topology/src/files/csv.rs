@@ -1,7 +1,7 @@
 //! Reads a table of round trips in CSV, with a row per sender and a column per receiver.
 //!
 //! Its first row and column may name the nodes, and its corner the unit. A latency is half of a
-//! round trip (Cloud Collectives, section IV-B). The bandwidth is unknown, so bytes are free.
+//! round trip (Cloud Collectives, section IV-B). The table has no bandwidth, so bytes cost nothing.
 
 use hoplite_core::topology::matrix::MAX_NODES;
 use hoplite_core::topology::{Matrix, TopologyError};

@@ -1,7 +1,7 @@
 //! Reads Slurm's `topology.conf`: switches, and the nodes and switches below them.
 //!
-//! It has no latencies, so each switch on a path counts as [`SWITCH_NS`], and orders follow the
-//! tree. A path has one switch under a common leaf, three with one switch above, and five with two.
+//! The file has no latencies, so each switch on a path counts as [`SWITCH_NS`], and orders of nodes
+//! follow the tree of switches.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use thiserror::Error;
 const SWITCH_NS: u32 = 5_000;
 /// Assumed rate of each link: 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;
-/// Most switches above a node. A longer path is a cycle.
+/// Maximum number of switches above a node. A longer path is a cycle.
 const MAX_DEPTH: usize = 16;
 /// Most digits of a number, leading zeros included.
 const MAX_DIGITS: usize = 20;

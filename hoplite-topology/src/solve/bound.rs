@@ -2,20 +2,20 @@
 //!
 //! For rings, the 1-tree of Held and Karp (1970): a spanning tree of all nodes but one, and two
 //! edges to that node, cost no more than a ring. Multipliers, which change all rings equally, drive
-//! the degrees to two. The bound reaches 96 to 100% of the optimum.
+//! the degrees to two.
 //!
 //! For models of stages, a stage costs at least the largest of all nodes' costs to their nearest
-//! neighbour. A set of stages connects as many ranks as the product of its group sizes; unless that
+//! neighbour. A set of stages connects as many ranks as the product of its group sizes. Unless that
 //! product divides the size of each group of close nodes, some messages leave their group.
 
 use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Most partitions into groups of close nodes that a bound tries, at the largest steps of the
-/// distance. Each examines all pairs.
+/// Maximum number of partitions into groups of close nodes that a bound tries, at the largest steps
+/// of the distance. Each partition examines all pairs.
 const MAX_PARTITIONS: usize = 16;
-/// Most steps of the ascent. At the end, a step is 1/400 of the first.
+/// Maximum number of steps of the ascent. The last step is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
 
 /// Returns a lower bound, which [`OneTree`] improves for rings.
@@ -148,7 +148,7 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// Ascent to a lower bound for rings.
+/// Ascent of the multipliers to a lower bound for rings.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,

@@ -230,8 +230,7 @@ impl<'a> Tour<'a> {
         self.exchange(a, b, c, d);
     }
 
-    /// Removes (a, b) and (c, d), adds (a, c) and (b, d). In one direction, b follows a and d
-    /// follows c.
+    /// Makes the move of [`TwoEdges`]. In one direction of the ring, b follows a and d follows c.
     fn exchange(&mut self, a: u32, b: u32, c: u32, d: u32) {
         if self.beside(a, true) == b && self.beside(c, true) == d {
             self.reverse(b, c);

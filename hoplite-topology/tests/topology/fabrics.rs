@@ -273,7 +273,6 @@ proptest! {
         }
         for (flow, rate) in flows.iter().zip(&rates) {
             prop_assert!(*rate > 0.0);
-            // A full link on which no flow is faster.
             let has_bottleneck = flow.iter().any(|&link| {
                 on(link).sum::<f64>() >= capacities[link] * (1.0 - 1e-9) && on(link).all(|other| other <= rate * (1.0 + 1e-9))
             });

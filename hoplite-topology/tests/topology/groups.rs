@@ -76,8 +76,8 @@ fn groups_end_at_the_distance() {
     assert_eq!(Dendrogram::new(Links::new(&one, 0).unwrap()).leaves_by_size(), [0]);
 }
 
-/// Racks of these sizes in zones of two, with a block each, and two for `halved`; also as a plain
-/// matrix.
+/// Makes racks of these sizes, two per zone, as a matrix of blocks and as a plain matrix. Each rack
+/// is one block, but `halved` is two.
 fn in_blocks(sizes: &[u32], halved: usize) -> [Matrix; 2] {
     let mut rack_of: Vec<u32> = Vec::new();
     let mut block_of: Vec<u32> = Vec::new();

@@ -62,7 +62,8 @@ fn by_pairs(nodes: usize, mut link: impl FnMut(usize, usize) -> Link) -> Matrix 
     Matrix::from_links(names(nodes), |a, b| Ok(links[a.min(b)][a.max(b)])).unwrap()
 }
 
-/// Plants a ring in a hierarchy: other edges cost more than the ring's at their level.
+/// Makes a hierarchy with a known cheapest ring: other edges cost more than the ring's at their
+/// level.
 pub(crate) fn planted_ring(case: &Value) -> Matrix {
     let sizes: Vec<usize> = numbers(&case["sizes"]).into_iter().map(|size| size as usize).collect();
     let bases = numbers(&case["bases_alpha_ns"]);
@@ -86,7 +87,7 @@ pub(crate) fn planted_ring(case: &Value) -> Matrix {
     })
 }
 
-/// Plants an order in racks: unused pairs cost a little more.
+/// Makes racks with a known cheapest order: unused pairs cost a little more.
 pub(crate) fn planted_steps(case: &Value, is_used: impl Fn(usize, usize) -> bool) -> Matrix {
     let (nodes, rack) = (number(&case["n"]) as usize, number(&case["rack"]) as usize);
     let (intra, inter) = (numbers(&case["intra"]), numbers(&case["inter"]));

@@ -1,4 +1,4 @@
-//! Questions to an external solver, answered by trying all orders.
+//! Queries to an external solver, answered by trying all orders.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,6 @@ fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     true
 }
 
-/// With the smallest numbers that the assertions allow.
 fn satisfies(query: &[Term], order: &[u32]) -> bool {
     let assertions =
         || query.iter().map(list).filter(|command| word(&command[0]) == "assert").map(|command| &command[1]);
