@@ -73,7 +73,7 @@ pub enum Unrecovered {
     Ambiguous,
     /// A limit or a rule of this store forbids it.
     Refused(Error),
-    /// A shard that had listed the put does not remember its loss, so the object was deleted.
+    /// The put was deleted: a shard that had listed it does not remember its loss.
     Deleted,
     /// The directory lists another put of the id.
     Conflict {

@@ -82,7 +82,7 @@ pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
     pub bytes: u64,
-    /// Size of copies in both the arena and spill files. Their memory can be freed at once.
+    /// Bytes of copies in both the arena and spill files, whose memory can be freed at once.
     pub clean_bytes: u64,
     pub files: u64,
     pub file_bytes: u64,

@@ -118,8 +118,8 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The object's type, shape or size is not the expected one, or the operation is undefined for
-    /// its type.
+    /// The object's type, shape or size is not as expected, or the operation is undefined for its
+    /// type.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
         /// The object.
@@ -206,16 +206,16 @@ pub enum Error {
     /// A put requests more copies than stores can keep. Draining stores do not count.
     #[error("{wanted} replicas are wanted, but only {present} stores can keep one")]
     NotEnoughNodes {
-        /// The number of requested copies.
+        /// Copies that the put requests.
         wanted: u64,
-        /// The number of stores that can keep a copy.
+        /// Stores that can keep a copy.
         present: u64,
     },
     /// The store moves its objects away before it stops, and accepts no new ones.
     #[error("the store drains, and accepts no new objects")]
     Draining,
-    /// The store has the object only in a spill file, and cannot read the file. If the file is
-    /// damaged, the copy is lost.
+    /// The store has the object only in a spill file, which it cannot read. If the file is damaged,
+    /// the copy is lost.
     #[error("object {id} cannot be read from its spill file: {reason}")]
     SpillFailed {
         /// The object.

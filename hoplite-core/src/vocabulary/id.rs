@@ -198,10 +198,8 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// Names the `Put` that made an object, so that copies of a deleted object differ from a later
-/// object of the same id.
-///
-/// The store chooses it pseudo-randomly, and all copies of the object share it.
+/// Names the `Put` that made an object and its copies. It distinguishes leftovers of a deleted
+/// object from a later object of the same id. The store chooses it pseudo-randomly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 

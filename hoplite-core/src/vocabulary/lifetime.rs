@@ -14,19 +14,18 @@ pub const MAX_OWNERS_PER_CLIENT: usize = 8;
 /// Longest time to live.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The events that end an object. Without an owner and a time to live, the object stays until it is
-/// deleted.
+/// The events that end an object. Without any, the object stays until it is deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifetime {
-    /// A name that clients hold. The store deletes the object when no client has held the name for
-    /// the grace period.
+    /// A name that clients hold. The store deletes the object when no client has held it for the
+    /// grace period.
     pub owner: Option<Owner>,
     /// The time to live, which begins when the put is complete.
     pub ttl: Option<Ttl>,
 }
 
 impl Lifetime {
-    /// Returns the lifetime for a put's metadata; `None` if the object stays until it is deleted.
+    /// Returns a put's lifetime; `None` if the object stays until it is deleted.
     pub fn of(owner: Option<Owner>, ttl: Option<Ttl>) -> Option<Arc<Self>> {
         (owner.is_some() || ttl.is_some()).then(|| Arc::new(Self { owner, ttl }))
     }

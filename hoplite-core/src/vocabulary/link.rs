@@ -3,7 +3,7 @@
 use super::place::{MAX_LEVELS, Path};
 
 /// The capacity of the links that lead out of groups such as racks, by level, in thousandths of a
-/// host's link. Zero is unmeasured. Without any measurement, an uplink counts as one host's link.
+/// host's link; zero if unmeasured. Without any measurement, an uplink counts as one host's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
     permille: [u32; MAX_LEVELS],

@@ -44,13 +44,13 @@ pub struct Load {
     pub evictable_bytes: u64,
     /// Bytes reserved for targets of reduces that have not begun.
     pub reserved_bytes: u64,
-    /// The number of copies, complete and partial.
+    /// Copies, complete and partial.
     pub copies: u64,
-    /// The number of connected clients.
+    /// Connected clients.
     pub clients: u64,
-    /// The number of running transfers from other stores.
+    /// Running transfers from other stores.
     pub pulls: u64,
-    /// The number of hops (steps of reduces) that the store performs.
+    /// Hops (steps of reduces) that the store performs.
     pub hops: u64,
     /// Object bytes sent since the start.
     pub sent_bytes: u64,
@@ -116,13 +116,13 @@ pub struct Detail {
 pub struct ClientLoad {
     /// The client's program, and its process id if known.
     pub name: String,
-    /// The number of references to copies that the client holds.
+    /// References to copies that the client holds.
     pub references: u64,
     /// The size of the referenced copies.
     pub bytes: u64,
     /// The size of the deleted or evictable copies that only the client's references keep.
     pub held_bytes: u64,
-    /// The number of open calls.
+    /// Open calls.
     pub calls: u64,
 }
 
@@ -133,7 +133,7 @@ pub struct TransferLoad {
     pub id: ObjectId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The number of bytes that have arrived.
+    /// Bytes that have arrived.
     pub valid_bytes: u64,
     /// Arrived bytes per second since the last report.
     pub rate: u64,
@@ -146,9 +146,9 @@ pub struct ReduceLoad {
     pub target: ObjectId,
     /// The operation: `sum`.
     pub op: String,
-    /// The number of sources that are ready.
+    /// Sources that are ready.
     pub joined: u64,
-    /// The number of sources in the request.
+    /// Sources in the request.
     pub sources: u64,
     /// A description of the schedule so far.
     pub plan: String,
@@ -274,7 +274,7 @@ pub struct ReportRequest {
 }
 
 impl ReportRequests {
-    /// Notes that a tool watches. Returns a request unless one was sent in the last five seconds.
+    /// Notes that a tool watches. Returns a request, at most every five seconds.
     pub fn note_watcher(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;

@@ -30,8 +30,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of the references that a call yields: the client, but for an item of a
-    /// batch the store, because a client could release its own before the answer.
+    /// Returns the holder of references that a call yields: the client, or for an item of a batch
+    /// the store, because a client could release its own before the answer.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }

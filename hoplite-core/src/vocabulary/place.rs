@@ -11,8 +11,8 @@ pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 /// The numbers of a node's groups, such as its zone, outermost first; zero at levels without a
 /// group.
 ///
-/// A path also names a group: the numbers from the outermost group to this one, then zeros. All
-/// zeros name the group of all nodes.
+/// A path also names a group: zeros follow the group's own number, and all zeros name the group of
+/// all nodes.
 pub type Path = [u32; MAX_LEVELS];
 
 /// The group of all nodes.
@@ -44,8 +44,8 @@ impl Place {
         level(self.path, other.path)
     }
 
-    /// Returns the number of positions from this node forward to `to`. The order wraps around, so
-    /// earlier nodes are farther away than later ones.
+    /// Returns the number of positions from this node forward to `to`. The order wraps around:
+    /// earlier nodes are farther than later ones.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
@@ -66,7 +66,7 @@ fn is_of(key: &str, level: &str) -> bool {
 }
 
 /// Returns the number of a group that a probe measured: a hash of its level and its first node's
-/// name. The zero bytes distinguish it from a label.
+/// name. Zero bytes distinguish it from a label.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }

@@ -22,7 +22,7 @@ pub struct Reduce {
     /// The order in which sources are combined.
     pub order: ReduceOrder,
     /// The range of each source to combine, aligned to elements; `None` for whole sources. The plan
-    /// assumes that other reduces combine the other ranges at the same time.
+    /// assumes concurrent reduces of the other ranges.
     pub range: Option<ByteRange>,
     /// The number of pinned copies of the target, each on another node. Zero means the store's
     /// default.

@@ -9,9 +9,9 @@ pub const WAIT_CLASSES: usize = 28;
 /// Counts of the calls that a store has answered since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
-    /// The number of calls answered with an object.
+    /// Calls answered with an object.
     pub gets: u64,
-    /// The number of failed calls.
+    /// Failed calls.
     pub failures: u64,
     /// The waiting times of the calls in `gets`.
     pub waits: Waits,
@@ -24,7 +24,7 @@ impl Tally {
         self.waits.add(waited);
     }
 
-    /// Returns the growth of each count since `before`; zero for a count that a restart has reset.
+    /// Returns the growth of each count since `before`; zero if a restart has reset it.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             gets: self.gets.saturating_sub(before.gets),

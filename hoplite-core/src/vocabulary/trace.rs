@@ -16,7 +16,7 @@ pub struct TraceContext {
 pub struct NotATraceparent;
 
 impl TraceContext {
-    /// The length of the binary form: the trace's id, the span's id, and the flags.
+    /// The length of the binary form: trace id, span id and flags.
     pub const BYTES: usize = 25;
     const SAMPLED: u8 = 1;
 
@@ -49,8 +49,8 @@ impl TraceContext {
         bytes
     }
 
-    /// Reads the binary form; `None` if it is invalid. The receiver then continues without a trace,
-    /// as the standard demands.
+    /// Reads the binary form; `None` if it is invalid. The standard then demands to continue
+    /// without a trace.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (trace, rest) = bytes.split_first_chunk::<16>()?;
