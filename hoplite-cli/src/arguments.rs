@@ -79,8 +79,6 @@ impl StoreArguments {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time limit of a call that waits for no object. Zero becomes the default of
-    /// connecting.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }

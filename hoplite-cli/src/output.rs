@@ -81,8 +81,7 @@ pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
 
-/// A table with aligned columns, except for very long cells. Longer cells of later rows widen their
-/// columns.
+/// A table with aligned columns, except for very long cells. Later rows can widen columns.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
     titles: [&'static str; COLUMNS],

@@ -74,7 +74,7 @@ impl TcpPipe {
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 
-    /// Sends `source` from one thread to another. It must be as long as the destination.
+    /// Sends `source`, as long as the destination, from one thread to another.
     pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
         let Self { sender, receiver, destination } = self;
         let started = Instant::now();

@@ -31,7 +31,6 @@ pub(super) struct Measurement {
     name: String,
     samples: usize,
     median_s: f64,
-    /// `None` for fewer than [`SAMPLES_FOR_P99`] samples.
     p99_s: Option<f64>,
     minimum_s: f64,
     maximum_s: f64,

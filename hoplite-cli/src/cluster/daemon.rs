@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 const LAST_LINES: usize = 3;
-/// Longer than a store's orderly end, about ten seconds at most, because a killed store leaves its
+/// Longer than a store's orderly end (ten seconds at most), because a killed store leaves its
 /// socket.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 

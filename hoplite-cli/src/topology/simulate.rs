@@ -256,7 +256,6 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
     }
 }
 
-/// Draws all collectives for numbers of nodes that double up to the network's size.
 fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result<()> {
     let most = network.hosts();
     let is_measured = matches!(network, Network::Measured(_));

@@ -40,7 +40,6 @@ enum Nodes {
 #[derive(Debug, Serialize)]
 struct Report {
     ids: usize,
-    /// Number of given ids that had an object.
     deleted: usize,
     absent: Vec<String>,
     absent_count: u64,

@@ -11,7 +11,7 @@ use super::lifetime::Lifetime;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Objects of a page. Pages bound the memory here and in the daemons.
+/// Objects of a page, to bound the memory here and in the daemons.
 const PAGE_OBJECTS: usize = 1000;
 
 const EXAMPLES: &str = "Examples:

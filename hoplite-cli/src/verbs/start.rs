@@ -85,7 +85,7 @@ impl Arguments {
     }
 
     /// Returns `true` if this command chooses a dashboard: the store has the directory, users can
-    /// log in, and no flag, variable or file of settings names another one.
+    /// log in, and no flag, variable or file names another dashboard.
     fn has_dashboard(&self) -> bool {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");

@@ -78,7 +78,6 @@ struct Reduce {
     restarts: u32,
     is_running: bool,
     position: Option<Position>,
-    /// Progress of the members that run.
     positions: Vec<Position>,
 }
 

@@ -40,7 +40,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Shows the status until Ctrl-C, even while the store restarts.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
     let mut client = store.connect_to_watch().await?;
     loop {
@@ -55,7 +54,7 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
             }
         }
         let mut stdout = io::stdout().lock();
-        // One write per update avoids flicker. In a file, updates follow each other.
+        // One write per update avoids flicker.
         text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
         stdout.write_all(&text)?;
         stdout.flush()?;

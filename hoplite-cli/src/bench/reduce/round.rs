@@ -189,7 +189,6 @@ impl<'a> Round<'a> {
         Ok(ended - started)
     }
 
-    /// Returns the time of `work`, and the most bytes that any node sent and received.
     fn counting(&self, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<Taken> {
         let before = self.counters()?;
         let elapsed = work()?;

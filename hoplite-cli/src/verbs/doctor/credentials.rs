@@ -321,7 +321,6 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Also checks that daemons judge the files alike.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);
