@@ -32,7 +32,7 @@ const fn up(shard: usize) -> node::Event {
     }
 }
 
-/// A query, its answer, the location at the other shard, and the complete copy at both.
+/// A query, its answer, the location at the other shard, and the complete copy at both shards.
 const MESSAGES_PER_GET: u64 = 5;
 const MAX_MESSAGES_PER_MEMBER: u64 = 8;
 const LARGE: u64 = 1 << 20;
@@ -58,7 +58,7 @@ struct Cluster {
     queue: VecDeque<Message>,
     messages: u64,
     words: u64,
-    /// The coordinator and the member of each enlistment, as numbers of nodes.
+    /// The nodes of the coordinator and of the member of each enlistment.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
     /// The node of each exchange, the exchange, and the length of its copy.
     exchanges: Vec<(usize, CombineId, u64)>,
@@ -168,7 +168,7 @@ impl Cluster {
                 let serve = ServeId(self.next_number);
                 let peer = name(number);
                 let event = node::Event::ServeRequested { serve, peer, id, put, awaits_hop: false };
-                // It precedes other messages to the sender.
+                // The request overtakes other messages to the sender.
                 self.queue.push_front(Message::ToNode(sender, event));
             }
             node::Effect::ServeRefused { .. } => panic!("a pull was refused"),
@@ -303,7 +303,7 @@ fn each_get_of_a_broadcast_takes_five_messages() {
     cluster.put(0, &id("x"), LARGE);
     cluster.finish_pulls();
     assert!(calls.iter().enumerate().all(|(index, call)| cluster.is_answered(index + 1, *call)));
-    // A put publishes twice at two shards.
+    // A put publishes twice at two shards, which answer.
     let of_gets = cluster.messages - 8;
     assert_eq!(queries, RECEIVERS as u64);
     assert_eq!(of_gets, MESSAGES_PER_GET * RECEIVERS as u64);

@@ -212,7 +212,6 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
     pub advertised: Vec<String>,
-    /// Environment variables of all daemons, added to the variables of the test.
     pub environment: Vec<(&'static str, &'static str)>,
     /// Folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
@@ -267,7 +266,6 @@ pub struct Cluster {
     pub shards: Vec<Option<Daemon>>,
     pub shard_addresses: Vec<String>,
     pub stores: Vec<Option<Daemon>>,
-    /// Sockets that keep the ports of the shards.
     _ports: Vec<TcpSocket>,
 }
 
@@ -481,6 +479,8 @@ pub fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     }
 }
 
+/// Repeats a check until it succeeds. On a busy machine, answers exceed short timeouts, sessions
+/// end, and the directory or a sender hears of a change later than a client.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {

@@ -98,7 +98,7 @@ impl Links {
         self.shared.change(|state| state.passed.clear());
     }
 
-    /// Holds bytes back after the first `bytes`, until [`open`](Self::open).
+    /// Holds back the direction's bytes after the first `bytes`, until [`open`](Self::open).
     pub fn hold(&self, from: usize, to: usize, bytes: u64) {
         self.shared.change(|state| {
             state.limits.insert((from, to), bytes);

@@ -118,8 +118,8 @@ fn a_store_starts_serves_and_stops() {
     assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
 }
 
-/// Repeats a start that must fail, with a growing time limit, until its output has `reason`.
-/// Returns the output. A busy machine may log the reason late.
+/// Repeats a start that must fail, with a growing time limit, until its output has `reason`, which
+/// a busy machine may log late. Returns the output.
 fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
     let mut wait = Duration::from_millis(300);
     loop {

@@ -44,7 +44,6 @@ fn a_get_costs_the_directory_five_messages() {
         for number in 0..GETS {
             cluster.client(0).put(format!("object-{number}"), &bytes(number, 200_000)).unwrap();
         }
-        // The second shard of an object confirms after the answer.
         await_that("all verdicts", || messages() == 8 * GETS || is_lost());
         for number in 0..GETS {
             let view = cluster.client(1).get(format!("object-{number}"), TIME_LIMIT).unwrap();
@@ -75,7 +74,6 @@ fn receivers_that_come_together_relay() {
         }
     });
     let sent = |node: usize| cluster.client(node).status().unwrap().sent_bytes;
-    // A sender counts a transfer later than its receiver.
     await_that("each receiver to have pulled the object, once", || {
         (0..nodes).map(sent).sum::<u64>() == 5 * (8 << 20)
     });

@@ -161,7 +161,6 @@ fn the_dashboard_shows_the_cluster_and_changes_nothing() {
     assert_eq!(page["objects"][0]["id"], evil);
     let next = page["next"].as_str().unwrap();
     let tree = || json(&get(address, "/api/object?id=6c61726765", ""));
-    // The store answers a get before the directory knows that it has the object.
     await_that("the end of the transfer", || {
         let tree = tree();
         tree["object"]["complete"] == 2 && tree["grants"][0]["outcome"] == "complete"
@@ -170,7 +169,6 @@ fn the_dashboard_shows_the_cluster_and_changes_nothing() {
     assert_eq!((&rest["objects"][0]["id"], &rest["objects"][0]["complete"]), (&"large".into(), &2.into()));
     assert!(rest["next"].is_null());
     assert_eq!(tree()["grants"][0]["sender"], "node-0");
-    // A pause of the machine ends sessions.
     await_that("the sessions", || {
         let overview = json(&get(address, "/api/overview", ""));
         overview["connected"] == 2 && overview["objects"] == 2 && overview["shards"][0]["sessions"] == 2
@@ -404,7 +402,6 @@ fn slow_or_many_connections_block_no_user() {
         let _ = stream.write_all(request_bytes);
         stream
     };
-    // The machine may be busy, so one quick answer suffices.
     await_that("an answer that does not wait for the slow ones", || {
         let _held: Vec<TcpStream> = (0..500).map(slow).collect();
         let began = Instant::now();

@@ -22,8 +22,8 @@ fn arguments(flags: &[(&str, &Path)]) -> Vec<String> {
     flags.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect()
 }
 
-/// Repeats the doctor until its finding is `verdict`, with a text that contains `says`. Each of its
-/// checks has a time limit below a second, which may pass on a busy machine.
+/// Repeats the doctor until its finding is `verdict`, with a text that contains `says`, because a
+/// check may exceed its time limit on a busy machine.
 #[track_caller]
 fn assert_says(address: &str, flags: &[String], verdict: &str, says: &str) {
     let is_found =

@@ -24,7 +24,6 @@ fn stores_with_different_label_keys_are_logged() {
         status["shards"][0]["place_keys"],
         json!([{"keys": [], "nodes": 1}, {"keys": ["zone"], "nodes": 1}, {"keys": ["rack"], "nodes": 2}])
     );
-    // The doctor waits a second for the store, which a busy machine may not grant.
     let doubtful = format!("doubtful  node-0 runs, but {says}");
     await_that("the doctor to say so", || hoplite(&["doctor"]).contains(&doubtful));
     let shard = cluster.shards[0].as_ref().unwrap();

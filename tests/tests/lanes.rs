@@ -13,9 +13,9 @@ use prost::Message;
 use serde_json::Value;
 
 const SIZE: usize = 96 << 20;
-/// The buffers of sockets take less than the rest.
+/// After these bytes, the rest exceeds the buffers of sockets.
 const EARLY: usize = SIZE - (24 << 20);
-/// Longer than a store waits for lanes.
+/// More than the time for which a store waits for lanes.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(600);
 
 fn try_request(address: &str, pull: &Pull, most_bytes: usize) -> Option<(RawPeer, Lanes)> {

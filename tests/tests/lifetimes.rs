@@ -43,9 +43,8 @@ fn holder(cluster: &Cluster, owners: &[&str]) -> hoplite_client::Result<Client> 
     Client::connect_with(ConnectOptions { socket: cluster.socket(0), owners, ..ConnectOptions::default() })
 }
 
-/// Puts objects with a time to live until `reader` gets one before its end. Each lives twice as
-/// long as the one before, because a busy machine may need long. Returns the id and the view of the
-/// last one, and the number of all.
+/// Puts objects with a growing time to live until `reader` gets one before its end, which a busy
+/// machine may delay. Returns the last object's id and view, and the number of objects.
 fn got_in_time(writer: &Client, reader: &Client, name: &str, action: TtlAction) -> (String, ObjectView, u64) {
     let (mut ttl, mut puts) = (SOON, 0);
     loop {

@@ -19,8 +19,8 @@ fn cluster(nodes: usize, memory: &str, store_arguments: &[&str]) -> Cluster {
     Cluster::start(Plan { nodes, memory: memory.to_owned(), store_arguments, ..Plan::default() })
 }
 
-/// Repeats a get until it fails with another error than a timeout. On a busy machine, the answer of
-/// the directory may come after the timeout of the get.
+/// Repeats a get until it fails with another error than a timeout, because a busy machine may delay
+/// the answer of the directory.
 fn refused_for_room(mut get: impl FnMut() -> ObjectError) -> ObjectError {
     let mut refused = None;
     await_that("an answer of the directory in time", || {

@@ -34,14 +34,13 @@ fn kinds(cluster: &Cluster) -> Vec<ProblemKind> {
     problems(cluster).into_iter().map(|problem| problem.kind).collect()
 }
 
-/// `kind` is the only problem of node 0.
+/// Checks that each tool names `kind` as the only problem of node 0.
 fn assert_in_each_tool(cluster: &Cluster, kind: ProblemKind) {
     let own = output_of(cluster, 0, "status");
     let problem = &own["problems"][0];
     assert_eq!(problem["cure"], kind.cure(), "{own}");
     assert_eq!(problem["cause"], kind.cause(), "{own}");
     for (node, what) in [(0, "store"), (1, "cluster")] {
-        // It gives the store and the directory a second, which a busy machine may exceed.
         await_that(&format!("the doctor at node {node} to name {kind:?}"), || {
             let findings = output_of(cluster, node, "doctor");
             let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);

@@ -29,7 +29,6 @@ fn has_index(path: &Path) -> bool {
     length > END_BYTES && file.read_exact_at(&mut magic, length - END_BYTES).is_ok() && magic == *b"HLOG"
 }
 
-/// Waits until each spill file has its index.
 fn settle(client: &Client, place: &Path) {
     await_that("complete spill files", || {
         let (files, status) = (spill_files(place), client.status().unwrap().spill);
@@ -40,7 +39,7 @@ fn settle(client: &Client, place: &Path) {
 impl Spilling {
     /// Puts more objects than the memory holds, and waits until the files are complete.
     fn with_objects(arguments: &[&str]) -> Self {
-        // The second store keeps copies of all objects beside the first one.
+        // The second store has room for copies of all objects.
         let spilling = Self::start_as(arguments, false, "96MiB");
         spilling.put_all(&objects(COUNT));
         spilling.settle();
@@ -55,13 +54,11 @@ impl Spilling {
         self.cluster.kill_store(0);
     }
 
-    /// Starts the store again with `--recover`. Returns the number of objects in its files.
     fn recover(&mut self) -> u64 {
         self.start_store(RECOVER);
         self.cluster.client(0).status().unwrap().spill.recovered_objects
     }
 
-    /// Reads all objects at the second store, until it finds this number of them.
     fn await_listed(&self, count: u64) -> BTreeMap<String, Vec<u8>> {
         let client = self.cluster.client(1);
         let mut found = BTreeMap::new();
@@ -133,7 +130,7 @@ fn deleted_objects_stay_deleted() {
     spilling.cluster.client(1).delete(["x0", "x1"], TIME_LIMIT).unwrap();
     spilling.settle();
     spilling.kill();
-    // The directory knows this delete.
+    // The directory knows of this delete.
     spilling.cluster.client(1).delete(["x2"], TIME_LIMIT).unwrap();
     let recovered = spilling.recover();
     let found = spilling.await_listed(recovered - 1);
@@ -184,7 +181,7 @@ fn damaged_and_incomplete_files_are_dropped_with_their_reason() {
     open(&files[0]).set_len(length(&files[0]) - 1).unwrap();
     open(&files[1]).set_len(length(&files[1]) / 2).unwrap();
     open(&files[2]).write_all_at(b"x", 140).unwrap();
-    // A read finds the damage.
+    // Only a read finds this damage.
     open(&files[3]).write_all_at(b"damaged", 5000).unwrap();
     fs::write(files[0].with_file_name("foreign.spill"), "x").unwrap();
     let recovered = spilling.recover();

@@ -126,7 +126,6 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Waits for all sessions, and returns their versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
     let mut all: Vec<u32> = Vec::new();

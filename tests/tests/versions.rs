@@ -14,7 +14,6 @@ use prost::Message;
 use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
-/// Newest version that this program no longer speaks.
 const TOO_OLD: u32 = OLDEST - 1;
 const OLDEST: u32 = Version::OLDEST.number();
 /// A field that a later program of this version may add to any message: field 1000, a number.
@@ -42,7 +41,6 @@ fn a_store_of_a_too_old_version_gets_both_versions_from_the_directory() {
     cluster.assert_serves();
 }
 
-/// Returns the shard's first message.
 fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
     let hello = Hello {
         version,

@@ -4,7 +4,7 @@ use hoplite_core::plan::collective::{Collective, Program, ReceiveMode, Schedule,
 
 const UNIT_BYTES: u64 = 64;
 
-/// The contributions of each member; `None` for bytes that never existed.
+/// The number of contributions of each member; `None` for bytes that were never written.
 pub(crate) type Value = Option<Vec<u32>>;
 
 pub(crate) struct Interpreter {
@@ -79,8 +79,8 @@ impl Interpreter {
         }
     }
 
-    /// Moves a unit along a stream that `choose` picks. The bytes are read only now, as if the
-    /// stream had just resumed.
+    /// Moves a unit along a stream that `choose` picks. The bytes are read only now, as after a
+    /// resumption of the stream.
     pub(crate) fn step(&mut self, choose: impl FnOnce(usize) -> usize) -> bool {
         let ready: Vec<usize> = (0..self.streams.len()).filter(|stream| self.is_ready(*stream)).collect();
         if ready.is_empty() {

@@ -115,7 +115,7 @@ fn what_cannot_go_around_is_estimated_at_twice_the_time() {
 }
 
 proptest! {
-    /// Each member keeps a rank, and each rack its ranks.
+    /// Each rank also keeps a member of its rack.
     #[test]
     fn slow_links_never_make_a_ring_worse(
         paths in any_paths(), links in prop::collection::btree_set((0_usize..40, 0_usize..40), 0..20),
@@ -234,7 +234,7 @@ fn slow_uplinks_that_were_measured_make_a_hierarchy_pay() {
 
 #[test]
 fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
-    // Two zones of four racks of four, in turn.
+    // Members alternate between two zones of four racks.
     let paths: Vec<Path> = (0..32).map(|member| [1 + member % 2, 0, 1 + member % 8, 0]).collect();
     let chosen = |zone, rack| {
         let link = LinkEstimate { uplink: Uplink::of_levels([zone, 0, rack, 0]), ..LINK };
@@ -243,15 +243,12 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
         assert!(choice.runner_up.is_some_and(|(_, estimate)| estimate >= choice.estimate));
         (choice.schedule.to_string(), choice.estimate)
     };
-    // Only zones are slow.
     assert_eq!(chosen(100, 4000).0, "hierarchical of 16x2");
     assert_eq!(chosen(100, 1000).0, "hierarchical of 16x2");
-    // Only racks are slow.
     assert_eq!(chosen(4000, 100).0, "hierarchical of 4x8");
-    // Both are slow, zones more.
     assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
     assert_eq!(chosen(4000, 4000).0, "ring of 32");
-    // One ratio for both levels is far from the cost of zones alone.
+    // One ratio for both levels does not describe a network whose zones alone are slow.
     let one = Uplink::measured(100);
     let link = LinkEstimate { uplink: one, ..LINK };
     let all_slow = arrange(&paths, 256 << 20, link, SchedulePreference::Auto).choice;

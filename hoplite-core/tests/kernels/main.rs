@@ -14,7 +14,8 @@ fn kernels() -> impl Iterator<Item = (ReduceOp, Dtype)> {
     all.filter(|(op, dtype)| op.is_defined_for(*dtype))
 }
 
-/// Also combines element by element, which leaves no work for wide instructions.
+/// Compares `combine` with the reference, for all elements at once and for single ones, which use
+/// no wide instructions.
 fn check(op: ReduceOp, dtype: Dtype, acc: &[u8], input: &[u8]) {
     let expected = combined(op, dtype, acc, input);
     let mut whole = acc.to_vec();
@@ -90,7 +91,6 @@ fn notable_values_meet_each_other() {
 fn all_16_bit_floats_meet_notable_ones() {
     let all: Vec<Vec<u8>> = (0..=u16::MAX).map(|bits| bits.to_le_bytes().to_vec()).collect();
     for (op, dtype) in kernels().filter(|(_, dtype)| matches!(dtype, Dtype::F16 | Dtype::Bf16)) {
-        // One in seven.
         let some: Vec<Vec<u8>> = notable(dtype).into_iter().step_by(7).collect();
         let (acc, input) = pairs(&all, &some);
         check(op, dtype, &acc, &input);

@@ -1,5 +1,5 @@
-//! The kernels in numbers that represent every dtype exactly. Other test crates may include this
-//! file; it needs the `half` crate.
+//! The kernels as computations with numbers that represent every dtype exactly. Other test crates
+//! may include this file; it needs the `half` crate.
 
 use half::{bf16, f16};
 use hoplite_core::Dtype;

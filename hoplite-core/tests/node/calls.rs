@@ -230,7 +230,7 @@ fn a_cancelled_call_is_not_answered() {
 fn a_call_id_in_use_is_refused() {
     let mut h = Harness::new();
     let call = h.get(A, "x");
-    // The checker knows a call once, so this reads the effects.
+    // The checker refuses a call id that is in use, so the test reads the effects.
     let mut effects = Vec::new();
     let request = Request::Locate { id: id("x"), timeout: LONG };
     h.node.apply(hoplite_core::Time::ZERO, Event::Request { client: A, call: call.1, request }, &mut effects);

@@ -184,7 +184,7 @@ impl Checker {
             ToStore::Failed { request, .. } => (*request, None),
             _ => return,
         };
-        // With another object, the requested one's fetch still waits.
+        // An answer with another object does not end the query.
         let is_answer =
             |(asked, id): &(usize, ObjectId)| *asked == shard && object.is_none_or(|object| object == id);
         if self.queries.get(&answered).is_some_and(is_answer) {

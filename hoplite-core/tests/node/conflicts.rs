@@ -179,7 +179,7 @@ fn what_was_given_up_here_is_no_rival() {
     let first = h.view(call);
     h.request(A, Request::Abort { copy: first.copy });
     let (view, call, publish) = sealed(&mut h, SIZE);
-    // A new shard has heard of the first put from a receiver.
+    // A new shard has heard of the first put, from a receiver.
     let equality = Equality::Unknown { holder: None };
     h.verdict(0, &publish, Verdict::Conflict { winner: first.put, equality });
     assert_eq!(h.told(), ["0 unpublish x Aborted"]);
@@ -212,7 +212,6 @@ fn a_put_that_was_accepted_and_has_lost_is_reported_once_to_its_client() {
     h.assert_waits(again);
 }
 
-/// Puts an object at the second shard while the first one is away.
 fn put_without_the_first_shard(h: &mut Harness) -> (ObjectView, usize, Publish) {
     let ranked = h.shards.ranked(&id("x"));
     h.event(Event::ShardDown { shard: ranked[0] });
@@ -263,7 +262,6 @@ fn a_new_put_waits_for_the_end_of_doubts_about_a_shard_that_was_away() {
         let call = h.seal(A, view.copy);
         for rounds in 0..30 {
             for (shard, publish) in h.publications() {
-                // Another store may tell the first shard that the other put is deleted.
                 let is_refused = shard == first && (!is_deleted || rounds < 5);
                 let refusal = conflict(Equality::Different);
                 h.verdict(shard, &publish, if is_refused { refusal } else { Verdict::Accepted });

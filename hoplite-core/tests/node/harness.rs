@@ -132,7 +132,6 @@ impl Harness {
         harness
     }
 
-    /// A store that spills, with files of killed stores.
     pub(crate) fn recovering(count: usize, recovered: Recovered) -> Self {
         let spill = SpillConfig { directories: vec!["disk".to_owned()], limit_bytes: None };
         let mut harness = Self::disconnected_with(EVERYWHERE, count, limits(), Some(spill));

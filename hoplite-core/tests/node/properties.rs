@@ -1,5 +1,5 @@
-//! Random events, some of them nonsense, under the checker. Steps use small numbers, so that they
-//! meet.
+//! Random events, some of them nonsense, under the checker. Steps use small numbers, so that many
+//! steps concern the same object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn lifetime(number: u64) -> Option<Arc<Lifetime>> {
     }
 }
 
-/// Numbers are taken modulo the number of candidates.
+/// A number selects a candidate, modulo the number of candidates.
 #[derive(Debug, Clone)]
 enum Step {
     Create { client: u64, id: usize, size_bytes: u64, timeout: u64 },
@@ -686,7 +686,7 @@ impl World {
         );
     }
 
-    /// No memory may remain.
+    /// Ends everything. No memory may remain.
     fn wind_down(mut self) {
         self.h.pass(Duration::from_secs(100));
         assert_eq!(self.h.checker.open_calls(), 0, "every call is answered by its deadline");

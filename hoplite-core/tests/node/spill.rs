@@ -225,7 +225,6 @@ fn what_is_needed_of_a_mostly_dead_file_moves_to_another_one() {
     assert!(h.effects.iter().any(is_from_new));
     h.read_all();
     h.view(call);
-    // Without its last copies, the new file goes too.
     for (number, view) in views.iter().enumerate().skip(6) {
         h.drop_put(0, &number.to_string(), view.put, DropReason::Deleted);
         h.write_all();
@@ -268,7 +267,6 @@ fn the_limit_of_the_files_is_kept() {
     assert!(matches!(h.error(call), Error::StoreFull { .. }));
     assert!(h.troubles().spill[0].fault.to_string().contains("limit"));
     assert_eq!(h.spill().failures, 1, "the store tried again for a second, and counts the change");
-    // Deleting makes room in the files again.
     h.drop_put(0, "0", views[0].put, DropReason::Deleted);
     let call = h.create(B, "new", SIZE);
     h.write_all();

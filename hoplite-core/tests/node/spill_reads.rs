@@ -135,7 +135,7 @@ fn a_compaction_blames_the_disk_that_cannot_be_read() {
     let mut spills = h.spills();
     let (mut file, _) = spills.remove(0);
     if file.directory == 0 {
-        // Another turn brings the new file into the other directory.
+        // After a failure, the store writes the file to the other directory.
         h.event(Event::Spilled { file, outcome: Err(SpillFault::Failed("no".to_owned())) });
         (file, _) = h.spills().remove(0);
     }
@@ -178,7 +178,7 @@ fn a_put_in_a_file_that_cannot_be_read_learns_later_if_it_was_the_first() {
     let copy = h.loads()[0];
     h.event(Event::Loaded { copy, outcome: Err(SpillFault::Failed("busy".to_owned())) });
     for _ in 0..2 {
-        // The second time, the disk still rests.
+        // At the second time, the store still avoids the disk.
         h.sent();
         h.pass(Duration::from_millis(200));
         let (shard, publish) = h.publication();

@@ -14,16 +14,15 @@ use hoplite_core::topology::probe::survey::{
 };
 use hoplite_core::topology::random::Random;
 
-/// Racks in zones: 40 us within a rack, 80 us between. A link takes 1 ns per byte; uplinks carry
-/// less.
+/// Racks in zones. A round trip takes 40 us within a rack, and 80 us between racks. A link takes 1
+/// ns per byte; uplinks carry less.
 pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
     pub(super) in_turn: bool,
-    /// A rack's uplink, in links of hosts.
+    /// The rate of a rack's uplink, relative to a host's link.
     pub(super) uplink: f64,
     pub(super) racks_per_zone: u32,
-    /// A zone's uplink, in links of hosts.
     pub(super) zone_uplink: f64,
     pub(super) noise: Random,
     pub(super) gone: BTreeMap<u32, u32>,

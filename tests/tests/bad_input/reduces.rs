@@ -167,7 +167,7 @@ fn a_target_that_exists_is_refused() {
     let sources = ["source-0", "source-1", "source-2"];
     for (size, node) in [(4, 0), (4, 1), (200_000, 0), (200_000, 1)] {
         let name = format!("target-{size}-{node}");
-        // Waits for the directory, which small puts usually do not.
+        // The put waits for the directory, which small puts usually do not.
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
         let options = PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(node).put_with(&name, &bytes(1, size), options).unwrap();

@@ -55,7 +55,7 @@ fn a_delete_also_waits_for_stores_that_only_the_second_shard_reaches() {
             split.cluster.client(0).delete_with(["x"], options)
         });
         thread::sleep(Duration::from_millis(500));
-        // Once the lease has ended, it cannot serve the object any more.
+        // After its lease, the frozen store cannot serve the object any more.
         let is_finished = delete.is_finished();
         assert!(!is_finished || frozen.elapsed() > LEASE / 2, "the other store may still serve the object");
         shard.signal(Signal::CONT);

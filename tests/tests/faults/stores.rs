@@ -44,7 +44,6 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     let expected = bytes(2, 4 << 20);
     cluster.client(0).put("object", &expected).unwrap();
     cluster.client(1).get("object", TIME_LIMIT).unwrap();
-    // The shard hears of the end of a transfer later than its receiver.
     await_that("both are known to be complete, and free", || {
         let grants = retry("describe", || cluster.client(2).describe("object")).grants;
         grants.len() == 1 && grants.iter().all(|grant| grant.outcome.is_some())

@@ -124,7 +124,6 @@ fn memory_that_a_dead_worker_viewed_is_reusable() {
     let mut worker = Worker::start(&cluster.socket(1));
     worker.succeed("get first");
     let client = cluster.client(1);
-    // The answer of the directory may take longer than this timeout.
     await_that("a get that lacks room", || {
         let error = refusal(client.get("second", Duration::from_millis(200)));
         assert!(matches!(error, ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }), "{error}");

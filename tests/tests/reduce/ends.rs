@@ -91,7 +91,6 @@ fn a_reduce_names_the_source_that_no_store_offers() {
     put(&cluster, 1, LARGE, 1);
     let short = within(Duration::from_millis(500));
     let absent = [ObjectId::new(id(2)).unwrap()];
-    // The answer of the directory may take longer than this timeout.
     await_that("the name of the source", || {
         let error = refusal(cluster.client(0).reduce_with("target", ids(&[1, 2]), short.clone()));
         let ObjectError::Timeout { missing, .. } = &error else { panic!("{error}") };
@@ -176,7 +175,6 @@ fn a_target_waits_for_space_until_its_deadline() {
         client.put_with(id, &vec![1; 2 * MIB], PutOptions::default()).unwrap();
     }
     let short = Duration::from_millis(300);
-    // The answer of the directory may take longer than this timeout.
     await_that("a reduce that lacks room", || {
         let error = refusal(client.reduce_with("target", ids(&[1, 2]), within(short)));
         assert!(matches!(error, ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }), "{error}");

@@ -48,7 +48,6 @@ fn each_member_reports_its_plan_and_progress() {
                 [(0, 3), (1, 3), (2, 3)]
             );
             assert_eq!(positions[position.unwrap().member as usize].node, format!("node-{node}"));
-            // Each store has 300 ms for its answer, which a busy machine may exceed.
             await_that(&format!("the stages that node {node} tells"), || {
                 let positions = known(&cluster, node).unwrap().positions;
                 (0..3).all(|other| {

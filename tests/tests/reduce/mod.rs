@@ -31,7 +31,7 @@ use arrays::Arrays;
 const MIB: usize = 1 << 20;
 const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
 
-/// A plan with little memory and short graces, whose reduces are chains in the order of the
+/// Plans stores with little memory and short graces, whose reduces are chains in the order of
 /// sources.
 fn chained(nodes: usize) -> Plan {
     let all = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();

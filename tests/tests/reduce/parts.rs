@@ -65,7 +65,7 @@ fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
     plan
 }
 
-/// Small puts return before the directory knows the object.
+/// Waits for the directory, because small puts return before it knows them.
 fn await_sources(cluster: &Cluster, all: &[u64]) {
     for source in ids(all) {
         cluster.client(0).locate(source, TIME_LIMIT).unwrap();
