@@ -44,8 +44,7 @@ const NONE: u32 = u32::MAX;
 /// freed range is merged with its free neighbours at once. The boundary tags live outside of the
 /// arena, where clients cannot damage them.
 ///
-/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough. So it
-/// fails only if no free range is long enough.
+/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     capacity: u64,
@@ -84,7 +83,6 @@ enum State {
     Vacant,
 }
 
-/// A list of free ranges of similar length. Bins are ordered by length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bin {
     row: usize,

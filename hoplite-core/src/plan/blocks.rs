@@ -25,8 +25,8 @@ pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
 /// The length of a window. The measured rate is the mean over the last one to two windows.
 ///
-/// In less time, a link may carry a burst at any rate. One block that is then too long delays every
-/// hop behind it, because links of the same rate never catch up.
+/// In less time, a link may carry a burst at any rate. A block that is then too long delays all
+/// hops behind it for good, because links of equal rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
 /// The shortest time over which a rate is computed: the first bytes show a rate that is too high.
 const MIN_AGE: Duration = Duration::from_millis(2);
@@ -123,7 +123,6 @@ mod tests {
             assert_eq!(settled(rate), block_bytes(rate) / 4096 * 4);
         }
         assert_eq!([1_000_000, 100_000_000, 5_000_000_000].map(settled), [16, 96, 1024]);
-        // 2, 8 and 10 Gbit/s.
         assert_eq!([250_000_000, 1_000_000_000, 1_250_000_000].map(settled), [244, 256, 304]);
         let mut unknown = BlockSizes::default();
         assert!((0..20).all(|_| unknown.next(Time::ZERO, None) == MIN_BLOCK_BYTES));

@@ -177,7 +177,6 @@ pub fn arrange(
             ranked.push((schedule, time));
         }
     }
-    // The stable sort keeps simpler schedules first on ties.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {

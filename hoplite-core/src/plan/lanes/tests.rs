@@ -224,7 +224,6 @@ fn settled(lanes: usize) -> Option<Start> {
 
 #[test]
 fn a_link_that_one_connection_fills_keeps_one() {
-    // No cap is below the rate of the link.
     for flow_cap in [u64::MAX, 2 * LINK, LINK] {
         let mut sender = Sender::new();
         sender.begin(&peer("a"), flow_cap);
@@ -281,7 +280,6 @@ fn concurrent_streams_fill_the_link_and_share_one_result() {
                 assert!(sender.rate() >= LINK / 100 * 98, "{cell}");
                 let total: usize = sender.open().iter().sum();
                 assert!(total <= 2 * streams.max(parts as usize), "{cell}");
-                // The next streams fill the link at once, whatever their number.
                 sender.end();
                 for streams in [1, 2, 4] {
                     sender.begin_all(streams, name, LINK / parts);

@@ -111,7 +111,7 @@ pub(super) struct LanePlan {
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// Lanes are being opened, until this time.
+    /// The receiver opens lanes, until this time.
     Opening { until: Option<Time>, then: Then },
     /// The rate with the present lanes is measured. `last` is the rate of the last window.
     Steady { last: Option<u64> },
