@@ -14,8 +14,7 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// Bytes prefaulted between two calls of `step`. A virtual machine's first touch takes 60 ms for
-/// them.
+/// Bytes touched between two calls of `step`. On a virtual machine, their first touch takes 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
@@ -34,9 +33,9 @@ pub struct Arena {
 impl Arena {
     /// Creates an arena of `capacity_bytes`, rounded down to whole pages of `backing`.
     ///
-    /// The size is sealed, so no process can shrink memory in use. Pages are allocated when touched
-    /// or [prefaulted](Self::prefault). Huge pages, and all pages without overcommit, are allocated
-    /// here: a later failure would kill the process that touches them (SIGBUS).
+    /// The size is sealed, so no process can shrink memory in use. Usual pages are allocated when
+    /// touched or [prefaulted](Self::prefault). Huge pages, and all pages without overcommit, are
+    /// allocated here, because a later failure would kill the process that touches them (SIGBUS).
     ///
     /// # Errors
     /// [`Error::NotEnoughMemory`], [`Error::NotEnoughHugePages`], [`Error::FileSizeLimit`],
@@ -69,7 +68,7 @@ impl Arena {
         self.writable.as_fd()
     }
 
-    /// Descriptor for clients, which cannot map it writable.
+    /// Descriptor for clients that only read. It cannot be mapped writable.
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         self.read_only.as_fd()
     }
@@ -77,8 +76,8 @@ impl Arena {
     /// Touches all pages of the arena, to avoid later page faults. Blocks for up to seconds per
     /// GiB.
     ///
-    /// Calls `step` with the prefaulted bytes after every 32 MiB, and stops if it breaks. Objects
-    /// may be used at the same time.
+    /// Calls `step` with the number of bytes touched so far after every 32 MiB, and stops if `step`
+    /// breaks. Clients may use objects at the same time.
     ///
     /// # Errors
     /// [`Error::NotEnoughMemory`] if the system runs out of memory, else [`Error::System`].
@@ -101,7 +100,7 @@ impl Arena {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.region.touch(start..end, rustix::param::page_size());
                 }
-                // After EFAULT, a plain write would cause SIGBUS.
+                // No page is left (EFAULT), so a plain write would kill the process (SIGBUS).
                 Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                     return Err(Error::NotEnoughMemory {
                         needed_bytes: self.capacity_bytes(),
@@ -148,8 +147,8 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     }
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
-    // Shrinking would kill every process that maps the file. A client's seal against writing would
-    // stop the store.
+    // A client could shrink the file, which kills every process that maps it, or seal it against
+    // writing, which stops the store.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))

@@ -62,7 +62,6 @@ pub enum Error {
     Unfinished { written_bytes: u64, size_bytes: u64 },
     #[error("cannot {operation}")]
     System {
-        /// The failed step, as a verb.
         operation: &'static str,
         #[source]
         source: io::Error,

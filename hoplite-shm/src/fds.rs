@@ -16,9 +16,9 @@ const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Sends `bytes` in one system call. The first byte carries the descriptors `fds`.
 ///
-/// Returns the number of bytes that the socket has taken. If it took any, it took all of `fds`, and
-/// the caller sends the remaining bytes without `fds`. A closed connection causes no signal. Blocks
-/// only if the socket is blocking.
+/// Returns the number of bytes that the socket has taken. If this is not zero, the socket has taken
+/// all `fds`, and the caller sends the remaining bytes without `fds`. A closed connection causes no
+/// SIGPIPE. Blocks only if the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or

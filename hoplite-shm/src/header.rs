@@ -8,7 +8,7 @@ use crate::progress::{Progress, State};
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
 
-/// A header in shared memory.
+/// An object's header in shared memory.
 ///
 /// All fields are atomics, so a reference is sound while other processes write. The first two
 /// fields are for people who inspect memory.

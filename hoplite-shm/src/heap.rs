@@ -1,5 +1,5 @@
-/// Returns the free bytes among `resident_bytes` that this process's allocator keeps; zero without
-/// GNU's C library.
+/// Returns the part of `resident_bytes` that the program has freed but the allocator keeps; zero
+/// without GNU's C library.
 ///
 /// Takes about 0.1 us for each free piece of memory.
 #[cfg(target_env = "gnu")]
@@ -27,6 +27,6 @@ pub fn free_heap_bytes(_resident_bytes: u64) -> u64 {
     0
 }
 
-/// Does nothing: other allocators return memory.
+/// Does nothing, because other allocators return memory unasked.
 #[cfg(not(target_env = "gnu"))]
 pub fn return_free_pages() {}

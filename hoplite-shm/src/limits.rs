@@ -11,7 +11,7 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Largest file, or shared memory, in bytes that this process may make (`ulimit -f`).
+/// Size in bytes of the largest file, or shared memory, that this process may make (`ulimit -f`).
 pub fn file_size_limit_bytes() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }

@@ -12,19 +12,18 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// Bytes (a piece) whose page tables one system call fills. Pieces of 1 to 64 MiB are no
-/// faster.
+/// Size of a piece, whose page tables one system call fills.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Bytes from which a copy fills page tables first. For fewer, page faults cost less than the 0.1
-/// ms of a piece.
+/// Smallest copy in bytes that fills page tables first. For a smaller copy, page faults cost less
+/// than the 0.1 ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Bytes from which a second thread fills a copy's page tables: 4 ms, far longer than starting a
-/// thread.
+/// Smallest copy in bytes for which a second thread fills page tables. The copy takes 4 ms, far
+/// longer than starting a thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// Distance between copy and second thread: both must not fill the same tables.
+/// Bytes by which the second thread is ahead of the copy, so that they never fill the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.
@@ -35,15 +34,12 @@ const HEAD_START_BYTES: usize = 4 << 20;
 /// copy: 1 GiB takes 75 ms into warm memory, and 315 ms into a fresh mapping.
 ///
 /// Filling them piece by piece ahead of the copy takes 150 ms in total with `MADV_POPULATE_READ`,
-/// which maps 16 pages per fault. `MADV_POPULATE_WRITE` takes 260 ms, and `pwrite` 165 ms. The
-/// entries are writable nevertheless, because shared memory needs no notice of the first write.
-///
-/// Measured on Linux 6.18 with 4 KiB pages (`examples/memory_bandwidth.rs`, and a C version for the
-/// alternatives).
+/// and 260 ms with `MADV_POPULATE_WRITE` (Linux 6.18, 4 KiB pages). The entries are writable
+/// nevertheless, because shared memory needs no notice of the first write.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// A bit for each piece with filled page tables.
+    /// One bit for each piece, set once its page tables are filled.
     populated: Vec<AtomicU64>,
 }
 
@@ -80,7 +76,7 @@ impl Mapping {
         Ok(Arc::new(Self { region, populated: (0..words).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// Mapped bytes.
+    /// Number of mapped bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }
@@ -89,10 +85,10 @@ impl Mapping {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 
-    /// Fills all page tables, for the speed of the first large puts and gets. Blocks for 60 ms per
+    /// Fills all page tables, so that the first large puts and gets are fast. Blocks for 60 ms per
     /// GiB if the store has prefaulted its arena, else for as long as a prefault.
     ///
-    /// Calls `step` with the bytes done after every 2 MiB, and stops if it breaks.
+    /// Calls `step` with the number of bytes done after every 2 MiB, and stops if `step` breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);
@@ -112,8 +108,8 @@ impl Mapping {
         }
     }
 
-    /// Runs `copy`, which accesses `range`. If it is long, a second thread fills the page tables
-    /// ahead.
+    /// Runs `copy`, which accesses `range`. If the range is long, a second thread fills the page
+    /// tables ahead of the copy.
     pub(crate) fn while_preparing<T>(&self, range: Range<usize>, copy: impl FnOnce() -> T) -> T {
         let ahead = range.start.saturating_add(HEAD_START_BYTES)..range.end;
         if ahead.len() < HELP_FROM_BYTES || ahead.end < ahead.start || self.is_populated(&ahead) {

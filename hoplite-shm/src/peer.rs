@@ -5,10 +5,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 
-/// Returns the user of the peer process. For a client, the peer is the listener.
+/// Returns the user id of the peer process. For a client, the peer is the listener.
 ///
-/// A peer in another PID namespace has the process number 0, an error for rustix's
-/// `socket_peercred`.
+/// Unlike rustix's `socket_peercred`, accepts a peer in another PID namespace, whose process number
+/// is 0.
 ///
 /// # Errors
 /// The kernel's error: the descriptor is no Unix socket.

@@ -30,7 +30,8 @@ impl State {
     }
 }
 
-/// An object's progress, and the store's request for a doorbell message.
+/// An object's progress, i.e. the number of valid leading bytes, and the store's request for a
+/// doorbell message.
 ///
 /// Rust guarantees only relaxed loads on read-only memory, so a fence follows each load.
 ///

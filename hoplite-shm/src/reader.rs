@@ -14,12 +14,13 @@ const STEP_BYTES: usize = 2 << 20;
 
 /// A client's view of an object, complete or growing. Cheap to clone.
 ///
-/// The caller must hold a reference to the copy, or the store reuses the memory.
+/// The caller must hold a reference to the copy at the store, which otherwise reuses the memory.
 #[derive(Debug, Clone)]
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// Leading bytes that the store has reported as valid. A client may have damaged the header.
+    /// Number of leading bytes that the store has reported as valid. A client may have damaged the
+    /// header.
     confirmed_bytes: u64,
 }
 
@@ -49,7 +50,7 @@ impl Reader {
         self.span.size_bytes()
     }
 
-    /// Valid leading bytes: the larger of the header's and the store's number.
+    /// Number of valid leading bytes: the larger of the header's and the store's number.
     ///
     /// Clients can forge the header, so a caller that waits must query the store.
     pub fn valid_bytes(&self) -> u64 {
@@ -71,7 +72,7 @@ impl Reader {
         self.copy_to_uninit(offset_bytes, out).map(|_| ())
     }
 
-    /// Acts as [`copy_to`](Self::copy_to) for an object whose bytes become valid out of order. The
+    /// Acts as [`copy_to`](Self::copy_to) for an object that a collective fills out of order. The
     /// requested bytes must be among the first `counted_bytes` in that order.
     ///
     /// # Errors

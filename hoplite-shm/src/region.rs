@@ -133,7 +133,7 @@ impl Region {
         self.map.advise_range(advice, range.start, range.len())
     }
 
-    /// Writes to a byte of each page, but changes none, even under concurrent writes.
+    /// Touches each page with a write that keeps its bytes, even under concurrent writes.
     pub(crate) fn touch(&self, range: Range<usize>, page_bytes: usize) {
         self.assert_writable();
         for offset in range.step_by(page_bytes) {

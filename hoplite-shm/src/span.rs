@@ -36,10 +36,8 @@ impl Span {
         self.size_bytes
     }
 
-    /// Converts a range of the object's bytes to a range of the arena's bytes.
-    ///
-    /// # Panics
-    /// If the range exceeds the object.
+    /// Converts a range of the object's bytes to a range of the arena's bytes. Panics if the range
+    /// exceeds the object.
     pub(crate) fn locate(self, range: Range<u64>) -> Range<usize> {
         assert!(
             range.start <= range.end && range.end <= self.size_bytes,
@@ -49,11 +47,6 @@ impl Span {
         self.object_offset() + range.start as usize..self.object_offset() + range.end as usize
     }
 
-    /// Returns the range of the arena that holds the object's `length` bytes from `offset_bytes`
-    /// on.
-    ///
-    /// # Panics
-    /// If the range exceeds the object.
     pub(crate) fn locate_from(self, offset_bytes: u64, length: usize) -> Range<usize> {
         let end = offset_bytes.checked_add(length as u64);
         self.locate(offset_bytes..end.expect("the end of a range of an object fits its type"))
