@@ -10,7 +10,7 @@ use rcgen::{
 
 const NAME: &str = "Hoplite CA";
 
-/// A created certificate authority, as PEM.
+/// A certificate authority, as PEM.
 #[derive(Clone)]
 pub struct Authority {
     /// The authority's certificate.
@@ -45,7 +45,7 @@ impl Authority {
         Ok(Self { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
-    /// Issues a certificate, as server and client, for these host names and addresses. Reads only
+    /// Issues a certificate for servers and clients with these host names and addresses. Reads only
     /// the authority's key: its certificate must come from [`new`](Self::new).
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use super::token::{Purpose, TAG_BYTES, Token};
 /// Length of a nonce in bytes. Random nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
-/// Version of the protocol from which on proofs cover the newest versions of both sides.
+/// First version of the protocol in which the proofs also cover both sides' newest versions.
 const FIRST_VERSION_WITH_NEWEST: u32 = 9;
 
 /// Side of a connection that proves its knowledge of the token.
@@ -35,11 +35,11 @@ pub struct HelloFields<'a> {
     pub newest: u32,
     /// Name of the side's cluster.
     pub cluster: &'a str,
-    /// The side's node; empty unless it is a store.
+    /// The name of the side's store; empty for other programs.
     pub node: &'a str,
-    /// The challenge: random bytes.
+    /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],
-    /// The address or session to which the connection belongs.
+    /// The address or session to which the proof is bound.
     pub bound_to: &'a [u8],
 }
 

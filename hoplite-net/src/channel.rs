@@ -28,7 +28,7 @@ use super::record::Checked;
 use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
 
-/// Port of a shard's address without one, as for HTTP.
+/// Port of a shard whose address has none, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
 /// A route to a shard.
@@ -41,12 +41,13 @@ pub enum Route {
 }
 
 impl Credentials {
-    /// Makes a channel to `endpoint`, with scheme `http`. It connects at first use.
+    /// Makes a channel to `endpoint`, whose scheme must be `http`. The channel connects at first
+    /// use.
     pub fn channel(&self, endpoint: &Endpoint, caller: Caller, route: Route) -> Channel {
         endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
     }
 
-    /// Opens a direct connection to the shard at `uri`.
+    /// Opens a direct connection (without gRPC) to the shard at `uri`.
     ///
     /// # Errors
     /// The errors of a gRPC connection, which [`error_of`](Self::error_of) explains.
@@ -58,8 +59,8 @@ impl Credentials {
     ) -> io::Result<(FrameReader, FrameWriter)> {
         let (socket, records) = self.connect(uri, caller, route, Preface::Direct).await?;
         socket.prepare()?;
-        // A store whose session is lost uses each id's other shard. Bytes that arrive later are out
-        // of date.
+        // A store that loses this connection uses the other shard of each object. Bytes that arrive
+        // later are out of date.
         socket.discard_unsent()?;
         Ok(frames(socket, records))
     }
@@ -119,7 +120,6 @@ impl Credentials {
         Error::Unavailable { what: what.into() }
     }
 
-    /// Returns advice for a failure of TLS, or of a peer that may speak it.
     fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
         match (&self.tls, cause::<rustls::Error>(failure)) {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {

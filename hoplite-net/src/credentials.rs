@@ -10,7 +10,7 @@ use super::token::{Token, TokenError};
 pub struct Credentials {
     /// Secret of the cluster, or of the user.
     pub token: Option<Token>,
-    /// Certificates.
+    /// Certificates; `None` without TLS.
     pub tls: Option<Tls>,
     /// File of the user's secret, if `token` comes from it.
     pub secret_of_user: Option<PathBuf>,

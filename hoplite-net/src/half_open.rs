@@ -14,7 +14,7 @@ pub fn descriptor_limit() -> u64 {
 /// A bounded number of slots for half-open connections, whose peer is not authenticated yet.
 ///
 /// If no slot is free, a new connection evicts the oldest one. So silent peers cannot lock out
-/// daemons, which need a slot only for a moment.
+/// daemons, which authenticate within a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -27,7 +27,7 @@ struct State {
     slots: BTreeMap<u64, CancellationToken>,
 }
 
-/// A slot, freed when dropped.
+/// A slot of one connection, freed when dropped.
 #[derive(Debug)]
 pub struct HalfOpenSlot {
     half_open: Arc<HalfOpen>,
@@ -42,7 +42,7 @@ impl HalfOpen {
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
     }
 
-    /// Takes a slot for a new connection.
+    /// Takes a slot for a new connection, if necessary from the oldest one.
     pub fn admit(self: &Arc<Self>) -> HalfOpenSlot {
         let mut state = self.lock();
         if state.slots.len() >= self.limit

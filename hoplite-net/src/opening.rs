@@ -21,15 +21,15 @@ use super::token::{Purpose, Token};
 /// Identity of a program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The shard's cluster; `None` for any.
+    /// The cluster that the shard must serve; `None` for any.
     pub cluster: Option<ClusterId>,
-    /// Store that connects; `None` for other programs.
+    /// Name of the connecting store; `None` for other programs.
     pub node: Option<NodeId>,
     /// Newest protocol version of the caller.
     pub newest: Version,
 }
 
-/// The sealer and the opener of a connection's records: see [`Sealer`], [`Opener`].
+/// The [`Sealer`] of a connection's outgoing records, and the [`Opener`] of incoming ones.
 pub type Records = (Sealer, Opener);
 
 /// Failure of an opening.
@@ -92,8 +92,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Accepts a connection to a shard of `cluster` that speaks versions up to `newest`, after the
-/// preface was read. Tells a refused peer the reason.
+/// Accepts a connection, as a shard of `cluster` that speaks protocol versions up to `newest`. The
+/// caller has already read the preface. Tells a refused peer the reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -177,8 +177,8 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
     }
 }
 
-/// Returns the token for both sides' proofs, if they have one. `peer` and `this` name the sides in
-/// errors, as the connecting side sees them.
+/// Returns the token with which the sides prove themselves, if both have one. `peer` and `this`
+/// name the sides in errors, as the connecting side sees them.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,
@@ -226,7 +226,7 @@ async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, Openi
     }
 }
 
-/// Reads a message. A damaged one is an I/O error, because the next attempt may succeed.
+/// Reads a message. A damaged message is an I/O error, because another connection may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {

@@ -26,7 +26,7 @@ pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-/// Performs the TLS handshake. A refused peer can read the alert.
+/// Performs the server's TLS handshake. After a failure, waits until the peer has read the alert.
 ///
 /// # Errors
 /// The connection's errors; a [`rustls::Error`] inside [`io::ErrorKind::InvalidData`].

@@ -44,11 +44,9 @@ pub enum SecretError {
         path.display()
     )]
     Exposed {
-        /// Directory of the file.
         path: PathBuf,
         /// This process's user.
         user: u32,
-        /// The directory's owner.
         owner: u32,
         mode: u32,
     },

@@ -68,7 +68,7 @@ impl InProcessListener {
 pub enum DetachedSocket {
     /// TCP.
     Tcp(std::net::TcpStream),
-    /// TLS over TCP, registered with its first runtime for ever.
+    /// TLS over TCP. It stays registered with its first runtime.
     Tls(Box<TlsStream<TcpStream>>),
     /// Both ends are in this process.
     InProcess(std::os::unix::net::UnixStream),

@@ -196,7 +196,7 @@ struct Failure {
     times: u64,
 }
 
-/// A file's identity, times of change and permissions, which differ after each change.
+/// A file's inode, times of change and size, which differ after each change.
 type FileStamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
@@ -208,8 +208,8 @@ struct Configs {
 }
 
 impl Tls {
-    /// Reads the files. A peer's certificate must contain `name`, or else the host to which this
-    /// daemon connects.
+    /// Reads the files. A peer's certificate must contain `name`, or without `name` the host to
+    /// which this daemon connects.
     ///
     /// # Errors
     /// [`TlsError`], also for a certificate that peers would reject.
@@ -231,28 +231,28 @@ impl Tls {
         Ok(Self { shared: Arc::new(Shared { files, name, clock, state: Mutex::new(state) }) })
     }
 
-    /// Returns the settings for connections to peers.
+    /// Returns the TLS settings for connections to peers.
     pub fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
         let mut config = self.current().client.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the settings for connections from peers.
+    /// Returns the TLS settings for connections from peers.
     pub fn server(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().server.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the settings for clients without certificates, which authenticate otherwise.
+    /// Returns the TLS settings for clients without certificates, which authenticate otherwise.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Expiry of this daemon's certificate; `None` if unparsable.
+    /// Expiry of this daemon's certificate; `None` if it cannot be parsed.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.current().expiry
     }
@@ -265,8 +265,8 @@ impl Tls {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
-    /// Requires that this daemon's certificate always contains the name that peers demand at
-    /// `host`: the `name` of [`read`](Self::read), else `host`.
+    /// Requires that this daemon's present and later certificates contain the name that peers
+    /// demand at `host`: the `name` of [`read`](Self::read), else `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`] if the certificate lacks the name; [`TlsError::Name`].
@@ -498,7 +498,8 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// Returns the ciphers. With AES instructions, the faster one comes first: 128 bits suffice.
+/// Returns the ciphers, the preferred first: with AES instructions, 128 bits are faster and
+/// suffice.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -508,7 +509,6 @@ pub(super) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Checks this daemon's certificate chain as its peers do.
 fn check_own(
     chain: &[CertificateDer<'static>],
     clients: &dyn ClientCertVerifier,

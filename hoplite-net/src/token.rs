@@ -29,8 +29,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the start of a signed message. Labels have equal lengths, so no message has two
-    /// purposes.
+    /// Returns the label that starts a signed message. Labels have equal lengths, so no message has
+    /// two purposes.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",
@@ -100,7 +100,7 @@ impl Token {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Returns `true` if a typed secret, trimmed, is this token, in constant time.
+    /// Compares a typed secret, without surrounding white space, with this token, in constant time.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))

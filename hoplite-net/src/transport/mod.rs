@@ -77,7 +77,7 @@ impl Transport {
         })
     }
 
-    /// Moves the transport to another tokio runtime, unless it has buffers.
+    /// Moves a plain transport to another tokio runtime. Others stay, because they have buffers.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -151,7 +151,7 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if changed bytes are detected, so that frames need no checksums.
+    /// Returns `true` if the transport detects damaged bytes, so that frames need no checksums.
     pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }

@@ -1,7 +1,7 @@
 //! TCP, with a reader that sleeps until enough bytes arrive.
 //!
-//! On a slow link, bytes arrive by packet, but the reader needs a block. So the kernel wakes it
-//! after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
+//! On a slow link, bytes arrive by packet, but the reader needs a block. So the kernel wakes the
+//! reader after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
 
 use std::io;
 use std::ops::Range;
@@ -20,10 +20,11 @@ use tokio::time::timeout;
 /// so that TCP's window never closes before.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// Smallest low-water mark: below it, a wake-up per packet is cheaper than the system call.
+/// Smallest low-water mark. Below it, a wake-up per packet costs less than the system call that
+/// sets the mark.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// Longest sleep below the mark, for slow senders.
+/// Longest sleep of a reader below the mark, for the sake of slow senders.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl PlainStream {
             ..MIN_LOW_WATER_BYTES => 1,
             _ => wanted_bytes.min(MAX_LOW_WATER_BYTES),
         };
-        // Without a mark, the reader wakes earlier.
+        // If the mark cannot be set, the reader wakes earlier.
         if self.wake_from(low_water_bytes).is_ok() && low_water_bytes > 1 {
             if let Ok(readable) = timeout(LOW_WATER_TIMEOUT, self.socket.readable()).await {
                 return readable;

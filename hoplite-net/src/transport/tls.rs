@@ -25,7 +25,7 @@ const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 const FIRST_BYTES: usize = 2 << 10;
 /// Size of the receive buffer during a handshake. The certificates have a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Records that one read may receive. Buffers have this size in both directions.
+/// The number of records that one read may receive.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -132,8 +132,8 @@ impl TlsStream {
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Passes 1 to `limit` decrypted bytes to `put`, in parts with positions. Returns zero after
-    /// the peer has closed.
+    /// Passes 1 to `limit` decrypted bytes to `put`, in parts, each with its position. Returns
+    /// their number, or zero after the peer has closed.
     async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
         consume_budget().await;
         loop {
@@ -141,7 +141,8 @@ impl TlsStream {
             if received > 0 || self.is_closed {
                 return Ok(received);
             }
-            // Such as the answer to a key update. The next write sends the rest.
+            // Sends bytes that rustls has queued, such as the answer to a key update. The next
+            // write sends the rest.
             self.outgoing.send(&self.stream)?;
             self.fill().await?;
         }
@@ -198,7 +199,8 @@ impl TlsStream {
     ) -> io::Result<usize> {
         consume_budget().await;
         self.flush().await?;
-        // A separate record, so that the object's bytes can be decrypted directly into the arena.
+        // The head gets a separate record, so that the peer can decrypt the object's bytes into its
+        // arena.
         if !head.is_empty() {
             self.seal(head)?;
         }
@@ -257,7 +259,7 @@ impl TlsStream {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // After the handshake, the buffer is larger.
+            // This size suffices for a handshake. The buffer is larger afterwards.
             if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
                 let what = "a record, or a message of the handshake, is too long";
                 return Err(broken(rustls::Error::General(what.to_owned())));
@@ -280,7 +282,7 @@ impl TlsStream {
         }
     }
 
-    /// Decrypts the next record. Encrypts `plain` if none has arrived.
+    /// Decrypts the next record that has arrived, or encrypts `plain` if there is none.
     fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
@@ -426,7 +428,6 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
 }
 
-/// A failure of rustls, explained if necessary.
 #[derive(Debug)]
 struct TlsFailure(rustls::Error);
 
