@@ -24,7 +24,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// `peers` names the connecting programs in the log, such as "clients".
+    /// Makes an acceptor. `peers` names the connecting programs in the log, such as "clients".
     pub const fn new(peers: &'static str) -> Self {
         Self { peers, failures: Repeated::new() }
     }
@@ -52,7 +52,7 @@ impl Acceptor {
     }
 }
 
-/// Fails if the next descriptor, the lowest free number, is reserved.
+/// Fails if the lowest free descriptor is one of the reserved, highest numbers.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();
     let reserved = (limit / RESERVED_PART).min(MAX_RESERVED);

@@ -1,8 +1,9 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
 //! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
-//! [`READY`] once a store has a session with each shard and has touched its memory. For a service
-//! manager, a listening daemon is started, because an unreachable directory must not block a boot.
+//! [`READY`] once a store has a session with each shard and has touched its memory. To a service
+//! manager, a listening daemon counts as started, because an unreachable directory must not block a
+//! boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -69,7 +70,7 @@ impl Announcer {
             out.flush()
         };
         match self.audience {
-            // Printing fails if the reader has closed the pipe.
+            // Printing fails if the starting program has closed the pipe.
             Audience::Stdout => {
                 if let Err(error) = print() {
                     tracing::debug!(%error, line, "cannot print the announcement");

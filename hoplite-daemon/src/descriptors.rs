@@ -2,7 +2,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Raises the limit on file descriptors to the hard limit.
 ///
-/// Programs start with 1024, for the sake of `select`.
+/// Programs start with a limit of 1024, because `select` allows no more.
 pub fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

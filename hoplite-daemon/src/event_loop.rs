@@ -11,7 +11,8 @@ use tokio_util::task::TaskTracker;
 
 /// A thread with a separate tokio runtime, for tasks that never compute long.
 ///
-/// With several threads, waking a task also wakes a thread, which costs more than a small message.
+/// In a runtime of several threads, waking a task also wakes a thread, which costs more than a
+/// small message.
 #[derive(Debug, Clone)]
 pub struct EventLoop {
     runtime: Handle,
@@ -45,18 +46,18 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
-    /// Runtime of the thread. The thread's end drops tasks spawned here.
+    /// Runtime of the thread. When the thread ends, it drops tasks spawned here.
     pub const fn handle(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Waits until `stop`, and until all tasks have ended.
+    /// Waits until `stop` is cancelled and all tasks have ended.
     pub async fn ended(&self) {
         self.tasks.wait().await;
     }
 }
 
-/// Registers `fd` with this task's event loop.
+/// Registers `fd` with the runtime of this task.
 ///
 /// # Errors
 /// System errors.

@@ -7,13 +7,13 @@ use hoplite_shm::{free_heap_bytes, return_free_pages};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const SMALL_BYTES: u64 = 32 << 20;
-/// Free memory that the process may keep, if a quarter of its private memory is less.
+/// Free memory that a process may keep; a large process may keep a quarter of its private memory.
 const MAX_FREE_BYTES: u64 = 16 << 20;
 
 const MIN_RETURN_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {
-    // Free memory after the last return, in pieces below a page.
+    // Free bytes that the last return left, because they share pages with used memory.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;

@@ -32,7 +32,7 @@ impl MemoryLimits {
         }
     }
 
-    /// The least limit of memory, without that of files.
+    /// The lowest limit of memory. The limit of a file does not count.
     pub fn available_bytes(&self) -> u64 {
         let limits = [self.control_group_bytes, self.address_space_bytes];
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
@@ -50,7 +50,8 @@ fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// `group` is `NUMBER:CONTROLLERS:PATH`; version 2 has no controllers.
+/// Returns the lowest limit of `group`, a line `NUMBER:CONTROLLERS:PATH`, and its ancestors.
+/// Version 2 has no controllers.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
     // Above `memory.high`, the kernel throttles the group.
@@ -62,7 +63,7 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
         return None;
     };
     let own = top.join(path.trim_start_matches('/'));
-    // Only existing directories: a container may see only its top.
+    // Skips missing directories: a container may see only the top.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
         .flat_map(|place| files.iter().map(move |file| place.join(file)))

@@ -20,12 +20,13 @@ impl Default for Repeated {
 }
 
 impl Repeated {
-    /// Creates a limit without events.
+    /// Creates a limiter that has seen no event.
     pub const fn new() -> Self {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
-    /// Counts an event. Returns the events since the last line; `None` within a second of it.
+    /// Counts an event. Returns the number of events since the last log line; `None` within a
+    /// second of it.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }

@@ -35,8 +35,8 @@ pub struct Process {
 
 /// Runs the daemon `command` until a signal ends it.
 ///
-/// Reads settings `S` from arguments, environment and a file. `resolve` turns them into a plan.
-/// Then awaits `serve`, which must end when [`Process::shutdown`] is cancelled.
+/// Reads settings `S` from arguments, environment and a file. `resolve` turns the settings into a
+/// plan `P`. `serve` runs the plan, and must end when [`Process::shutdown`] is cancelled.
 ///
 /// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints errors as
 /// one line.

@@ -73,8 +73,8 @@ impl Security {
         self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
     }
 
-    /// Reads the named files. Without named files and without `--insecure`, reads the secret that
-    /// this user's programs share.
+    /// Reads the files that the settings name. Without them and without `--insecure`, reads the
+    /// secret that this user's programs share.
     ///
     /// # Errors
     /// [`SecurityError`].
@@ -86,7 +86,7 @@ impl Security {
         Ok(Credentials::of_user()?)
     }
 
-    /// Reads the named files, for a program without ports.
+    /// Reads the files that the settings name, for a program without ports.
     ///
     /// # Errors
     /// [`SecurityError`].

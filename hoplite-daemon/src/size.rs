@@ -21,7 +21,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, NotASize> {
         let lower = text.trim().to_ascii_lowercase();
-        // A unit that ends with `b` has its standard meaning.
+        // A unit with `b`, such as `MB` or `MiB`, has its standard meaning.
         let config =
             if lower.ends_with('b') { Config::new().with_decimal() } else { Config::new().with_binary() };
         let size_bytes = config.parse_size(&lower);

@@ -62,7 +62,6 @@ impl FromStr for Endpoint {
     }
 }
 
-/// A number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ratio(f64);
 
@@ -157,7 +156,7 @@ impl Drop for Span {
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Returns `None` if no endpoint is set. Must be called in the daemon's runtime.
+    /// Starts the export, if an endpoint is set. Must be called in the daemon's runtime.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,
@@ -206,7 +205,7 @@ impl Export {
     }
 }
 
-/// Ignores an unusable standard variable, perhaps meant for other programs.
+/// Returns the endpoint of OpenTelemetry's standard variables, if it is usable.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);

@@ -44,7 +44,7 @@ pub struct HttpPeer(pub SocketAddr);
 /// A response.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
-/// Most connections that wait for a request, and most for its answer.
+/// Most connections that wait for a complete request, and most that wait for its answer.
 pub const MAX_CONNECTIONS: usize = 32;
 /// Most bytes of a body: a form with the longest token, at three bytes for each byte.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
@@ -66,7 +66,7 @@ pub enum Scheme {
 }
 
 /// Answers requests until dropped. Counts connections without a complete request in `refused`.
-/// Without TLS, refuses unknown host names (`hosts`).
+/// Without TLS, refuses requests with unknown host names (`hosts`).
 pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
 where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,

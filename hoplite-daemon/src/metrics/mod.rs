@@ -41,7 +41,7 @@ pub(crate) struct MetricsSettings {
     pub(crate) metrics: Option<HttpAddress>,
 }
 
-/// Updates gauges before a scrape. An error is the reason why the daemon is not ready.
+/// Updates gauges before a scrape. Returns the reason as an error if the daemon is not ready.
 pub type GaugeUpdate =
     Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
@@ -212,7 +212,7 @@ impl Metrics {
     }
 }
 
-/// Raises `counter` to `count`, which is counted elsewhere.
+/// Raises `counter` to `count`, a number that other code has counted.
 pub fn follow(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
 }

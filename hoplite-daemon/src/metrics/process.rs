@@ -49,7 +49,7 @@ impl ProcessMetrics {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The program's name may contain any character.
+    // The program's name, in parentheses, may contain any character.
     let (_, after_name) = stat.rsplit_once(')')?;
     let ticks = after_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
     let ticks = ticks.sum::<Result<u64, _>>().ok()?;
