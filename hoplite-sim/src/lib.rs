@@ -2,8 +2,6 @@
 //!
 //! * [`campaign`]: thousands of runs of a few nodes with random failures, which check invariants.
 //! * [`scale`]: collectives of thousands of nodes, and their times.
-//!
-//! Both run on one `cluster`, which has one `clock`.
 #![forbid(unsafe_code)]
 
 pub mod campaign;

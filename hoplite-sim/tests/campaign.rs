@@ -1,7 +1,7 @@
 //! Thousands of simulated clusters, each with its own seed.
 //!
-//! `HOPLITE_SEED=N` runs one seed, with the latest `HOPLITE_TRACE_LINES=N` events of a failure;
-//! `HOPLITE_SEEDS=N` sets the number of seeds.
+//! `HOPLITE_SEED=N` runs one seed, and prints the latest `HOPLITE_TRACE_LINES=N` events of a
+//! failure. `HOPLITE_SEEDS=N` sets the number of seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! Collectives of a hundred nodes, with failures, against the bounds of links.
+//! Collectives of a hundred nodes, with failures, whose times are compared with the links' bounds.
 //!
 //! `HOPLITE_SEED=N` determines the failures.
 
@@ -13,7 +13,7 @@ fn seed() -> u64 {
     std::env::var("HOPLITE_SEED").map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// A gigabyte per object makes a chain's hops short in comparison.
+/// Objects of a gigabyte make the latency of a chain's nodes short in comparison.
 fn experiment(workload: Workload) -> Experiment {
     Experiment { nodes: NODES, workload, size_bytes: 1 << 30, seed: seed(), ..Experiment::default() }
 }
@@ -61,7 +61,7 @@ fn a_thousand_receivers_take_about_two_transfers() {
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
 
-/// The first run shows the shard that a hop is shorter than it assumes.
+/// The first run shows the shard that a node delays a chain less than the shard assumes.
 #[test]
 fn a_chain_of_a_thousand_grows_as_fast_as_its_bytes() {
     let experiment = Experiment { nodes: 1000, is_repeated: true, ..experiment(Workload::Broadcast) };
@@ -107,7 +107,7 @@ fn receivers_resume_elsewhere_when_nodes_die() {
         &experiment,
         &outcome,
     );
-    // A receiver that loses its sender is served last at worst.
+    // A receiver that loses its sender is served last in the worst case.
     let allowed = with_a_chain(&experiment) + experiment.transfer_time(2.0);
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
@@ -145,7 +145,7 @@ fn a_reduce_replaces_the_sources_of_nodes_that_die() {
     let outcome = run(&experiment);
     check(outcome.done == 1 && outcome.counts.crashes == 5, &experiment, &outcome);
     check((1..=5).contains(&outcome.mendings), &experiment, &outcome);
-    // Each new set of sources starts from the first byte. The last death is within the bound.
+    // Each new set of sources starts from the first byte. The last node dies before the bound.
     let allowed = experiment.bound() + with_a_chain(&experiment) + experiment.transfer_time(1.0);
     check(outcome.completion <= allowed, &experiment, &outcome);
 }

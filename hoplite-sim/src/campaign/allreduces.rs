@@ -1,4 +1,4 @@
-//! Allreduces of several participants.
+//! Allreduces of several participants, each at its own store.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -161,7 +161,7 @@ impl Simulation {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 sim.check_only_put(&participant.target, view.put);
                 let store = sim.app.clients[&client].store;
-                // An incomplete copy is not checked: a store forwards its last bytes before it is
+                // Skips an incomplete copy: a store lets readers see its last bytes before it is
                 // complete.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &participant.target, &view, participant.started);
@@ -191,7 +191,7 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. } => true,
             Error::AlreadyExists { id } => id == target,
-            // Remains of an earlier object may have the same id.
+            // An earlier object with the same id may remain somewhere.
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes || !is_only,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
             Error::Timeout { .. } => true,

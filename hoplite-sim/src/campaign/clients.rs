@@ -16,10 +16,10 @@ use crate::cluster::Answer;
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Time after which all sessions are open. Earlier deletes may miss objects.
+/// Time after which all stores have sessions with all shards. Earlier deletes may miss objects.
 pub(super) const SESSIONS_OPEN_AFTER: Duration = Duration::from_millis(300);
 
-/// Longest time of a listing: the wait for a shard without an answer, and the messages' travel.
+/// Longest time of a listing: the wait for a shard that does not answer, and the messages' travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Simulation {
             let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
             assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
         }
-        // Seldom at the end, when calls are also checked one by one.
+        // Checks seldom at the end, when other code checks each call.
         let interval = if self.app.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
         self.after(interval, Self::watch_calls);
     }

@@ -1,5 +1,5 @@
-//! Collectives of parts (reduce_scatter, allgather, all_to_all), whose participants get their parts
-//! or, after a failure, make them alone.
+//! Collectives of parts (reduce_scatter, allgather, all_to_all). Participants get their parts, or
+//! make them alone after a failure.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};
@@ -40,7 +40,7 @@ impl Simulation {
             Reduce { target: target.clone(), sources, count, op, order, range: None, replicas: 0, timeout };
         let exchange = PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
         self.app.exchanges.insert(target.clone(), exchange);
-        // Rank 0's store puts the target, at any time.
+        // Rank 0's store may put the target at any time.
         self.app.history.put_started(&target, EMPTY, 0);
         self.surround(&target);
         for (rank, (_, store)) in ranks.into_iter().enumerate() {

@@ -38,7 +38,7 @@ impl Simulation {
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 let store = sim.app.clients[&client].store;
-                // An incomplete copy is not checked: a store forwards its last bytes before it is
+                // Skips an incomplete copy: a store lets readers see its last bytes before it is
                 // complete.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &id, &view, started);
@@ -77,7 +77,8 @@ impl Simulation {
             "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Members that fill a deleted target hear of its end later, from their coordinator.
+            // Other stores of a collective hear later, from their coordinator, that its target is
+            // deleted.
             let grace = if Kind::of(id) == Kind::Target { MEMBER_NOTICE_TIME } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(

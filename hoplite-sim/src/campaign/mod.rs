@@ -1,8 +1,8 @@
 //! A campaign of failures: machines, links and clients fail at random, and invariants are checked.
 //!
 //! Messages take time, sessions break, machines crash, links are cut, frames are damaged; clients
-//! put, get, reduce, delete and die. A *tag* stands for an object's bytes. It names the put or the
-//! combination that made the bytes, and so reveals wrong or mixed bytes.
+//! put, get, reduce, delete and die. A *tag*, a number, stands for an object's bytes. It names the
+//! put or combination that made the bytes, and so reveals wrong or mixed bytes.
 //!
 //! A run follows its `scenario`. `clients` call `puts`, `gets`, `reduces`, `allreduces` and
 //! `exchanges`, which check results with the `history`. `faults` and `probes` disturb the cluster,
@@ -56,26 +56,25 @@ pub struct Summary {
     pub reduces: u64,
     /// Failed reduces.
     pub failed_reduces: u64,
-    /// Successful reduces on the general path of an allreduce (one reduce and a broadcast of its
-    /// target).
+    /// Successful allreduces that consisted of one reduce and a broadcast of its target.
     pub allreduces: u64,
     /// Participants of allreduces that got the target.
     pub participants: u64,
     /// Participants of allreduces that did not get the target.
     pub failed_participants: u64,
-    /// Collective attempts that made their target.
+    /// Collectives whose stores exchanged bytes and made the target.
     pub sessions: u64,
-    /// Members of collectives of parts (such as allgather) that got all their parts.
+    /// Stores that got all their parts in a collective of parts (such as allgather).
     pub exchanged: u64,
     /// Participants of collectives of parts that got all their parts.
     pub parts: u64,
-    /// Participants that had to make their parts alone.
+    /// Participants that made their parts alone, after a failure.
     pub parts_left: u64,
-    /// Results of probes that reached a shard, counted at each shard.
+    /// Results of probes of links that reached a shard, counted at each shard.
     pub probes_received: u64,
-    /// Reduces that succeeded after repairs.
+    /// Reduces that succeeded after replacing failed parts.
     pub repaired_reduces: u64,
-    /// Reduces that succeeded after restarts.
+    /// Reduces that succeeded after starting again.
     pub restarted_reduces: u64,
 }
 

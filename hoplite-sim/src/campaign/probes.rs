@@ -1,4 +1,4 @@
-//! Repeated probes that measure the groups of close nodes, with different results.
+//! Repeated probes that measure groups of close nodes, each time with another result.
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,7 @@ use super::scenario::DTYPE;
 use super::{Kind, Simulation};
 use crate::cluster::{Answer, bytes_of};
 
-/// The sizes of objects: empty, inline, a few blocks, and many blocks.
+/// The sizes of objects: empty, kept in the directory, a few blocks, and many blocks.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
 /// The sizes of objects whose bytes travel in the put's request: at least a tag, at most the
 /// request's limit.

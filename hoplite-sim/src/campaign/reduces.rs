@@ -217,8 +217,8 @@ impl Simulation {
         self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
-    /// Returns `true` if `made` combines the requested number of sources (with `indices`, exactly
-    /// these), in the requested order if it is fixed.
+    /// Returns `true` if `made` combines the requested number of sources (exactly the sources
+    /// `indices`, if given), in the requested order if it is fixed.
     pub(super) fn is_reduced(
         &self,
         call: &ReduceCall,
@@ -267,8 +267,8 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // If the coordinator's own member fails, other members have the target, and may
-                // evict it.
+                // If the coordinator's own copy fails, other stores have the target, and may evict
+                // it.
                 let is_here =
                     |copy: &Copy| copy.id.as_ref() == Some(&call.request.target) && copy.is_complete;
                 if self.stores[call.store].copies.values().any(is_here) {
@@ -325,7 +325,7 @@ impl Simulation {
             Error::Deleted { id } => id == target,
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
             // Participants may disagree with each other, or with an earlier allreduce of the same
-            // target.
+            // target, about the type.
             Error::TypeMismatch { id, .. } if id == target => self.app.scenario.has_mistakes || !call.is_only,
             Error::TypeMismatch { id, .. } => sources.contains(id) && self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
@@ -357,7 +357,7 @@ impl Simulation {
             "{available} sources were available, but {:?} is answered with: {error}",
             call.request
         );
-        // A reduce that has hops no longer needs the sources that they combined.
+        // Hops (parts of a reduce) that have ended no longer need the sources that they combined.
         let has_hops =
             *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();
@@ -389,7 +389,7 @@ impl Simulation {
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
-    /// Ends the record of a reduce whose client is gone. The reduce may have effects for
+    /// Ends the record of a reduce whose client is gone. The reduce may still make its target for
     /// `aftermath`.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
         let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else { return };
@@ -409,8 +409,8 @@ impl Simulation {
     }
 }
 
-/// Finds a different source for each operand of a combination. Sources may have equal bytes: an
-/// object reduced from one object equals it.
+/// Finds a different source for each operand of a combination. Sources may have equal bytes,
+/// because a reduce of one object copies it.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

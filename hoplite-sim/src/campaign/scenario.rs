@@ -21,27 +21,24 @@ pub struct Scenario {
     pub clients_per_store: usize,
     /// The number of ids of objects that are never reduced.
     pub ids: usize,
-    /// The number of ids of sources.
     pub sources: usize,
-    /// The number of ids of targets, which several reduces may share.
+    /// The number of ids of reduce targets. Several reduces may share one.
     pub targets: usize,
-    /// The size of reduced objects.
     pub reduced_bytes: u64,
     /// `true` if some sources have a wrong size.
     pub has_mistakes: bool,
     /// `true` if stores always have memory for all objects.
     pub is_roomy: bool,
-    /// The estimate of a link with which stores plan reduces.
+    /// The rate and latency of links with which stores plan reduces.
     pub link: LinkEstimate,
     pub labels: Labels,
-    /// Size of each store's arena.
     pub capacity_bytes: u64,
-    /// Time for which clients are active.
+    /// Time for which clients make calls.
     pub duration: Duration,
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// The frequency of faults during the steps of reduces.
+    /// The number of faults in 1000 steps of reduces.
     pub faults_per_1000_steps: u64,
     /// The factor by which writes and transfers are slowed.
     pub slowness: u32,
@@ -49,7 +46,7 @@ pub struct Scenario {
     /// `true` if clients call collectives of parts.
     pub has_exchanges: bool,
     pub allreduce_schedule: SchedulePreference,
-    /// `true` if probes measure the groups of close nodes repeatedly.
+    /// `true` if probes measure links and group close nodes repeatedly.
     pub has_probes: bool,
 }
 
@@ -133,7 +130,7 @@ pub(super) enum Kind {
     Target,
     Result,
     Part,
-    /// The empty target of a collective of parts.
+    /// The empty target of a collective of parts, which ends it.
     End,
 }
 

@@ -1,7 +1,7 @@
 //! The contents of objects as *tags*: equal tags stand for equal bytes.
 //!
-//! A put has a small unique tag. The tag of a part or combination derives from the tags of its
-//! inputs, in any order.
+//! A put has a small unique tag. The tag of a part, or of a combination by a reduce, derives from
+//! the tags of its inputs, in any order.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ struct Combined {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// A hash of the order and steps of a hop's computation; for other operands, the tag.
+    /// A hash of the order and steps of a partial combination; for other operands, the tag.
     pub(crate) shape: u64,
-    /// `true` for the output of a hop, whose operands count as operands of the whole combination.
+    /// `true` for a partial combination, whose operands count as operands of the whole combination.
     pub(crate) is_of_hop: bool,
 }
 
@@ -74,7 +74,7 @@ impl Contents {
         if let [only] = all[..] {
             return only;
         }
-        // Hashes the length too, so that nested combinations differ.
+        // Includes the number of operands, so that nested combinations differ.
         let start = mix(mix(all.len() as u64) ^ op as u64);
         let tag = derived(all.iter().fold(start, |hash, tag| mix(hash ^ tag)));
         self.combined.entry(tag).or_insert(Combined { op, operands: all });

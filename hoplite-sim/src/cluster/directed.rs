@@ -1,5 +1,5 @@
-//! Tasks that a coordinator gives to another store (the host): hops, and members of attempts. Each
-//! task has a connection, which breaks if either side fails.
+//! Tasks that a coordinator gives to another store (the host): hops, i.e. partial reduces, and
+//! members of collectives. Each task has a connection, which breaks if either side fails.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The exchanges between the members of a collective. They send and receive pieces by their
-//! programs, over streams that break and resume.
+//! The exchanges between the stores of a collective (members). They send and receive pieces by
+//! their programs, over streams that break and resume.
 
 use std::ops::Range;
 
@@ -306,7 +306,7 @@ impl<A: Application> Cluster<A> {
             return StreamStep::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
-            // The member waits for the bytes to combine with, and its sender waits too.
+            // The received bytes wait for the bytes to combine with, and the sender waits too.
             return StreamStep::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));

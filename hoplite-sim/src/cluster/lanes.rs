@@ -1,8 +1,8 @@
-//! Connections (lanes) of the streams over links that cap the rate of each connection.
+//! Connections (lanes) of streams, over links that limit the rate of each connection.
 //!
 //! The real [`HostLanes`] of each sender decides how many lanes a stream has. Lanes share the
-//! stream's bytes equally, and a new lane carries bytes after the time of a connect. A stream that
-//! has sent all that its relay has counts as starved.
+//! stream's bytes equally. A new lane carries bytes after the time that a connection takes. A
+//! stream counts as starved while it has sent all bytes that its sender has received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,11 +15,11 @@ use hoplite_core::plan::lanes::{HostLanes, LaneAction, Progress, Start, StreamId
 use super::transfers::{Reader, TransferId};
 use super::{Application, Cluster, Network, node_id};
 
-/// The time between two frames of a lane: several frames in each window over which a stream
-/// measures its rate.
+/// The time between two frames of a lane, so short that each measurement of a stream's rate
+/// includes several frames.
 const FRAME_TIME: Duration = Duration::from_millis(2);
 
-/// The limit of each connection, and of the connections of a stream.
+/// The limit of the rate of each connection, and of the number of connections of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowCap {
     /// The highest rate of one connection.
@@ -42,10 +42,10 @@ struct Host {
 struct Stream {
     id: StreamId,
     sender: usize,
-    /// The acknowledged bytes of each open lane.
+    /// The number of acknowledged bytes of each open lane.
     acknowledged: BTreeMap<LaneId, u64>,
     resting: BTreeSet<LaneId>,
-    /// The bytes of the receiver's copy at the last frame.
+    /// The number of the receiver's bytes at the last frame.
     last_bytes: u64,
 }
 
@@ -56,7 +56,7 @@ impl Stream {
 }
 
 impl Lanes {
-    /// Returns the fewest active lanes of a transfer's streams.
+    /// Returns the number of active lanes of the transfer's stream with the fewest.
     pub(super) fn fewest(&self, key: TransferId) -> usize {
         let streams = self.streams.range((key, 0)..=(key, usize::MAX));
         streams.map(|(_, stream)| stream.active()).min().unwrap_or(1)
@@ -111,7 +111,7 @@ impl<A: Application> Cluster<A> {
         self.dirty.insert(reader.0);
     }
 
-    /// Lets each lane send a frame, and calls itself again while the stream lasts.
+    /// Lets each lane send a frame. Repeats this while the stream lasts.
     fn send_frames(&mut self, reader: Reader, id: StreamId) {
         let Some(stream) = self.lanes.streams.get(&reader).filter(|stream| stream.id == id) else { return };
         let lanes: Vec<LaneId> = stream.acknowledged.keys().copied().collect();

@@ -1,16 +1,16 @@
 //! A cluster: real stores and shards on simulated machines, with one thread, clock and seed.
 //!
 //! [`Node`](hoplite_core::node::Node) and [`Shard`](hoplite_core::shard::Shard) decide. These
-//! modules model the shells:
+//! modules model the daemons around them:
 //!
 //! * `hosts`: machines, crashes, time. `effects`: performs the effects of a store.
 //! * `network`, `sessions`: latencies, cut links, messages between stores and shards. `slots`
-//!   checks grants.
+//!   checks granted slots.
 //! * `transfers`: pulls and combinations. Their bytes either move in `blocks` with `contents`, or
 //!   `flow` along a `line`. `lanes`: the connections of flows.
 //! * `comparisons`: comparisons of puts. `watches`: calls that follow a copy or inspect shards.
 //! * `directed`: tasks that a coordinator gives to other stores. `exchange`: the streams between
-//!   members.
+//!   the stores of a collective.
 
 mod blocks;
 mod comparisons;
@@ -71,8 +71,8 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// Called when the copy of a collective's member has all bytes. `pieces` are the tags and
-    /// shapes of its ranges.
+    /// Called when a store of a collective has all bytes of its copy. `pieces` are the tags and
+    /// shapes of the copy's ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
     /// Called in the middle of a step of a reduce, so that the application can make something fail.
@@ -84,7 +84,7 @@ pub(crate) trait Application: Sized + 'static {
 pub struct Labels {
     /// The number of racks; zero for no labels.
     pub racks: usize,
-    /// `true` if a store changes its rack with each run. Every fourth run has no rack.
+    /// `true` if a store is in another rack after each restart, and in none in every fourth run.
     pub moves: bool,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Config {
     pub(crate) allreduce_schedule: SchedulePreference,
     pub(crate) link: LinkEstimate,
     pub(crate) capacity_bytes: u64,
-    /// Time for which a new shard waits for the publications of stores.
+    /// Time for which a new shard waits for the reports of stores.
     pub(crate) warm_up: Duration,
     pub(crate) shard_service: Duration,
     pub(crate) network: Network,
@@ -126,7 +126,7 @@ impl Config {
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Counts {
     pub events: u64,
-    /// Arrived messages of stores and shards.
+    /// Messages that arrived at stores and shards.
     pub messages: u64,
     pub grants: u64,
     pub pulls: u64,
@@ -134,11 +134,9 @@ pub struct Counts {
     pub combinations: u64,
     pub failed_combinations: u64,
     pub hops: u64,
-    /// Failures that hops reported.
     pub failed_hops: u64,
-    /// Members that coordinators requested for attempts.
+    /// Stores that coordinators asked to join collectives.
     pub members: u64,
-    /// Failures that members reported.
     pub failed_members: u64,
     pub resumed_streams: u64,
     pub crashes: u64,
@@ -163,7 +161,6 @@ impl Counts {
     }
 }
 
-/// See the [module documentation](self).
 pub(crate) struct Cluster<A> {
     pub(crate) app: A,
     pub(crate) config: Config,

@@ -7,23 +7,22 @@ use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Objects have tags as contents, and move in blocks at random speeds. Messages take random
-    /// times.
+    /// Objects have tags as contents, and move in blocks at random speeds. Latencies are random.
     Blocks { slowness: u32, damages: bool },
-    /// Bytes flow at the links' rates. All messages take the same time.
+    /// Bytes flow at the links' rates. All latencies are equal.
     Flow {
         bytes_per_second: u64,
         latency: Duration,
         /// Time in which a relay receives a block before it forwards it.
         block_time: Duration,
-        /// The limit of connections, or `None` if one connection fills a link.
+        /// The limit of each connection; `None` if one connection fills a link.
         flow_cap: Option<FlowCap>,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
-    /// Both ends notice at once.
+    /// Each end notices soon, by the reset.
     Reset,
     /// Each end notices by the missing pings of the other end.
     Silence,

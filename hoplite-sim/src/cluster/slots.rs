@@ -1,4 +1,4 @@
-//! Counts the granted slots of a shard again, from its messages alone.
+//! Counts a shard's granted slots (permissions to read from a location) from its messages alone.
 
 use std::collections::BTreeMap;
 
@@ -33,10 +33,10 @@ impl Slots {
         }
     }
 
-    /// Counts the slots that a message grants or ends.
+    /// Counts the slots that a message grants to `receiver` or ends.
     ///
     /// # Panics
-    /// If the shard grants beyond `limit`.
+    /// If the shard grants more than `limit` slots of a copy.
     pub(super) fn record(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
         match message {
             ToStore::Granted(grant) => {

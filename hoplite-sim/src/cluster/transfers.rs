@@ -55,7 +55,7 @@ impl Transfer {
 /// An input of a transfer. Its positions count from the start of the output.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The offset in the input's object at which the input begins.
+    /// The offset in the input's object of the output's first byte.
     pub(super) base_bytes: u64,
     pub(super) origin: Origin,
     pub(super) at_hand_bytes: u64,
@@ -63,7 +63,7 @@ pub(super) struct Input {
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     pub(super) stall: StallDetector,
-    /// The growth of the sender's copy; `None` if bytes move in blocks.
+    /// The growth of the sender's copy, as the receiver knows it; `None` if bytes move in blocks.
     pub(super) line: Option<Line>,
     pub(super) is_whole: bool,
 }
@@ -170,7 +170,7 @@ impl<A: Application> Cluster<A> {
         let (steps, flow) = (self.any_steps(job), Flow::default());
         self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
-            // After the other effects of the same event.
+            // Runs after the other effects of the same event.
             Network::Blocks { .. } => self.after(Duration::ZERO, move |cluster| cluster.block_step(key)),
             Network::Flow { .. } => self.begin_flow(key),
         }

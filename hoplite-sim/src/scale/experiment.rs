@@ -9,7 +9,7 @@ pub enum Workload {
     Broadcast,
     /// The first node reduces an object of each node.
     Reduce,
-    /// A reduce whose target all nodes get while it grows: the general path of an allreduce.
+    /// A reduce whose target all nodes get while it grows.
     Allreduce,
 }
 
@@ -43,8 +43,8 @@ pub struct Experiment {
     pub slots: u32,
     /// The limit of each connection; `None` if one connection fills a link.
     pub flow_cap: Option<FlowCap>,
-    /// `true` to measure a second run. The first one has taught the shards the time of a hop, and
-    /// the stores their lanes.
+    /// `true` to measure a second run. The first run teaches shards the time that a node adds to a
+    /// chain, and stores the number of connections of a stream.
     pub is_repeated: bool,
     /// The seed of failures and names.
     pub seed: u64,

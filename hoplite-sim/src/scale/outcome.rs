@@ -11,7 +11,7 @@ pub struct Outcome {
     pub completion: Duration,
     /// The lower bound of the completion time: [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// The longest time of a node from its arrival to its end; for a reduce, from the start.
+    /// The longest time from a node's arrival to its end; for a reduce, from the start.
     pub longest: Duration,
     /// The number of nodes whose calls succeeded.
     pub done: usize,
@@ -21,13 +21,13 @@ pub struct Outcome {
     pub error: Option<String>,
     /// The plan of the reduce, in words.
     pub plan: Option<String>,
-    /// The number of repairs of the reduce.
+    /// The number of times that the reduce replaced a failed part.
     pub mendings: u32,
-    /// The number of restarts of the reduce's target.
+    /// The number of times that the reduce began its target again.
     pub restarts: u32,
-    /// The work of each shard.
+    /// The messages and queue of each shard.
     pub shards: Vec<ShardLoad>,
-    /// Counts since the start.
+    /// Counts of events since the start.
     pub counts: Counts,
     /// The number of gets, or of sources of the reduce.
     pub operations: u64,
