@@ -10,7 +10,7 @@ pub struct Extent {
     pub length_bytes: u64,
 }
 
-/// The size of the header before each object's bytes, in which the writer shares its progress.
+/// The size of the header before each object's bytes, in which the writer counts the valid bytes.
 pub const HEADER_BYTES: u64 = 64;
 
 /// The unit of allocation and alignment in bytes: a cache line, so that headers never share one.

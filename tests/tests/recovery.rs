@@ -19,7 +19,6 @@ use crate::spill::{MIB, Spilling, objects, runs, spill_files};
 
 const RECOVER: &[&str] = &["--recover"];
 const COUNT: usize = 32;
-/// The length of the last frame of an index.
 const END_BYTES: u64 = 21;
 
 fn has_index(path: &Path) -> bool {

@@ -73,7 +73,7 @@ impl Default for BlockSizes {
 
 impl BlockSizes {
     /// Returns the next block's size, a multiple of [`BLOCK_BYTES`]. `delivery` is the kernel's
-    /// measurement; `None` before any acknowledgement.
+    /// measurement of the connection; `None` before any acknowledgement.
     pub fn next(&mut self, now: Time, delivery: Option<Delivery>) -> u64 {
         let acknowledged_bytes = delivery.map_or(0, |delivery| delivery.acknowledged_bytes);
         let mean = self.mean(now, acknowledged_bytes);

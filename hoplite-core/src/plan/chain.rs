@@ -62,7 +62,7 @@ impl HopTime {
         }
     }
 
-    /// Returns the estimated time of a hop.
+    /// Returns the estimated delay by one receiver of a chain.
     pub fn hop(&self) -> Duration {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }

@@ -131,8 +131,9 @@ impl HostLanes {
         (self.changes, self.news) = (self.changes + 1, self.news + 1);
     }
 
-    /// Adds a lane to a stream. `delivery` counts what its connection carried for earlier streams.
-    /// The receiver has `others` further streams. Returns `None` if the stream has enough lanes.
+    /// Adds a lane to a stream. `delivery` counts the bytes that the lane's connection carried for
+    /// earlier streams. The receiver has `others` further streams. Returns `None` if the stream has
+    /// enough lanes.
     pub fn join(&mut self, stream: StreamId, delivery: Option<Delivery>, others: usize) -> Option<LaneId> {
         let stream = self.streams.get_mut(&stream).filter(|stream| !stream.plan.is_full())?;
         let lane = LaneId(stream.next_lane);
@@ -141,7 +142,7 @@ impl HostLanes {
         Some(lane)
     }
 
-    /// Removes a lane from its stream. The lane broke unless it `is_whole`.
+    /// Removes a lane from its stream. `is_whole` is `false` if the lane broke.
     pub fn leave(&mut self, stream: StreamId, lane: LaneId, is_whole: bool) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         if is_whole {

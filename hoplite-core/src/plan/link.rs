@@ -28,7 +28,7 @@ pub struct LinkEstimate {
     pub bytes_per_second: u64,
     /// The time from the sending of a byte to its arrival.
     pub latency: Duration,
-    /// The capacity of the groups' uplinks, relative to nodes' links.
+    /// The capacity of the uplinks of groups such as racks, relative to nodes' links.
     pub uplink: Uplink,
 }
 
@@ -253,7 +253,6 @@ mod tests {
         };
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
-        // Too few bytes, then faster than the assumed rate.
         estimator.took_in(brought(3, 15 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
         estimator.took_in(brought(9, 32 << 10, 0));

@@ -20,7 +20,7 @@ const WEIGHT: u32 = 4;
 /// wait longer, but seldom in vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
 /// A receiver waits for a close copy for at most 1/16 of a transfer's time. One more stream on an
-/// uplink would delay it more.
+/// uplink would delay the receiver more.
 const WAIT_DIVISOR: u32 = 16;
 /// The shard takes a slot back only in the first half of a transfer, so receivers finish at most
 /// half a transfer later.
@@ -59,7 +59,8 @@ impl TransferTimes {
         (self.transfer(size_bytes) / WAIT_DIVISOR).clamp(MIN_WAIT, AGED_AFTER)
     }
 
-    /// Returns the age up to which a receiver's transfer may lose its slot to a closer one.
+    /// Returns the age up to which a transfer of this size may lose its slot (right to pull) to a
+    /// closer receiver.
     pub fn recall_until(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / RECALL_DIVISOR).max(AGED_AFTER)
     }

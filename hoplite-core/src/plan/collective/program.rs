@@ -5,7 +5,7 @@ use std::ops::Range;
 /// The use that a member makes of received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReceiveMode {
-    /// Combine them with the local bytes, as second operands.
+    /// Combine the received bytes, as second operands, with the local bytes.
     Combine,
     /// Replace the local bytes: the received bytes are final.
     Replace,

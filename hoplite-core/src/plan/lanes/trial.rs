@@ -16,14 +16,15 @@ pub const LANE_BYTES: u64 = 256 << 10;
 
 /// Age at which a trial's result is tested again, starting from half of the lanes.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
-/// Time after which more lanes are tried again that gained nothing once. Each further trial
+/// Time after which a trial of more lanes that gained nothing is repeated. Each further trial
 /// quadruples it. One failure is not final, because other traffic may have disturbed the trial.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Shortest time (window) over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// Time after which a window ends although a lane has few frames.
+/// Time after which a measurement (window) ends even if a lane has sent few frames.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
-/// Longest rest of a lane. Its turn then ends a window in which no active lane made progress.
+/// Longest rest of a lane. After it, the lane's turn ends a window in which no active lane made
+/// progress.
 pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between frames of each lane in a window.
 const MIN_FRAMES: usize = 3;
@@ -59,7 +60,7 @@ pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
 /// The origin of the bytes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
-    /// The source has all bytes.
+    /// The sender has all bytes at the beginning.
     Whole,
     /// The bytes arrive or are made while the stream sends them.
     Chain,
@@ -117,7 +118,7 @@ enum Phase {
     Steady { last: Option<u64> },
     /// The rate with the new lanes is measured.
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
-    /// New lanes rest after a gain, to confirm it.
+    /// New lanes rest, to confirm that the rate falls without them.
     Resting(Rest),
     /// The number of lanes stays for some time.
     Settled { since: Option<Time> },

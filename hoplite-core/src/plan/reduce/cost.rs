@@ -22,7 +22,8 @@ pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, lin
 /// Chooses the schedule with the least predicted time for `vertices` vertices besides the receiver,
 /// if all links are alike. On ties the simplest wins: chain, star, more dimensions, tree.
 ///
-/// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S.
+/// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S, in the
+/// terms of [`ReduceSchedule`].
 pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<ReduceSchedule> {
     let mut candidates = vec![ReduceSchedule::chain(vertices)];
     if vertices <= MAX_STREAMS {

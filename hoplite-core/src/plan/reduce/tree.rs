@@ -17,7 +17,7 @@ pub struct Vertex<S> {
     /// The node's own sources by index in the request, combined in this order after the inputs.
     pub sources: Vec<usize>,
     /// The vertex that takes in this vertex's stream; `None` for the receiver, and while no vertex
-    /// has taken it in.
+    /// has taken in the stream.
     pub consumer: Option<VertexId>,
     /// The group of the vertex's node, if the schedule uses groups.
     pub group: Path,

@@ -47,9 +47,9 @@ pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Combines like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. It
-/// neither spreads the numbers over vectors of f32 nor packs the results, which saves a fifth of
-/// the time.
+/// Combines like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. This
+/// saves the spreading of numbers over vectors of f32 and the packing of results, a fifth of the
+/// time.
 #[inline(always)]
 pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     let whole = whole_chunks::<4>(acc, input);
