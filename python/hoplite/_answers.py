@@ -36,7 +36,7 @@ async def reported(answer: Future[T], progress: _native.Progress) -> T:
             progress.report()
     except BaseException:
         if not answer.cancel() and not answer.cancelled():
-            # Retrieves the exception, because asyncio warns about unretrieved ones.
+            # asyncio warns about unretrieved exceptions.
             answer.exception()
         raise
     return answer.result()

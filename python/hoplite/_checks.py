@@ -14,7 +14,6 @@ from hoplite.ref import Ref, key
 Id = str | bytes | Ref[Any]
 AnyId = TypeVar("AnyId", str, bytes, Ref[Any], str | bytes | Ref[Any])
 Op = Literal["sum", "min", "max", "prod"]
-#: The action at the end of a time to live.
 TtlAction = Literal["delete", "free"]
 
 

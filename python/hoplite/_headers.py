@@ -48,7 +48,6 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """True if elements are plain bytes, without references to Python objects."""
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in _PLAIN_KINDS:
         return False
     if dtype.subdtype is not None:

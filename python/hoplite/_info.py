@@ -70,7 +70,7 @@ class MemberPosition:
     """
 
     member: int
-    """The index of the member in the schedule."""
+    """The index of the store among the members."""
     members: int
     stage: str
     """The present work of the member, or its outcome."""
@@ -104,7 +104,7 @@ class ReduceInfo:
     is_running: bool
     position: MemberPosition | None
     positions: tuple[MemberPosition, ...]
-    """The positions of all members, while a session runs."""
+    """The progress of the stores that make the object together, while they do."""
 
 
 @dataclass(frozen=True, slots=True)

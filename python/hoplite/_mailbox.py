@@ -1,4 +1,4 @@
-"""The mailbox of each event loop, which completes futures."""
+"""The mailbox of each event loop, through which native clients complete futures."""
 
 from __future__ import annotations
 

@@ -17,7 +17,6 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from hoplite._calls import Calls
 
-#: Values by id, or pairs of an id and a value.
 Objects = Mapping[Id, object] | Iterable[tuple[Id | None, object]]
 
 

@@ -45,7 +45,7 @@ def is_plain(tensor: Any, torch: Any) -> bool:
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Converts ml_dtypes to native byte order, because numpy cannot describe the other one."""
+    """Converts ml_dtypes to native byte order, because numpy cannot store another order."""
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
         return array

@@ -288,7 +288,7 @@ class _Launcher:
 
 def _sweep() -> None:
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # The program that made the directory may remove it at the same time.
+        # Its program may remove it at the same time.
         with contextlib.suppress(OSError):
             # Other users may have put anything there.
             if directory.lstat().st_uid != os.getuid():

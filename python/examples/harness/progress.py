@@ -59,7 +59,6 @@ class Progress:
                 return
 
     def score(self, take: Callable[[], float], *, now: bool = False) -> None:
-        """Computes the score if the last is old, or `now` is set."""
         elapsed = self._now()
         if not now and self._samples and elapsed < self._samples[-1].seconds + SCORE_INTERVAL:
             return

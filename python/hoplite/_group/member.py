@@ -56,7 +56,7 @@ class Operation:
     meets: bool = False
     """For collectives: `True` if the result depends on every rank."""
     nbytes: int = 0
-    """Approximate bytes that stay in the stores. All ranks must agree, unless it meets."""
+    """Approximate bytes that stay in the stores. All ranks must pass the same number, unless `meets`."""
     message: str = ""
     """For sends and receives: the object's id, known late in a receive from any rank."""
     source: int | None = None
@@ -335,7 +335,7 @@ class Group:
             return
         self._watcher = self.link.loop.create_task(self._watch())
         for rank, process in neighbours.items():
-            # Without pidfds, timeouts reveal the death of a rank.
+            # Without pidfds, timeouts reveal a death.
             with contextlib.suppress(OSError):
                 exit = os.pidfd_open(process)
                 self._exits.append(exit)

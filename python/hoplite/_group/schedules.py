@@ -12,7 +12,7 @@ bytes:
 | allreduce, reduce_scatter, barrier, below 8 KiB and 17 ranks | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | allreduce | 2S (n-1)/n | 2S (n-1)/n | 1 put, then 2 (n-1) or 2 log2 n steps of the stores |
 | reduce_scatter, of n equal parts of S | S (n-1) | S (n-1) | 1 put, then n-1 steps of the stores |
-| reduce_scatter, of unequal parts, S on average | S, and the share of the chains | | 1 put, n reduces at once |
+| reduce_scatter, of unequal parts, S on average | S, and a share of the other reduces | | 1 put, n reduces at once |
 | allgather, into one buffer | S (n-1) | S (n-1) | 1 put, then n-1 steps of the stores |
 | allgather, into n buffers | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | gather, at the root | S (n-1) | | 1 put, n-1 gets at once |

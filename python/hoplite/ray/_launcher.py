@@ -193,7 +193,7 @@ def launch(place: Path) -> None:
 
 
 def lock_soon(lock: int) -> bool:
-    """Locks a file, with retries, because supervisors briefly test the lock. Returns `True` on success."""
+    """Locks with retries, because supervisors briefly test the lock. Returns `True` on success."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

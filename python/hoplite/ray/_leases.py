@@ -1,8 +1,8 @@
 """Leases: files that show which processes live, and which objects they made and need.
 
 A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the supervisor of
-the node notices. Its name, the *token*, is part of the ids of the process's objects. A directory beside it has
-a file for each *claim*: another process's object that this one needs.
+the node notices. Its name, the *token*, is part of the ids of the process's objects. A directory beside it
+has a file for each *claim*: another process's object that this one needs.
 """
 
 from __future__ import annotations

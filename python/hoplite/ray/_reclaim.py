@@ -8,8 +8,8 @@ process was killed:
 * *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to
   them.
 
-A supervisor checks its node's leases. Another one adopts an ended node's leases, found through the remaining
-objects.
+A supervisor checks the leases of its node. One supervisor also takes over the leases of ended nodes, which it
+finds through their remaining objects.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Failed members may have left objects, so ranks identify no members:
 
 1. Each member chooses a random number, and joins with its rank and number.
 2. Rank 0 welcomes each number.
-3. A welcome member describes itself.
-4. Rank 0 offers a group to the latest such member of each rank.
+3. A welcomed member puts its description.
+4. Rank 0 offers a group to the latest described member of each rank.
 5. The members accept. If another member of a rank appears first, rank 0 makes a new offer.
 6. When all have accepted, rank 0 announces the group. Left objects are deleted later.
 """

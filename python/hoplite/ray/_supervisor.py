@@ -137,7 +137,7 @@ class Supervisor:
         return None
 
     def attach(self, socket: str | None) -> bool:
-        """Uses another program's store; `False` if there is none.
+        """Uses a store that another program started. Returns `False` if there is none.
 
         Raises:
             ConnectFailed: if no store listens at a given socket, or this process may not use it.
@@ -169,7 +169,7 @@ class Supervisor:
             return True
 
     def start(self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]) -> Node:
-        """Starts a store unless one runs, and a directory if `directory` is None.
+        """Starts a store unless one runs, and a directory shard if `directory` is None.
 
         Raises:
             RuntimeError: if the store did not start, or the node is ending.
@@ -211,7 +211,7 @@ class Supervisor:
     def stop(self) -> None:
         """Stops the daemons, and removes all files on the node.
 
-        From another program's store, only deletes the objects of this Ray cluster.
+        If another program started the store, only deletes the objects of this Ray cluster.
         """
         with self._lock:
             self._is_stopped.set()

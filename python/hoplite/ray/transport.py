@@ -7,7 +7,7 @@
 
 The returned tensors become one object in the node's store. The producer may then change them, and may even end.
 
-Ray tells the producer when the last reference is gone. `_reclaim` covers ended producers.
+Ray tells the producer when the last reference is gone. `_reclaim` deletes the objects of ended producers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Tensors(TensorTransportMetadata):
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ray manages an object of `ray.put` in this process, which then is its owner already.
+        # If Ray manages the object here (`ray.put`), this process is its owner already.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
         return _arrived, (
             self.ray_id,

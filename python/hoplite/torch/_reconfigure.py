@@ -92,7 +92,7 @@ class ReconfigurableBackend(HopliteBackend):
         return json.dumps(asdict(handle), sort_keys=True)
 
     def reconfigure(self, options: Any) -> Work:
-        """Leaves the members, and joins others. The work ends when all have joined.
+        """Leaves the group, and joins the ranks of `options.handles`. The work ends when all have joined.
 
         Raises:
             RuntimeError: for a used number, and for invalid handles.

@@ -213,7 +213,7 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """Returns `True` if a copy to `out` only moves bytes in host memory, as any thread may."""
+    """Returns `True` if a copy only moves bytes in host memory, as any thread may."""
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
 
@@ -241,9 +241,8 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Smaller parts share objects, because an object takes as long as about 1 MiB of its bytes.
+#: Smaller parts share objects, because an object takes as long as about 1 MiB.
 ALONE_BYTES = 1 << 20
-#: The target size of a shared object.
 BUNDLE_BYTES = 4 << 20
 ALIGNMENT = 64
 

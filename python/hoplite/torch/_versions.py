@@ -9,8 +9,8 @@
 | `weights-data/TOKEN/RANK/I` | tensors and their parts |
 
 Tokens are unique: readers never mix versions, even if another writer takes over. A version can be read while
-it is written: each page precedes its object. Waiting readers poll for their version's failure, and for a better
-one.
+it is written: each page precedes its object. Waiting readers poll for the failure of their version, and for a
+newer complete one.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # In an unfinished version, a store with a lost object has ended; a finished one was deleted.
+                # In an unfinished version, an object is lost with its store; in a finished one, by a delete.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:

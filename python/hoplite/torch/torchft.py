@@ -1,4 +1,4 @@
-"""The state of a replica of torchft that is behind: a `CheckpointTransport`.
+"""Brings replicas of torchft that are behind to the state of a healthy one: a `CheckpointTransport`.
 
     manager = torchft.Manager(..., checkpoint_transport=HopliteTransport(timeout=timedelta(seconds=60)))
 
