@@ -1,4 +1,5 @@
-//! The store's arena, mapped for reading at once and for writing at the first write.
+//! The arena, i.e. the store's shared memory: mapped for reading at once, for writing at the first
+//! write.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -8,8 +9,8 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// Mappings shared by this process's connections: filling page tables costs as much as copying half
-/// of the bytes.
+/// Mappings that the connections of this process share, because filling page tables costs half as
+/// much as copying the bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// Most tries to lock [`MAPPED`], which a forked child may inherit locked.
@@ -18,8 +19,8 @@ const MAX_TRIES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Writable mapping, set once the store has granted writes. Each connection needs its own
-    /// grant, or a store could offer memory that the store itself may only read.
+    /// Writable mapping, set once the store has granted writes. Grants to other connections do not
+    /// count, or a store could offer memory that the store itself may only read.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
@@ -46,14 +47,13 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// A forked child inherits no filled page tables.
+    /// A forked child maps again, because it inherits no filled page tables.
     process: u32,
     device: u64,
     inode: u64,
 }
 
 impl Arena {
-    /// Maps the arena for reading, once per process.
     pub(crate) fn map(readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Self> {
         Self::map_in(std::process::id(), readable, capacity_bytes)
     }
@@ -82,7 +82,7 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Keeps the descriptor for writing. Returns `false` if it belongs to other memory.
+    /// Keeps the descriptor until the first write. Returns `false` if it belongs to other memory.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena =
             self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));

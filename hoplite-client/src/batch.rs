@@ -1,7 +1,7 @@
 //! Puts, gets and deletes of many objects in one call.
 //!
-//! All batches of small objects are in flight together: the call costs about one round trip. Larger
-//! objects are put one by one.
+//! Small objects travel in batches (requests with many objects), all in flight together: the call
+//! costs about one round trip. Larger objects are put one by one.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -36,7 +36,7 @@ pub struct NewObject<'a> {
     pub id: ObjectId,
     /// All bytes of the object.
     pub bytes: Cow<'a, [u8]>,
-    /// Replaces the metadata in the [`PutOptions`].
+    /// Metadata of this object; replaces the metadata in the [`PutOptions`].
     pub metadata: Metadata,
 }
 
@@ -44,10 +44,7 @@ pub struct NewObject<'a> {
 pub type Results<T> = Vec<Result<T>>;
 
 impl Client {
-    /// Puts many objects of plain bytes. Returns a result for each.
-    ///
-    /// # Errors
-    /// See [`Client::put_many_with`].
+    /// Puts many objects of plain bytes, as [`Client::put_many_with`] does.
     pub async fn put_many<I, K, V>(&self, objects: I, options: PutOptions) -> Result<Results<()>>
     where
         I: IntoIterator<Item = (K, V)>,
@@ -67,8 +64,8 @@ impl Client {
     /// the others are put. The timeout applies to the whole call.
     ///
     /// # Errors
-    /// `LimitExceeded`, before anything is put, for more objects than ids in a request (65,536 by
-    /// default). The errors of [`Client::put_with`] stand in the results.
+    /// `LimitExceeded` for more than [`Client::max_ids`] objects; nothing is put then. Results have
+    /// the errors of [`Client::put_with`].
     ///
     /// # Cancel safety
     /// Some of the objects may have been put.
@@ -90,8 +87,8 @@ impl Client {
     /// error `Timeout` for each missing object. The store's memory must hold all objects together.
     ///
     /// # Errors
-    /// `LimitExceeded`, before anything is requested, for more ids than in a request (65,536 by
-    /// default). The errors of [`Client::get`] stand in the results.
+    /// `LimitExceeded` for more than [`Client::max_ids`] ids; nothing is requested then. Results
+    /// have the errors of [`Client::get`].
     pub async fn get_many<I>(&self, ids: I, options: impl Into<GetOptions>) -> Result<Results<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -109,8 +106,8 @@ impl Client {
     /// object.
     ///
     /// # Errors
-    /// `LimitExceeded`, before anything is deleted, for more ids than in a request (65,536 by
-    /// default). The errors of [`Client::delete`] stand in the results.
+    /// `LimitExceeded` for more than [`Client::max_ids`] ids; nothing is deleted then. Results have
+    /// the errors of [`Client::delete`].
     pub async fn delete_many<I>(&self, ids: I, timeout: Duration) -> Result<Results<bool>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -186,8 +183,8 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // A full store may hold unneeded views of this program, which a single put drops before it
-    // waits.
+    // Unless it waits for the directory, a batch fails at once in a full store. Then objects are
+    // put one by one: a single put drops unneeded views of this program before it waits.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };
@@ -213,7 +210,7 @@ async fn put_part(
     let answers = batch(connection, requests, Operation::Put, timeout).await?;
     let mut delayed = Vec::new();
     let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
-    // Each reference in an answer must be given back.
+    // Reads all answers, because a reference in an answer must be given back.
     for ((index, (object, result)), answer) in sent.zip(answers) {
         *result = match answer {
             Ok(Response::Sealed) => Ok(()),
@@ -285,7 +282,6 @@ async fn of_ids<T>(
     request: impl Fn(&ObjectId) -> node::Request,
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
-    // The store answers a batch as a whole, so all begin at once.
     let mut running = FuturesOrdered::new();
     for ids in ids.chunks(MAX_BATCH_ITEMS) {
         let requests = ids.iter().map(&request).collect();

@@ -23,16 +23,15 @@ use crate::options::{AfterLoss, ConnectOptions};
 
 /// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The store limits the ids in a query.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
-    /// Connection in use, or a new one.
+    /// Connection that calls replace after a loss.
     Lasting(Arc<Lasting>),
-    /// One connection, which the blocking client replaces.
+    /// Connection that the blocking client replaces.
     Single(Single),
-    /// Connection of an outer call. Inner calls send no notices.
+    /// Connection of an outer call, for inner calls, which send no notices.
     Inner(Arc<Connection>),
 }
 
@@ -111,7 +110,6 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// Objects for which the call waits, if any.
     pub(crate) needs: &'a [ObjectId],
 }
 
@@ -132,11 +130,11 @@ impl<'a> Wait<'a> {
 /// Condition for repeating a call whose connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// A repetition changes nothing.
+    /// Always, because a repetition changes nothing.
     Harmless,
     /// Only if the call's single request was not sent.
     IfUnsent,
-    /// The store may have performed some requests.
+    /// Never, because the store may have performed some of the requests.
     Never,
 }
 

@@ -28,10 +28,9 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
-/// Longest time for which a store takes part in a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Each query of another store also queries the directory.
+/// Pause between queries for another store's progress; each one also queries the directory.
 const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection to the store of this node.
@@ -45,9 +44,9 @@ const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// * [`Error::ConnectionLost`], as soon as the connection breaks;
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
-/// * `Timeout`, because every call has a deadline. The store reports the timeout. If the store is
-///   suspended, the client reports it 2 s later, or within 7 s if a wait or a locate has a
-///   timeout of zero. Reconnecting takes additional time.
+/// * `Timeout`, which the store reports. If the store is suspended, the client reports it 2 s
+///   later, or within 7 s if a wait or a locate has a timeout of zero. Reconnecting takes
+///   additional time.
 ///
 /// # Cancel safety
 /// Each future may be dropped at any time, which cancels the call at the store.
@@ -61,7 +60,7 @@ pub struct Client {
 pub struct Page {
     /// Objects, in the order of their ids.
     pub objects: Vec<Locations>,
-    /// The `after` for the next page; `None` at the end of the listing.
+    /// Argument `after` of [`Client::list`] for the next page; `None` at the end of the listing.
     pub next: Option<ObjectId>,
 }
 
@@ -81,11 +80,8 @@ impl Client {
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() }).await
     }
 
-    /// Connects with `options`, in a tokio runtime with I/O and time enabled, which receives the
-    /// answers.
-    ///
-    /// # Errors
-    /// See [`Client::connect`].
+    /// Connects as [`Client::connect`] does, with `options`. The caller's tokio runtime receives
+    /// the store's answers; it must have I/O and time enabled.
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
         checked_default()?;
         let options = options.with_own_owner();
@@ -120,21 +116,19 @@ impl Client {
         self.connection().max_object_bytes()
     }
 
-    /// Bytes from which every put waits for the directory. Smaller puts wait if
-    /// [`Confirmation`](crate::Confirmation) requires it.
+    /// Size in bytes from which every put waits for the directory (the location service). Smaller
+    /// puts wait if [`Confirmation`](crate::Confirmation) requires it.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
     }
 
-    /// Most objects in one call of [`Client::put_many`], [`Client::get_many`] or
-    /// [`Client::delete_many`].
+    /// Most objects (65,536 by default) in one call of [`Client::put_many`], [`Client::get_many`]
+    /// or [`Client::delete_many`].
     pub fn max_ids(&self) -> usize {
         self.connection().max_ids()
     }
 
     /// Returns `true` unless the connection is known to be lost, or was inherited by a fork.
-    ///
-    /// After a loss, the next call may reconnect: see [`AfterLoss`](crate::AfterLoss).
     pub fn is_connected(&self) -> bool {
         self.access.is_connected()
     }
@@ -147,10 +141,7 @@ impl Client {
         Begun::new(&self.access, timeout).await
     }
 
-    /// Puts plain bytes, with the default [`PutOptions`].
-    ///
-    /// # Errors
-    /// See [`Client::put_with`].
+    /// Puts plain bytes as [`Client::put_with`] does, with the default [`PutOptions`].
     pub async fn put(&self, id: impl AsRef<[u8]>, bytes: &[u8]) -> Result<()> {
         self.put_with(id, bytes, PutOptions::default()).await
     }
@@ -188,7 +179,7 @@ impl Client {
     }
 
     /// Waits until the whole object is on this node, and returns a view of its bytes in the store's
-    /// memory. Objects of at most 4 KiB are copied.
+    /// memory.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone; `Deleted`; `StoreFull` if there is no memory
@@ -197,10 +188,8 @@ impl Client {
         self.get_with(id, timeout.into()).await
     }
 
-    /// Gets an object, which may be [stale](ObjectView::is_stale) if the options allow it.
-    ///
-    /// # Errors
-    /// See [`Client::get`].
+    /// Gets an object as [`Client::get`] does. If the options allow it, the object may be
+    /// [stale](ObjectView::is_stale), i.e. already deleted or replaced.
     pub async fn get_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectView> {
         let GetOptions { timeout, allow_stale } = options;
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
@@ -229,10 +218,7 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
-    /// Copies the object into a new vector while it arrives.
-    ///
-    /// # Errors
-    /// See [`Client::get`].
+    /// Copies the object into a new vector while it arrives. Fails as [`Client::get`] does.
     pub async fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_vec(&call.connection, id.clone(), timeout));
@@ -248,11 +234,8 @@ impl Client {
         self.get_reader_with(id, timeout.into()).await
     }
 
-    /// Opens a reader of an object, which may be [stale](ObjectReader::is_stale) if the options
-    /// allow it.
-    ///
-    /// # Errors
-    /// See [`Client::get`].
+    /// Opens a reader as [`Client::get_reader`] does. If the options allow it, the object may be
+    /// [stale](ObjectReader::is_stale).
     pub async fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let open = pin!(ObjectReader::open_with(&call.connection, id.clone(), options));
@@ -282,9 +265,6 @@ impl Client {
     }
 
     /// Returns `true` if all bytes of the object are somewhere in the cluster.
-    ///
-    /// # Errors
-    /// See [`Client`].
     pub async fn contains(&self, id: impl AsRef<[u8]>) -> Result<bool> {
         match self.locate(id, Duration::ZERO).await {
             Ok(locations) => Ok(locations.is_available()),
@@ -293,8 +273,8 @@ impl Client {
         }
     }
 
-    /// Waits until the object has a location, and returns all its locations. A timeout of zero
-    /// returns the known locations, if any.
+    /// Waits until the object has a location (a node with a complete or partial copy), and returns
+    /// all its locations. A timeout of zero returns the known locations, if any.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
@@ -311,9 +291,7 @@ impl Client {
     }
 
     /// Yields the object's present locations, and each change. A watch ends with its connection.
-    ///
-    /// # Errors
-    /// See [`Client`]. [`LocationWatch::next`] returns errors of the store.
+    /// [`LocationWatch::next`] returns errors of the store.
     pub async fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         let (id, call) = (ObjectId::new(id)?, self.begin(REPORT_TIMEOUT).await?);
         LocationWatch::open(&call.connection, id)
@@ -323,7 +301,8 @@ impl Client {
     /// `after`. A page has at most 10,000 objects.
     ///
     /// # Errors
-    /// `InvalidId` if `prefix` or `after` is too long. `Unavailable` if a shard does not answer.
+    /// `InvalidId` if `prefix` or `after` is too long. `Unavailable` if a directory shard does not
+    /// answer.
     pub async fn list(
         &self,
         prefix: impl AsRef<[u8]>,
@@ -351,7 +330,7 @@ impl Client {
     /// Describes an object: its locations, and the senders assigned to receivers, with reasons.
     ///
     /// # Errors
-    /// `Unavailable` if no shard of the object answers.
+    /// `Unavailable` if no directory shard of the object answers.
     pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         let id = ObjectId::new(id)?;
         let call = self.begin(REPORT_TIMEOUT).await?;
@@ -361,10 +340,7 @@ impl Client {
         }
     }
 
-    /// Counters of this node's store and shards.
-    ///
-    /// # Errors
-    /// See [`Client`].
+    /// Returns the counters of this node's store and directory shards.
     pub async fn status(&self) -> Result<NodeStatus> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         match call.report("status", None, Inspection::Status).await? {
@@ -386,8 +362,9 @@ impl Client {
         }
     }
 
-    /// Moves the store's pinned copies to other stores. Calls `report_progress` a few times a
-    /// second. After success, the store stops; after a failure, it accepts puts again.
+    /// Moves the store's pinned copies, which it must keep, to other stores. Calls
+    /// `report_progress` a few times a second. After success, the store stops; after a failure, it
+    /// accepts puts again.
     ///
     /// # Errors
     /// `PermissionDenied` unless the client is root or the user of the store.
@@ -404,9 +381,10 @@ impl Client {
     /// Drains the store with this name or data plane address, as [`Client::drain`] does.
     ///
     /// # Errors
-    /// `PermissionDenied` unless the client is root or the user of its store. `InvalidRequest` if
-    /// the store `node` is too old, or not connected to the directory. `VersionMismatch` if this
-    /// node's store is too old. `Unavailable` if the connection to `node` breaks.
+    /// `PermissionDenied` unless the client is root or the user of this node's store.
+    /// `InvalidRequest` if the store `node` is too old, or not connected to the directory.
+    /// `VersionMismatch` if this node's store is too old. `Unavailable` if the connection to `node`
+    /// breaks.
     pub async fn drain_node(
         &self,
         node: &str,
@@ -422,10 +400,10 @@ impl Client {
         drained(&call.connection, drain, limit, REMOTE_PROGRESS_INTERVAL, report_progress).await
     }
 
-    /// Returns the progress of a drain of the own store, or of `node`, and begins none.
+    /// Returns the progress of a drain of this node's store, or of `node`. Starts no drain.
     ///
     /// # Errors
-    /// The errors of [`Client::drain_node`]. Every client may ask its own store.
+    /// The errors of [`Client::drain_node`]. Every client may query this node's store.
     pub async fn drain_progress(&self, node: Option<&str>) -> Result<DrainReport> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         let connection = &call.connection;
@@ -440,12 +418,12 @@ impl Client {
     }
 
     /// Measures the links between `nodes`, by default all. Calls `report_progress` a few times a
-    /// second. Dropping the future ends the probe.
+    /// second.
     ///
     /// # Errors
     /// `InvalidRequest` if a node is not connected, or if fewer than two nodes reach each other.
-    /// `LimitExceeded` for more than 10,000 nodes, for more than 500 with bandwidth trains between
-    /// all pairs, or during another probe of this store. `PermissionDenied` for a client that may
+    /// `LimitExceeded` for more than 10,000 nodes, for more than 500 if the bandwidth of all pairs
+    /// is measured, or during another probe of this store. `PermissionDenied` for a client that may
     /// only read; `options.apply` needs root or the user of the store.
     pub async fn probe(
         &self,
@@ -493,7 +471,7 @@ async fn drained(
             Ok(answer) => return drain_report(answer?).ok_or_else(|| connection.unexpected()),
             Err(_) => call(progress.clone()).await,
         };
-        // A drained store stops, so the last `progress` may fail.
+        // The last query for the progress may fail, because a drained store stops.
         if let Ok(report) = answer.map(drain_report)
             && let Some(report) = report
         {

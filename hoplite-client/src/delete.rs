@@ -43,8 +43,8 @@ pub struct Deletion {
     /// Number of ids that named an object. Objects that a shard deleted before it failed do not
     /// count.
     pub count: usize,
-    /// The first lost nodes that may still have a copy. They serve no copy, and drop their copies
-    /// when they return.
+    /// The first of the lost nodes that may still have a copy. They serve no copy, and drop their
+    /// copies when they return.
     pub absent: Vec<NodeId>,
     /// Number of all lost nodes that may still have a copy.
     pub absent_count: u64,
@@ -65,8 +65,8 @@ impl Client {
         Ok(self.delete_with(ids, timeout.into()).await?.count)
     }
 
-    /// Deletes objects as [`Client::delete`] does. By `options.wait`, also returns lost nodes that
-    /// may have a copy, or waits for them.
+    /// Deletes objects as [`Client::delete`] does. Depending on `options.wait`, returns lost nodes
+    /// that may have a copy, or waits for them.
     ///
     /// # Errors
     /// The errors of [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that

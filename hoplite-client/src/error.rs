@@ -40,7 +40,7 @@ pub enum Error {
         /// Reason for the loss.
         #[source]
         reason: Loss,
-        /// State in which the loss left the call.
+        /// Tells if the caller may repeat the call.
         call: LostCall,
     },
     /// A forked child uses its parent's connection. It must open a new one.
@@ -64,7 +64,7 @@ pub enum Error {
     SizeMismatch {
         /// Announced size.
         size_bytes: u64,
-        /// Bytes written, or that the failed write would have reached.
+        /// Bytes written so far, including those of the failed write.
         written_bytes: u64,
     },
     /// Participants of a collective did not call it in time.
@@ -172,7 +172,7 @@ pub enum Loss {
     /// The store closed the connection.
     #[error("the store closed it")]
     Closed,
-    /// The store's reason for closing the connection, or its invalid message.
+    /// The store gave this reason for closing the connection, or sent an invalid message.
     #[error(transparent)]
     Protocol(hoplite_core::Error),
     /// A system error.
@@ -192,8 +192,8 @@ pub enum Loss {
 pub enum LostCall {
     /// The call can be repeated without harm.
     Repeatable,
-    /// The store may have performed the call. A repetition may delete a newer object, or find
-    /// that its target exists.
+    /// The store may have performed the call. A repetition may delete a newer object, or fail
+    /// because the target exists.
     MayHaveHappened,
     /// A repetition fails: the call's writer, reader, watch or client has ended.
     Ended,
@@ -239,7 +239,7 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
-    /// Returns the error for a call in the state `call`, for callers that combine calls.
+    /// Returns this error, for callers that combine calls. A lost connection gets the state `call`.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {

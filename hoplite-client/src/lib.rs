@@ -1,4 +1,4 @@
-//! Client of a Hoplite store, whose workers share immutable objects in memory.
+//! Client of a Hoplite store: a node's daemon that shares immutable objects between processes.
 //!
 //! The bytes of large objects never cross the socket. A put copies them once, into the store's
 //! memory; a get returns a view of them.
@@ -27,44 +27,31 @@
 //! * [`Error`] describes a failure; all errors have a stable [`ErrorCode`].
 //!
 //! # Collectives
-//! The calls name the participants: no group is formed.
+//! Each call names its participants; no group is created beforehand. A broadcast is one put and
+//! many gets of an object: early receivers send to later ones.
 //!
-//! | collective | what every participant does |
-//! | --- | --- |
-//! | broadcast | one puts, all others [get](Client::get): early receivers send to later ones |
-//! | reduce | each puts its own object; one calls [`Client::reduce`] over all of them, or over the first N |
-//! | gather | each puts its own object; one calls [`Client::gather`] |
-//! | allgather | each puts its own object and gathers all: [`Client::allgather`] |
-//! | allreduce | each puts its own object and calls [`Client::allreduce`] |
-//! | all_to_all | each calls [`Client::all_to_all`] with one part for each participant |
-//! | barrier | each calls [`Client::barrier`] |
-//!
-//! All of them stream: a get of a reduce's target starts before the reduce is done.
+//! All collectives stream: a get of a reduce's target starts before the reduce is done.
 //!
 //! # Timeouts
 //! The default is [`default_timeout`]: 5 minutes, or `HOPLITE_TIMEOUT`. [`FOREVER`] never expires.
-//! After 10 s, a call sends one [`Notice`] to the listener of the [`ConnectOptions`].
+//! A call that has waited for 10 s sends one [`Notice`] to the listener of the [`ConnectOptions`].
 //!
 //! # When a store restarts
-//! The next call reconnects, and waits for a store for the timeout of connecting (5 s). If no store
-//! comes back, that call fails with [`Error::Connect`], and each later call tries once. A call in
-//! flight fails with [`Error::ConnectionLost`]; [`is_retryable`](Error::is_retryable) tells if the
-//! caller may repeat it.
+//! The next call reconnects, and waits for up to 5 s (the timeout of connecting) for a store. If no
+//! store comes back, that call fails with [`Error::Connect`], and each later call tries once.
 //!
-//! | in use when the connection breaks | afterwards |
-//! | --- | --- |
-//! | get, wait, locate, list, gather, put, allgather | fails, retryable: a repetition changes nothing |
-//! | delete, reduce, allreduce, reduce_scatter, all_to_all, barrier | fails, not retryable: the store may have performed it |
-//! | [`ObjectView`] | stays readable; the object itself is lost if only this store had it |
-//! | [`ObjectWriter`] | its next call fails; the object is aborted: create it again, and write all of it |
-//! | [`ObjectReader`], [`LocationWatch`] | the next call fails, and the watch ends: open another one |
-//! | a collective of several participants | the others wait for this one until their timeout: begin a new round with a new name |
+//! A call in flight fails with [`Error::ConnectionLost`]. [`Error::is_retryable`] is `true` if a
+//! repetition changes nothing. It is `false` for deletes, reduces, barriers and the collectives
+//! that reduce or exchange parts, because the store may have performed them.
 //!
-//! Objects that only the store had are lost, and a get returns `ObjectLost`.
+//! Views stay readable. Writers, readers and watches end: open new ones. Objects that only this
+//! store had are lost: a get returns `ObjectLost`. Other participants of a collective wait until
+//! their timeout: begin a new round with a new name.
 //!
 //! # Processes
 //! A connection belongs to its process: in a forked child, calls fail with [`Error::ForkedChild`].
-//! Connect after forking: the child's copy of the socket hides the parent's end from the store.
+//! Connect after forking: the store cannot see the parent's end while a child has a copy of the
+//! socket.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -12,18 +12,17 @@ use crate::client::Client;
 use crate::error::Result;
 
 impl Client {
-    /// Returns the owner that stands for this client and its clones. Only this client holds it,
-    /// while one of its connections, views or writers exists.
+    /// Returns the owner that stands for this client and its clones in a
+    /// [`Lifetime`](crate::Lifetime). Only this client holds the owner, while one of its
+    /// connections, views or writers exists.
     pub fn owner(&self) -> Owner {
         self.connection().owner().clone()
     }
 
     /// Lists at most `limit` ownerless objects that were put at this store, whose id begins with
-    /// `prefix` and is greater than `after`. An ownerless object's owner is gone, or it has no
-    /// lifetime and the client that put it is gone. A page may be empty although others follow.
-    ///
-    /// # Errors
-    /// See [`Client`].
+    /// `prefix` and is greater than `after`. An object is ownerless if its owner is gone, or if it
+    /// has no lifetime and the client that put it is gone. A page may be empty although others
+    /// follow.
     pub async fn ownerless(
         &self,
         prefix: impl AsRef<[u8]>,

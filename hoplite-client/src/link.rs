@@ -10,12 +10,12 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// First pause between reconnections: a store restarts within tens of milliseconds.
+/// First pause between attempts to reconnect: a store restarts within tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// Longest pause. Each is twice as long as the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection, and the task or pump that receives its answers.
+/// A connection, and the task or the waiting threads (pump) that receive its answers.
 pub(crate) trait Line: Clone {
     fn connection(&self) -> &Arc<Connection>;
 }
@@ -31,7 +31,7 @@ pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// After a failed reconnection, each call tries only once.
+    /// Last failed reconnection. While it is set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -129,7 +129,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Checks the cluster: in another one, ids name other objects.
+    /// Checks that the cluster is the same: in another one, ids name other objects.
     fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
         let current = self.current();
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
@@ -154,7 +154,7 @@ impl<L: Line> Link<L> {
 }
 
 /// Returns `true` if a retry may succeed. A stopping store resets waiting connections, and so looks
-/// like no store.
+/// like another program.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

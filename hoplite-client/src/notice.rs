@@ -37,7 +37,7 @@ pub struct LongWait {
     pub id: Option<ObjectId>,
     /// Time that the call has waited so far.
     pub waited: Duration,
-    /// Missing objects, if any are known.
+    /// Objects that do not exist yet; `None` if unknown.
     pub missing: Option<Vec<ObjectId>>,
 }
 
@@ -51,7 +51,7 @@ pub enum StoreAfterLoss {
     StartedAnew,
 }
 
-/// A function that receives notices, in the thread of the call. It must not block.
+/// Function that receives notices, in the thread of the call. It must not block.
 pub type Listener = fn(&Notice);
 
 /// Logs the notice as a warning with `tracing`.

@@ -27,20 +27,19 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// Name in the store's log; by default the executable's name.
     pub program: String,
-    /// A further user who may run the store, by name or number; by default `HOPLITE_DAEMON_USER`,
-    /// or else `hoplite`, as in the packages.
-    ///
-    /// The client refuses stores of other users, and a socket that another user could replace.
+    /// Name or number of a further user who may run the store; by default `HOPLITE_DAEMON_USER`, or
+    /// else `hoplite`. The client refuses stores of other users, and a socket that another user
+    /// could replace.
     pub daemon_user: Option<String>,
-    /// Runs once when a put finds no free memory or exceeds a quota. For programs that may hold
-    /// unneeded views, such as an interpreter with a garbage collector.
+    /// Function that drops unneeded views. A put calls it before its only retry, if memory is short
+    /// or a quota is exceeded.
     pub on_full: Option<fn()>,
     /// Behaviour after a loss of the connection; by default the next call reconnects.
     pub after_loss: AfterLoss,
     /// Receiver of notices; by default [`log_notice`].
     pub listener: Listener,
-    /// Owners that the client holds while it is connected, at most 7; see
-    /// [`Lifetime`](crate::Lifetime).
+    /// Owners, at most 7, that the client holds while it is connected. Objects may end with an
+    /// owner: see [`Lifetime`](crate::Lifetime).
     pub owners: Vec<Owner>,
     /// Time after which a waiting call sends a notice; by default [`LONG_WAIT`].
     pub long_wait: Duration,
@@ -57,7 +56,7 @@ pub enum AfterLoss {
 }
 
 impl ConnectOptions {
-    /// Adds the client's own owner in front. All its connections hold it.
+    /// Adds the owner that stands for this client, in front. All connections of the client hold it.
     pub(crate) fn with_own_owner(mut self) -> Self {
         let number = RandomState::new().hash_one(std::time::SystemTime::now());
         let name = format!("client:{}:{number:016x}", std::process::id());
@@ -108,10 +107,10 @@ impl Default for PutOptions {
 /// Confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// A put below [`crate::Client::confirmed_from_bytes`] without [`Replicas`](crate::Replicas)
-    /// waits only for the store, which announces the object afterwards. If another node puts other
-    /// bytes under the id at that moment, the directory keeps the first put that it hears of, and
-    /// the store counts a conflict. Other puts are [`Confirmation::Confirmed`].
+    /// A put waits only for its store, which announces the object to the directory afterwards. If
+    /// another node puts other bytes under the id at that moment, the directory keeps the first put
+    /// that it hears of, and the store counts a conflict. Puts with [`Replicas`](crate::Replicas),
+    /// or from [`crate::Client::confirmed_from_bytes`] on, are [`Confirmation::Confirmed`].
     #[default]
     BySize,
     /// The directory accepts the object before the call returns, so the call reports a conflicting
@@ -124,7 +123,7 @@ pub enum Confirmation {
 pub struct GetOptions {
     /// Time to wait for the object and its bytes; by default [`default_timeout`].
     pub timeout: Duration,
-    /// Accepts a complete local copy that no directory shard confirms: a
+    /// `true` accepts a complete local copy that no directory shard confirms: a
     /// [stale](crate::ObjectView::is_stale) answer. By default a get waits for a shard.
     pub allow_stale: bool,
 }
@@ -153,7 +152,7 @@ pub struct ReduceOptions {
     /// Range of bytes to reduce in each source, at whole elements; by default all. With a range,
     /// the target has no shape.
     pub range: Option<ByteRange>,
-    /// Pinned copies of the target, each on another node; by default the store's.
+    /// Pinned copies of the target, each on another node; by default (0) the store's number.
     pub replicas: u8,
     /// Time for the call, including the wait for sources; by default [`default_timeout`].
     pub timeout: Duration,
@@ -175,9 +174,9 @@ impl Default for ReduceOptions {
 /// Options of an allreduce, equal at all participants but for the timeout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllreduceOptions {
-    /// Operation that combines elements; by default the sum.
+    /// See [`ReduceOptions::op`].
     pub op: ReduceOp,
-    /// Order in which sources are combined; by default the order in which they become ready.
+    /// See [`ReduceOptions::order`].
     pub order: ReduceOrder,
     /// Time for the call, including the wait for participants; by default [`default_timeout`].
     pub timeout: Duration,

@@ -36,9 +36,7 @@ impl Progress {
 ///
 /// Puts count the bytes that they copy, gets the bytes that arrive or are copied out, and reduces
 /// the bytes of the target on this node.
-///
-/// # Cancel safety
-/// The cancel safety of `future`.
+/// Cancel safe if `future` is.
 pub async fn tracked<F: Future>(progress: Arc<Progress>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -12,9 +12,6 @@ use crate::error::Result;
 
 impl Client {
     /// Lists the quotas of the store with their use: by user, then by prefix.
-    ///
-    /// # Errors
-    /// See [`Client`].
     pub async fn quotas(&self) -> Result<Vec<Quota>> {
         self.call_for_quotas(node::Request::ListQuotas).await
     }
@@ -22,11 +19,11 @@ impl Client {
     /// Sets both limits of a quota until the store ends. `None` removes the quota. Only root and
     /// the store's user may change quotas.
     ///
-    /// Returns the new or removed quota. Existing objects stay, also above the limit.
+    /// Returns the new or removed quota. Existing objects stay, even above the limit.
     ///
     /// # Errors
     /// `PermissionDenied`; `LimitExceeded` for more than 1,024 quotas; `InvalidRequest` if `limits`
-    /// has neither limit, or if there is no quota to remove. See [`Client`].
+    /// has neither limit, or if there is no quota to remove.
     pub async fn set_quota(&self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
         let quotas = self.call_for_quotas(node::Request::SetQuota { subject, limits }).await?;
         quotas.into_iter().next().ok_or_else(|| self.connection().unexpected())

@@ -19,7 +19,8 @@ use crate::writer::PIECE_BYTES;
 /// Bytes between two wake-ups of a reader: 1,000 a second at 1 GB/s.
 const STRIDE_BYTES: usize = 1 << 20;
 
-/// Reads an object as its bytes arrive. Holds a reference, as a view does; dropping never blocks.
+/// Reads an object as its bytes arrive. Holds the object's memory, as a view does; dropping never
+/// blocks.
 #[derive(Debug)]
 pub struct ObjectReader {
     bytes: hoplite_shm::Reader,
@@ -65,8 +66,8 @@ impl ObjectReader {
         })
     }
 
-    /// Copies ranges into `out`, in the order in which they become valid. The object's byte at
-    /// `start_bytes` goes to its front. Skips ranges that do not fit.
+    /// Copies the object's ranges into `out`, in the order in which they become valid. The byte at
+    /// `start_bytes` goes to the front of `out`. Skips ranges that are not all within `out`.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
@@ -91,7 +92,7 @@ impl ObjectReader {
                 let counted_bytes = self.position_bytes + stride_bytes;
                 if self.bytes.valid_bytes() < counted_bytes
                     && let Err(error) = self.follow(counted_bytes - 1, deadline.left()).await
-                    // All needed bytes may have arrived.
+                    // The needed bytes may have arrived despite the error.
                     && self.bytes.valid_bytes() < counted_bytes
                 {
                     return Err(error);
@@ -121,7 +122,6 @@ impl ObjectReader {
             }
             let next_bytes = Part::next_bytes(valid_bytes, self.size_bytes);
             if let Err(error) = self.follow(next_bytes - 1, deadline.left()).await
-                // The copy may have been complete.
                 && self.bytes.valid_bytes() < self.size_bytes
             {
                 return Err(error);
@@ -131,7 +131,7 @@ impl ObjectReader {
 
     pub(crate) async fn into_view(mut self, deadline: Deadline) -> Result<ObjectView> {
         self.completed(deadline).await?;
-        // The store has all bytes, even if the header lags.
+        // The store has all bytes, even if the copy's header still shows fewer.
         self.bytes.confirm(self.size_bytes);
         Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata, self.is_stale))
     }
@@ -156,7 +156,8 @@ impl ObjectReader {
         self.put
     }
 
-    /// Returns `true` if the object may be deleted or replaced; see [`ObjectView::is_stale`].
+    /// Returns `true` if the object may have been deleted or replaced; see
+    /// [`ObjectView::is_stale`].
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }
@@ -173,8 +174,8 @@ impl ObjectReader {
         self.read_at_least(out, 1, timeout).await
     }
 
-    /// Reads as [`read`](Self::read) does, but waits for `least_bytes`, a full `out`, 4 MiB, or the
-    /// last byte. Zero counts as one.
+    /// Reads as [`read`](Self::read) does, but waits for `least_bytes` (at least one), a full
+    /// `out`, 4 MiB, or the end of the object.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read). `Timeout` even if fewer bytes are available.

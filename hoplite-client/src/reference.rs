@@ -6,7 +6,8 @@ use hoplite_core::node::CopyId;
 
 use crate::connection::{Connection, Role};
 
-/// A reference to a local copy. Dropping it tells the store, without blocking.
+/// A reference to a local copy. Dropping the reference gives it back to the store, without
+/// blocking.
 #[derive(Debug)]
 pub(crate) struct Reference {
     connection: Arc<Connection>,

@@ -15,14 +15,14 @@ use hoplite_proto::directory::decode_locations;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// An object, as this store and the shard that knows most describe it.
+/// Description of an object by this store and the best-informed directory shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Address of the shard.
+    /// Address of that directory shard.
     pub shard: String,
     /// Object and its copies.
     pub locations: Locations,
-    /// The shard's latest grants for the object, oldest first.
+    /// The shard's latest grants, i.e. permissions to pull the object, oldest first.
     pub grants: Vec<Grant>,
     /// Nodes that wait for a location of the object.
     pub waiting_receivers: u32,
@@ -56,7 +56,7 @@ pub struct ReduceRecord {
     pub reduced: u64,
     /// Sources that the call named.
     pub sources: u64,
-    /// Nodes that combine sources, without the receiver.
+    /// Nodes that combine sources, besides the target's node.
     pub hops: u64,
     /// Schedule and the reason for its choice.
     pub plan: String,
@@ -74,7 +74,7 @@ pub struct ReduceRecord {
     pub is_running: bool,
     /// This store's progress, if it is a member.
     pub position: Option<MemberPosition>,
-    /// Progress of all running members. The stage of a member that does not answer may say why.
+    /// Progress of all running members. If a member does not answer, its stage may give the reason.
     pub positions: Vec<MemberPosition>,
 }
 
@@ -91,7 +91,7 @@ pub struct MemberPosition {
     pub final_bytes: u64,
     /// Target bytes that will be final at this member.
     pub size_bytes: u64,
-    /// The member's node, set in [all positions](ReduceRecord::positions).
+    /// Name of the member's node, only in [all positions](ReduceRecord::positions).
     pub node: String,
 }
 
@@ -112,11 +112,11 @@ pub struct NodeStatus {
     pub capacity_bytes: u64,
     /// Free bytes of the arena.
     pub free_bytes: u64,
-    /// Bytes of pinned copies.
+    /// Bytes of pinned copies, which the store must keep.
     pub pinned_bytes: u64,
-    /// Bytes of evictable copies.
+    /// Bytes of evictable copies, which the store may drop.
     pub evictable_bytes: u64,
-    /// Reserved for targets that have not begun to grow.
+    /// Bytes reserved for targets of reduces that are still empty.
     pub reserved_bytes: u64,
     /// Bytes in the arena whose pages were touched.
     pub prefaulted_bytes: u64,
@@ -126,23 +126,23 @@ pub struct NodeStatus {
     pub clients: u64,
     /// Running transfers from other stores.
     pub pulls: u64,
-    /// Transfers to other stores since the start.
+    /// Transfers to other stores so far.
     pub serves: u64,
     /// Reduces and collectives that this store coordinates.
     pub reduces: u64,
-    /// Hops that this store performs, and collectives that it joins.
+    /// Combining steps (hops) of reduces, and memberships in collectives, at this store.
     pub hops: u64,
-    /// Hops and members that this store coordinates.
+    /// Hops and memberships, at any store, that this store coordinates.
     pub directed_hops: u64,
-    /// Running combinations of several inputs.
+    /// Running computations that combine several inputs.
     pub combinations: u64,
-    /// Object bytes sent to other stores since the start.
+    /// Object bytes sent to other stores so far.
     pub sent_bytes: u64,
-    /// Object bytes received from other stores since the start.
+    /// Object bytes received from other stores so far.
     pub received_bytes: u64,
     /// `true` while the store moves its objects to other stores.
     pub is_draining: bool,
-    /// Evicted copies since the start.
+    /// Evicted copies so far.
     pub evictions: u64,
     /// Objects put here that ended with their time to live.
     pub expired: u64,
@@ -160,7 +160,7 @@ pub struct NodeStatus {
     pub links: Vec<PeerLink>,
     /// Most connections (lanes) of one transfer; 0: unknown.
     pub max_lanes: u32,
-    /// Open lanes beyond the first one of each transfer to a store.
+    /// Open connections of transfers to other stores, beyond each transfer's first.
     pub extra_lanes: u64,
     /// The store's present problems.
     pub troubles: Troubles,
@@ -175,7 +175,7 @@ pub struct Troubles {
     pub long_waits: u64,
     /// Descriptions of at most 16 of these calls.
     pub waits: Vec<LongWait>,
-    /// Directory shards without a session.
+    /// Directory shards to which the store is not connected.
     pub shards: Vec<PeerFault>,
     /// Other stores that refuse this store, or are unreachable.
     pub stores: Vec<PeerFault>,
@@ -270,11 +270,12 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
-    /// Lanes that all transfers divide, by the node's last trial; `None` before.
+    /// Connections (lanes) that all transfers share, as the last trial with the node found; `None`
+    /// before a trial.
     pub lanes: Option<u32>,
 }
 
-/// Label keys, and the nodes that use them.
+/// Label keys, such as `zone`, and the nodes that use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceKeys {
     /// Keys, outermost first; may be empty.
@@ -288,9 +289,9 @@ pub struct PlaceKeys {
 pub struct ShardStatus {
     /// Address of the shard.
     pub address: String,
-    /// `true` if the store has a session with the shard. Otherwise the numbers are zero.
+    /// `true` if the store is connected to the shard. Otherwise the numbers are zero.
     pub connected: bool,
-    /// Version of the protocol in the session; zero without a session.
+    /// Version of the protocol with the shard; zero if not connected.
     pub protocol: u32,
     /// Objects in the shard.
     pub objects: u64,
@@ -304,7 +305,7 @@ pub struct ShardStatus {
     pub under_replicated: u64,
     /// Sets of label keys. Nodes with different keys share no group, even if they are close.
     pub place_keys: Vec<PlaceKeys>,
-    /// Version of the measured places in use; zero if none.
+    /// Version of the measured groups of nodes (places) in use; zero if none.
     pub places_version: u64,
     /// Measured capacity of the groups' uplinks, in thousandths of a host's link; zero if
     /// unknown.
@@ -314,14 +315,15 @@ pub struct ShardStatus {
 /// Result of a probe of the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// Links between the remaining nodes.
+    /// Links between the nodes that stayed in the probe.
     pub matrix: Matrix,
     /// Nodes that left the probe, with the reasons.
     pub lost: Vec<(String, String)>,
-    /// Pairs of nodes, by index, that could not reach each other. Their link is the worst round
-    /// trip of either.
+    /// Pairs of nodes, by index, that could not reach each other. Their link has the worst round
+    /// trip of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// Unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their groups.
+    /// Unmeasured pairs in probes of over 2,000 nodes, which get the link of other pairs of their
+    /// groups.
     pub estimated: u64,
     /// Pairs that were measured over TCP.
     pub by_tcp: u32,
@@ -340,19 +342,19 @@ pub struct ProbeReport {
 /// Measured groups of nodes and their uplinks, as daemons use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// Version of the places. Daemons use the highest one.
+    /// Version of these groups. Daemons use the highest one.
     pub version: u64,
-    /// Innermost groups.
+    /// Number of innermost groups.
     pub groups: u32,
     /// Capacity of groups' uplinks, in thousandths of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
-    /// Shards that use these places.
+    /// Shards that use these groups.
     pub shards: u32,
     /// Number of all shards.
     pub all_shards: u32,
     /// Nodes in measured groups; at zero, daemons ignore the uplinks' capacity.
     pub nodes: u32,
-    /// Measured nodes in groups that their labels define.
+    /// Measured nodes that stay in the groups of their labels.
     pub labelled_nodes: u32,
 }
 

@@ -15,8 +15,8 @@ pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 
 /// Default timeout, unless the environment sets another one.
 ///
-/// A get may wait minutes for a training step or a booting node. A hung job should fail while its
-/// owner watches: half of NCCL's default.
+/// Half of NCCL's: a get may wait minutes for a training step, but a hung job should fail while its
+/// owner watches.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// [`DEFAULT_TIMEOUT`] as text for people.
@@ -25,7 +25,7 @@ pub const DEFAULT_TIMEOUT_TEXT: &str = "5min";
 /// A timeout that never expires: 30 days, a store's longest timeout.
 pub const FOREVER: Duration = MAX_TIMEOUT;
 
-/// A text is not a timeout.
+/// Error of a text that is not a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a timeout: write 500ms, 30s, 5min, a number of seconds, or never")]
 pub struct NotATimeout {

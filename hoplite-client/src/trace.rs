@@ -1,5 +1,5 @@
-//! Trace of a call, which the client sends to the store. The caller names its span in the format of
-//! W3C Trace Context. This crate records none.
+//! Sends the trace of a call to the store. The caller names its span in the format of W3C Trace
+//! Context; this crate records none.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -38,7 +38,7 @@ pub fn enter_trace(trace: Option<TraceContext>) -> EnteredTrace {
     EnteredTrace { previous: CURRENT.replace(trace), not_send: std::marker::PhantomData }
 }
 
-/// The stay in a trace: see [`enter_trace`].
+/// Guard of [`enter_trace`]: leaves the trace when it is dropped.
 #[derive(Debug)]
 pub struct EnteredTrace {
     previous: Option<TraceContext>,

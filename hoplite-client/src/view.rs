@@ -56,7 +56,7 @@ impl ObjectView {
     pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let mut bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
-        // Other clients may have changed the header.
+        // Other clients may have changed the progress in the object's header.
         bytes.confirm(view.size_bytes);
         Ok(Self::over(bytes, reference, view.put, view.metadata, view.is_stale))
     }
@@ -105,8 +105,8 @@ impl ObjectView {
         self.put
     }
 
-    /// Returns `true` if no directory shard confirmed that the object still exists. Only with
-    /// [`allow_stale`](crate::GetOptions::allow_stale).
+    /// Returns `true` if no directory shard confirmed that the object still exists. Possible only
+    /// with [`allow_stale`](crate::GetOptions::allow_stale).
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }

@@ -25,8 +25,8 @@ pub(crate) const PIECE_BYTES: usize = 4 << 20;
 /// Receivers may read the first bytes while the last ones are missing. If the writer is dropped
 /// before [`ObjectWriter::seal`] succeeds, the object is aborted everywhere. Dropping never blocks.
 ///
-/// If the id names an object of this size and metadata, the writer compares instead of writing, so
-/// a put may be repeated.
+/// If the id already names an object of this size and metadata, the writer compares the bytes
+/// instead of writing, so a put may be repeated.
 #[derive(Debug)]
 pub struct ObjectWriter {
     id: ObjectId,
@@ -138,7 +138,6 @@ impl ObjectWriter {
                 rung?;
             }
             Target::Existing(view) => {
-                // The announced size bounds the written bytes.
                 let start = usize::try_from(self.written_bytes).unwrap_or(usize::MAX);
                 let equal = view.get(start..).and_then(|rest| rest.get(..piece.len())) == Some(piece);
                 if !equal {
@@ -179,7 +178,6 @@ impl ObjectWriter {
         let awaits_directory = options.metadata.replicas.awaits_directory();
         let is_small = size_bytes < connection.confirmed_from_bytes();
         if options.confirm == Confirmation::BySize && is_small && !awaits_directory {
-            // Sends both requests with one system call.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
             connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await?;

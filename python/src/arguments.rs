@@ -162,7 +162,6 @@ pub(crate) const fn order(deterministic: bool) -> ReduceOrder {
 /// A lifetime: owner, seconds to live, and the action at their end.
 pub(crate) type LifetimeArgument = (Option<String>, Option<f64>, String);
 
-/// The name that stands for the client itself.
 const OWN_OWNER: &str = "client";
 
 /// Checks a lifetime. `own` is the owner that stands for the client.

@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Keeps a buffer exported. Drop the last clone on an attached thread.
+/// Keeps a buffer exported. Drop the last clone on a thread attached to the interpreter.
 pub(crate) type Keep = Arc<PyUntypedBuffer>;
 
 #[derive(Debug)]
@@ -92,10 +92,10 @@ pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bou
     let length = isize::try_from(source.len())?;
     // SAFETY: a null pointer requests an object with that much uninitialised memory.
     let made = unsafe { ffi::PyBytes_FromStringAndSize(ptr::null(), length) };
-    // SAFETY: it returns a new reference, or null with an exception set.
+    // SAFETY: the function returns a new reference, or null with an exception set.
     let made = unsafe { Bound::from_owned_ptr_or_err(py, made)? };
     let bytes = made.cast_into::<PyBytes>()?;
-    // SAFETY: it is a bytes object.
+    // SAFETY: `bytes` is a bytes object.
     let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) } as usize;
     py.detach(|| {
         // SAFETY: the object has that much room, is not shared yet, and lives until this function

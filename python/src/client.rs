@@ -28,7 +28,6 @@ use crate::progress::Progress;
 use crate::runtime;
 use crate::trace;
 
-/// Time between checks for Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[pyclass(frozen, module = "hoplite._native")]
@@ -185,7 +184,6 @@ fn answer<T: Answer>(py: Python<'_>, outcome: Result<T>, about: Option<&ObjectId
     }
 }
 
-/// Refuses a client that is closed, or inherited by a fork.
 fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) -> PyResult<T> {
     let current = std::process::id();
     if current != process {
@@ -220,7 +218,6 @@ fn owners(py: Python<'_>, names: Vec<String>) -> PyResult<Vec<Owner>> {
     owners.map_err(|error| exception(py, &error.into()))
 }
 
-/// With `reconnect`, calls connect again after a loss.
 #[pyfunction]
 #[pyo3(signature = (socket, timeout, program, reconnect, owners = Vec::new()))]
 pub(crate) fn connect(

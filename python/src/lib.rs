@@ -36,7 +36,6 @@ mod native {
     #[pymodule_export]
     use crate::view::{Reader, View, Writer};
 
-    /// The profile; debug builds are slow.
     #[pymodule_export]
     const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 

@@ -1,7 +1,7 @@
 //! Delivers the results of tasks to an event loop of Python.
 //!
-//! Tasks put their results into a mailbox, whose file descriptor the event loop watches. So no task
-//! waits for the interpreter, many results wake the loop once, and a busy thread survives the
+//! Tasks put their results into a mailbox, whose file descriptor the event loop watches. So tasks
+//! never wait for the interpreter, many results wake the loop once, and a busy thread survives the
 //! interpreter's end.
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::task::AbortHandle;
 
-/// Makes the value or exception, once a thread is attached.
+/// Makes a future's value or exception on a thread attached to the interpreter.
 pub(crate) type Letter = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// Pending futures of one event loop, and their results.
@@ -86,7 +86,6 @@ impl Mailbox {
         self.slot.bell.as_raw_fd()
     }
 
-    /// Completes futures in the event loop's thread.
     fn deliver(&self, py: Python<'_>) {
         // Reset first, so that later results are noticed.
         let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);
@@ -122,7 +121,6 @@ fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
     Ok(())
 }
 
-/// Aborts the task of a cancelled future.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Canceller {

@@ -107,7 +107,6 @@ impl<'py> IntoPyObject<'py> for Summary {
     }
 }
 
-/// A page of a listing, and its last id if more follow.
 #[derive(Debug)]
 pub(crate) struct Page {
     objects: Vec<Locations>,

@@ -1,8 +1,8 @@
 //! All-to-all: each participant has one part for each participant.
 //!
 //! Each participant puts its parts as one object, its source, and the stores exchange the parts
-//! (`hoplite_core::collective`). If they cannot, the target is an empty object, and each pair of
-//! ranks uses an object.
+//! (`hoplite_core::collective`). If they cannot, they make an empty target, and each pair of ranks
+//! uses an object.
 
 use std::pin::pin;
 use std::slice;
@@ -32,30 +32,30 @@ use crate::view::ObjectView;
 use crate::writer::{ObjectWriter, PIECE_BYTES};
 
 impl Client {
-    /// Gives `parts[k]` to rank k, and returns views of this participant's parts, by rank.
+    /// Sends `parts[k]` to rank k. Returns views of the parts that all ranks sent to this one, by
+    /// rank.
     ///
     /// Every participant calls this with the same `name`, its own `rank`, and one part for each
-    /// participant, itself included. Parts may differ in size and may be empty. A caller's parts
-    /// have the metadata of its options.
+    /// participant, itself included. Parts may differ in size or be empty, and have the metadata of
+    /// their sender's options.
     ///
-    /// Communication: each participant puts the object `NAME/RANK`. Each node sends and receives
-    /// S(n-1)/n bytes, where S is the size of a participant's n parts, and needs memory for both.
+    /// Each participant puts its parts as the object `NAME/RANK`. Its node sends and receives
+    /// S(n-1)/n bytes, where S is the size of its n parts, and needs memory for both.
     ///
-    /// If stores cannot exchange parts, each pair of ranks uses an object `NAME/r/k`: if parts
-    /// differ in size or metadata, if there are more than 256 participants, or if a node fails. All
-    /// objects are deleted at the end. The name can be used again when all participants have
-    /// returned. `hoplite stat NAME` explains the exchange.
+    /// If parts differ in size or metadata, if there are more than 256 participants, or if a node
+    /// fails, each pair of ranks uses an object `NAME/r/k` instead. All objects are deleted at the
+    /// end. The name can be used again when all participants have returned. `hoplite stat NAME`
+    /// explains the exchange.
     ///
     /// # Errors
     /// The errors of [`Client::put_with`] and [`Client::get`]. [`Error::RanksMissing`] if
-    /// participants are late; the timeout covers the whole call. `InvalidRequest` for a bad rank.
-    /// `InvalidId` if the parts' ids would be too long. `LimitExceeded` for more parts than one
-    /// request may have ids (65,536 by default). `TypeMismatch` if participants call different
-    /// collectives.
+    /// participants are late. `InvalidRequest` for a bad rank. `InvalidId` if the parts' ids would
+    /// be too long. `LimitExceeded` for more than [`Client::max_ids`] parts. `TypeMismatch` if
+    /// participants call different collectives.
     ///
     /// # Cancel safety
     /// After a cancelled call or an error, this participant's objects stay, and the others fail
-    /// with their timeouts. Afterwards [delete](Client::delete) `NAME` and the objects
+    /// with their timeouts. Then [delete](Client::delete) `NAME` and the objects
     /// [listed](Client::list) under `NAME/`.
     pub async fn all_to_all<P: AsRef<[u8]>>(
         &self,
@@ -88,11 +88,7 @@ impl Client {
     /// rank. Returns their lengths.
     ///
     /// # Errors
-    /// The errors of [`Client::all_to_all`], and [`Error::BufferTooSmall`]. After an error, the
-    /// contents of `out` are undefined.
-    ///
-    /// # Cancel safety
-    /// See [`Client::all_to_all`].
+    /// The errors of [`Client::all_to_all`] and [`Client::get_into`].
     pub async fn all_to_all_into<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -129,11 +125,11 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// Ids of this rank's objects for the receivers, if each pair has an object.
+    /// Ids of this rank's objects, one for each receiver, if each pair of ranks has an object.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
-    /// `None` if parts are empty or differ in length.
+    /// Metadata of the source; `None` if parts are empty or differ in length.
     stacked: Option<Metadata>,
 }
 
@@ -175,7 +171,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(Self { client, connection, parts, options, given, taken, participant, stacked })
     }
 
-    /// Returns all ranks from the next one on: participants begin with different senders.
+    /// Returns all ranks, starting after this one: participants begin with different senders.
     fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
         let (rank, participants) = (self.participant.rank, self.parts.len());
         (1..=participants).map(move |step| (rank + step) % participants)
@@ -193,8 +189,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Puts the source and receives the parts with `take`. Returns `None` if each pair of ranks
-    /// needs an object.
+    /// Puts the source and receives the parts with `take`. Returns `None` if the stores cannot
+    /// exchange the parts.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
@@ -239,8 +235,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             .map(move |place| self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref())
     }
 
-    /// Returns the start of this rank's parts in the received object. The order lacks parts that a
-    /// rank of this node sends to itself.
+    /// Returns the offset in bytes of this rank's parts in the object with the parts of its node.
+    /// `order` lacks the part that a rank sends to itself.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());
@@ -298,8 +294,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Deletes the target if this is rank 0. As its parts have arrived, all participants have seen
-    /// the target.
+    /// Rank 0 deletes the target: as its parts have arrived, all participants have seen the target.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());

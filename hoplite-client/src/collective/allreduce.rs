@@ -24,9 +24,6 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 impl Client {
     /// Reduces the objects of all participants as [`Client::allreduce_into`] does. Returns a new
     /// vector.
-    ///
-    /// # Errors
-    /// See [`Client::allreduce_into`].
     pub async fn allreduce<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -50,23 +47,22 @@ impl Client {
     /// `sources[rank]` on its own node, before or after the call. All sources have the same shape
     /// and type. All participants get the same bits. For arithmetic see [`Client::reduce_with`].
     ///
-    /// Communication: the stores use the schedule with the shortest expected time. Each node sends
-    /// and receives 2S(n-1)/n bytes for sources of S bytes. The result is copied out while it
-    /// arrives.
+    /// The stores use the exchange (schedule) with the shortest expected time. Each node sends and
+    /// receives 2S(n-1)/n bytes for sources of S bytes.
     ///
-    /// One reduce at rank 0's node and one broadcast replace the schedule for small sources, a fixed
-    /// order, or more than 256 nodes, or after a node fails. Then 2S bytes pass through each node.
-    /// `hoplite stat TARGET` shows the schedule, its reason, and the progress.
+    /// One reduce at rank 0's node and one broadcast replace the schedule for small sources, a
+    /// fixed order, or more than 256 nodes, or after a node fails. Then 2S bytes pass through each
+    /// node. `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have
-    /// their result, for example after a later collective. Only rank 0's node is sure to keep the
-    /// target until then. Each round needs a new target.
+    /// their result. Only rank 0's node is sure to keep the target until then. Each allreduce needs
+    /// a new target.
     ///
     /// # Errors
     /// The errors of [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`],
-    /// usually before anything is reduced. `TypeMismatch` if participants request different things.
-    /// For up to 64 KiB in all, and with a fixed order, only participants that differ from rank 0
-    /// get it; the others fail at the latest with `Timeout`. `InvalidRequest` for a bad rank.
+    /// usually before anything is reduced. `TypeMismatch` if participants request different things:
+    /// for up to 64 KiB in all, or with a fixed order, only participants that differ from rank 0
+    /// get it, and the others fail at the latest with `Timeout`. `InvalidRequest` for a bad rank.
     ///
     /// # Cancel safety
     /// If rank 0's call ends, the reduce ends, and participants that still need it fail. Another
@@ -131,8 +127,8 @@ impl Client {
     }
 }
 
-/// Joins with the remembered description of the source. If the result is late or fails, queries the
-/// source, which may have been replaced, and joins again.
+/// Joins with the remembered size and type of the source. If the result is late or does not fit,
+/// queries the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,
@@ -164,7 +160,8 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Joins and copies the result into `out`, again after each restart. Returns its length.
+/// Joins, and copies the result into `out`; repeats both if the reduce restarts. Returns the
+/// result's length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;

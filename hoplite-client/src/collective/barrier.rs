@@ -26,9 +26,8 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::RanksMissing`] names all ranks that have not called in time. `AlreadyExists` if all
-    /// ranks had called before, or if a repeated call finds that all have met. `InvalidRequest` for
-    /// a bad rank. `InvalidId` if the ranks' ids would be too long. `LimitExceeded` for more ranks
-    /// than one request may have ids (65,536 by default).
+    /// ranks have met before. `InvalidRequest` for a bad rank. `InvalidId` if the ranks' ids would
+    /// be too long. `LimitExceeded` for more than [`Client::max_ids`] ranks.
     ///
     /// # Cancel safety
     /// After a cancelled call or an error, this rank counts as arrived, and `NAME/r` stays until
@@ -72,15 +71,14 @@ impl Client {
         rank: usize,
         deadline: Deadline,
     ) -> Result<&'a [ObjectId]> {
-        // This rank's object is missing, so this round cannot have made `NAME`.
+        // This rank has not called yet, so an existing `NAME` is from an earlier barrier.
         if self.contains(name).await? {
             return Err(ObjectError::AlreadyExists { id: name.clone() }.into());
         }
         let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
         let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
         if rank > 0 {
-            // After an earlier call of this rank, rank 0 may have completed the round before the
-            // put.
+            // If this rank repeats a call, rank 0 may have completed the barrier before the put.
             let put = async {
                 let options = PutOptions { confirm: Confirmation::Confirmed, ..options };
                 match self.put_with(&ranks[rank], b"", options).await {

@@ -24,8 +24,8 @@ const MAX_IN_FLIGHT: usize = 256;
 impl Client {
     /// Gets views of all objects at the same time, in the order of `ids`.
     ///
-    /// Communication: each node receives the objects that it lacks, and can serve them to others.
-    /// If n participants gather n objects of S bytes, each receives (n-1)S bytes and sends about as
+    /// Each node receives the objects that it lacks, and can serve them to others. If n
+    /// participants gather n objects of S bytes, each receives (n-1)S bytes and sends about as
     /// many. The store's memory must hold all objects together.
     ///
     /// # Errors
@@ -48,8 +48,7 @@ impl Client {
     /// The copy of an object starts when the lengths of all earlier objects are known.
     ///
     /// # Errors
-    /// The errors of [`Client::gather`], and [`Error::BufferTooSmall`]. After an error, the
-    /// contents of `out` are undefined.
+    /// The errors of [`Client::gather`] and [`Client::get_into`].
     pub async fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -143,7 +142,7 @@ where
 {
     let in_flight = in_flight(connection);
     let mut openings = pin!(at_once(connection, openings));
-    // Readers of objects behind one of unknown length.
+    // Readers behind an object of unknown length.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
     let given_bytes = out.len() as u64;

@@ -1,5 +1,5 @@
-//! A participant of a collective requests the target from its store. Rank 0's store also
-//! coordinates.
+//! A participant of a collective requests the target, i.e. the result, from its store. Rank 0's
+//! store also coordinates the stores.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct Participant {
 #[derive(Debug)]
 pub(super) enum Joined {
     Object(ObjectReader),
-    /// Object of a running exchange, and the order of its ranges.
+    /// Target of a running exchange, and the order in which its ranges become valid.
     Ranges(ObjectReader, Vec<ByteRange>),
 }
 
@@ -166,7 +166,7 @@ impl Participant {
         }
     }
 
-    /// Requests the target. `is_again`: an earlier attempt was superseded.
+    /// Requests the target. `is_again` is `true` if the target of an earlier attempt restarted.
     pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
@@ -181,7 +181,8 @@ impl Participant {
         }
     }
 
-    /// Requests an exchange's target; `None` if the participant must get its parts without it.
+    /// Requests an exchange's target. Returns `None` if the target is empty: the participant then
+    /// gets its parts without the exchange.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,

@@ -1,6 +1,6 @@
 //! Reduce-scatter and allgather: the participants' stores exchange parts in a ring
-//! (`hoplite_core::collective`). If the target is empty, each participant gets its parts
-//! separately, with the same result.
+//! (`hoplite_core::collective`). If they cannot, they make an empty target, and each participant
+//! gets its parts separately, with the same result.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,9 +24,6 @@ use crate::view::ObjectView;
 impl Client {
     /// Reduces the objects of all participants as [`Client::reduce_scatter_into`] does. Returns a
     /// new vector.
-    ///
-    /// # Errors
-    /// See [`Client::reduce_scatter_into`].
     pub async fn reduce_scatter<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -54,7 +51,7 @@ impl Client {
     /// `TARGET/part/RANK`, which may stay after an error. If all sources have at most 64 KiB
     /// together, each participant gets all of them instead.
     ///
-    /// The sources stay, and above 8 KiB the empty object `target`. Delete them when all
+    /// The sources stay, and above 8 KiB in all the empty object `target`. Delete them when all
     /// participants have their result.
     ///
     /// # Errors

@@ -20,11 +20,7 @@ use crate::reader::get_tracked;
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Reduces equally shaped arrays element by element into the new object `target`, with the
-    /// default [`ReduceOptions`].
-    ///
-    /// # Errors
-    /// See [`Client::reduce_with`].
+    /// Reduces objects as [`Client::reduce_with`] does, with the default [`ReduceOptions`].
     pub async fn reduce<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -39,7 +35,7 @@ impl Client {
     }
 
     /// Reduces equally shaped arrays element by element into the new object `target`. Returns the
-    /// ids of the reduced sources, in the order of joining or the fixed order.
+    /// ids of the reduced sources, in the order of joining, or as listed if the order is fixed.
     ///
     /// Sources may be created later, at any node; each joins when its first bytes exist. The target
     /// is pinned on this node, and can be read, or reduced again, while it grows. The call returns
@@ -55,8 +51,8 @@ impl Client {
     /// Before anything is sent: `DuplicateId`; `InvalidRequest` for too few sources. Later:
     /// `TypeMismatch`, which names a source whose type, shape, size or operation does not fit;
     /// `AlreadyExists` if `target` exists; `ObjectLost` if no source can replace a lost one;
-    /// `Deleted`; `StoreFull`, `ObjectTooLarge`; `NotEnoughNodes` for its replicas; `Timeout` if
-    /// too few sources appear in time.
+    /// `Deleted`; `StoreFull`, `ObjectTooLarge`; `NotEnoughNodes` for the target's replicas;
+    /// `Timeout` if too few sources appear in time.
     ///
     /// # Cancel safety
     /// A cancelled reduce ends everywhere, and the target is aborted unless it was complete.
@@ -91,7 +87,7 @@ async fn tracked_reduce(
     match select(reduce, pin!(get_tracked(connection, target.clone(), timeout.into()))).await {
         Either::Right((_, reduce)) => reduce.await,
         Either::Left((Ok(reduced), count)) => {
-            // The target may be deleted, so a failed count is ignored.
+            // The target may be deleted, so a failed count of its progress is ignored.
             let _ = connection.within(COUNT_TIMEOUT, count).await;
             Ok(reduced)
         }

@@ -18,7 +18,6 @@ pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 #[derive(Debug)]
 pub(super) enum Waiter {
     Once(oneshot::Sender<Answer>),
-    /// A watch, which needs only the latest answer.
     Latest(watch::Sender<News>),
 }
 
@@ -40,7 +39,7 @@ pub(super) enum Delivery {
 pub(super) struct Calls {
     limit: usize,
     state: Mutex<State>,
-    /// Set after `State::lost`, so that readers need no lock.
+    /// `true` once `State::lost` is set, so that readers need no lock.
     is_lost: AtomicBool,
 }
 

@@ -89,7 +89,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
 
 fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailure> {
     let left = deadline.left();
-    // The option has microseconds; zero would mean no timeout.
+    // The socket option counts microseconds; zero would mean no timeout.
     if left < Duration::from_micros(1) {
         return Err(passed(deadline));
     }

@@ -39,8 +39,7 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// Time to wait after a call's timeout, which the store reports unless it is suspended or
-/// overloaded.
+/// Time that the store gets, beyond a call's timeout, to report the timeout.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
 /// Returns the longest wait for an answer. With a timeout of zero, the store queries the directory
@@ -57,9 +56,7 @@ const CHECK_INTERVAL_US: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A reader, given back with `Release`.
     Reader,
-    /// An unsealed writer, given back with `Abort`.
     Writer,
 }
 
@@ -69,7 +66,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// Part that the receiving task shares. The task does not keep the connection open.
+/// State that the receiving task shares. The task does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -267,8 +264,7 @@ impl Connection {
 
     /// Performs `work`, which makes several calls, for at most [`answer_limit`].
     ///
-    /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
-    /// caller pins `work` to keep the future small.
+    /// Without a runtime, the limit ends only futures that the calling thread polls.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,
@@ -278,7 +274,7 @@ impl Connection {
         let limit = answer_limit(operation, timeout);
         let done = self.within(limit, work).await;
         let mut done = done.unwrap_or_else(|| Err(Error::timeout(operation, limit)));
-        // The calls within `work` have other names and the remaining time.
+        // A timeout names the whole operation, instead of a call within `work`.
         if let Err(Error::Object(hoplite_core::Error::Timeout { operation: inner, waited, .. })) = &mut done
             && *inner != Operation::Connect
         {
@@ -287,12 +283,14 @@ impl Connection {
         done
     }
 
-    /// Tells the store (doorbell) that a copy has reached the awaited progress. Never blocks.
+    /// Tells the store (doorbell) that a copy has the bytes for which the store waits. Never
+    /// blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Never blocks. Does nothing in a forked child, whose parent holds the reference.
+    /// Gives a reference back without blocking. Does nothing in a forked child: the parent holds
+    /// the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
@@ -364,7 +362,6 @@ impl Drop for Connection {
     }
 }
 
-/// An open call. Dropping it before its answer cancels the call.
 struct OpenCall<'a> {
     shared: &'a Arc<Shared>,
     call: CallId,
@@ -456,7 +453,8 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Refuses all requests if the store is too old for one: it would perform only the others.
+    /// Refuses all requests if the store is too old for one of them: it would perform only the
+    /// others.
     fn check_version(&self, requests: &[Request]) -> Result<()> {
         let numbers = requests.iter().map(|request| match request {
             Request::Node(request) => request.oldest_version(),

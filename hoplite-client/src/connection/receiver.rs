@@ -90,7 +90,8 @@ impl Drop for Registration {
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::RuntimeEnded);
         } else {
-            // Closing it would change the epoll instance that the child shares with its parent.
+            // Leaks the socket: closing it would change the epoll instance that the child shares
+            // with its parent.
             std::mem::forget(self.socket.take());
         }
     }

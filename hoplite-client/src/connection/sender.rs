@@ -17,10 +17,9 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Unsent bytes from which new calls are refused, but never Release, Abort and Cancel.
+/// Unsent bytes from which new calls are refused. Release, Abort and Cancel are never refused.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// If too many bytes are unsent, `Call` is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     Call,

@@ -80,7 +80,6 @@ async fn greetings_that_are_not_of_a_store() {
     for greeting in greetings {
         let store = FakeStore::greeting(greeting.clone());
         let kind = failure(store.socket()).await;
-        // An empty hello, and one message too many.
         assert!(matches!(kind, ConnectFailure::NotAStore), "{greeting:?}: {kind:?}");
     }
     let store = FakeStore::greeting(Greeting::Raw(Vec::new()));
@@ -119,7 +118,6 @@ async fn greetings_that_are_not_of_a_store() {
 #[tokio::test]
 async fn a_client_speaks_the_newest_version_of_both_sides() {
     let [old, new] = [Version::OLDEST, Version::NEWEST].map(Version::number);
-    // An old store names its only version, a newer one a range.
     for (version, newest_version, agreed) in [(old, 0, old), (old, new, new), (old, LATER, new)] {
         let hello = v1::ServerHello {
             version,

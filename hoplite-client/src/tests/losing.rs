@@ -49,7 +49,7 @@ async fn an_answer_that_was_delivered_but_never_looked_at_is_given_back() {
     store.until("the put is done", |state| state.references() == 0).await;
     let mut get = Box::pin(client.get("a", LONG));
     assert!(futures::poll!(&mut get).is_pending());
-    // Answers come in order.
+    // The answer to the get arrives before this one.
     client.status().await.unwrap();
     drop(get);
     store.until("the reference is back", |state| state.references() == 0).await;
@@ -160,7 +160,6 @@ async fn a_frozen_store_costs_no_more_than_the_timeout_and_slack() {
         assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");
         assert_eq!(started.elapsed().as_secs(), limit);
     }
-    // The store would query the directory.
     let started = tokio::time::Instant::now();
     let error = client.locate("a", Duration::ZERO).await.unwrap_err();
     assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");

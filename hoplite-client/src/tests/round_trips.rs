@@ -130,7 +130,6 @@ async fn a_writer_streams_and_is_aborted_unless_sealed() {
     let mut read = Vec::new();
     let mut out = vec![0; 300_000];
     for piece in bytes.chunks(1_000_001) {
-        // The writer must ring the doorbell.
         let (written, length) = tokio::join!(
             async {
                 store.until("the reader waits", crate::tests::fake_store::State::is_waiting).await;

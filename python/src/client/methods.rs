@@ -1,4 +1,5 @@
-//! The methods of both classes. Timeouts are in seconds; `None` waits for ever.
+//! The methods of both classes. Timeouts are in seconds; `None` waits for ever. `_native.pyi` has
+//! the types of the results.
 
 use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -65,7 +66,7 @@ macro_rules! methods {
                 self.max_object_bytes
             }
 
-            /// The size from which every put waits for the directory.
+            /// Size in bytes from which every put waits for the directory.
             #[getter]
             fn confirmed_from_bytes(&self, py: Python<'_>) -> PyResult<u64> {
                 Ok(usable(py, self.process, &self.client)?.confirmed_from_bytes())
@@ -190,7 +191,6 @@ macro_rules! methods {
                 hoplite_client::check_count(objects, maximum).map_err(|error| exception(py, &error))
             }
 
-            /// Returns a list of results and exceptions.
             #[pyo3(signature = (objects, timeout, confirm, replicas, lifetime = None))]
             fn put_many(
                 &self,
@@ -226,7 +226,6 @@ macro_rules! methods {
                 self.perform(py, None, move |client| operations::delete_many(client, ids, timeout.0))
             }
 
-            /// Waits until the object starts to arrive.
             #[pyo3(signature = (id, timeout, allow_stale=false))]
             fn open(
                 &self,
@@ -240,7 +239,6 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::open(client, id, options))
             }
 
-            /// Fills `out` with the next bytes of an object while it arrives.
             fn read(
                 &self,
                 py: Python<'_>,
@@ -261,7 +259,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Copies while the object arrives; returns its length.
             fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let keep = vec![out.keep()];
@@ -275,7 +272,6 @@ macro_rules! methods {
                 self.perform(py, None, move |client| operations::gather(client, ids, timeout.0))
             }
 
-            /// Copies the objects one after the other; returns their lengths.
             fn gather_into(
                 &self,
                 py: Python<'_>,
@@ -311,7 +307,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the ids that were reduced.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn reduce(
                 &self,
@@ -340,7 +335,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the length of the result.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn allreduce_into(
                 &self,
@@ -367,7 +361,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Fills `out` with one part of the result; returns its length.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn reduce_scatter_into(
                 &self,
@@ -394,7 +387,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the length of all objects.
             fn allgather_into(
                 &self,
                 py: Python<'_>,
@@ -413,7 +405,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns views of the objects for this participant, by rank.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn all_to_all(
                 &self,
@@ -448,7 +439,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the number of objects that existed, the first lost nodes, and their number.
+            /// Returns the number of deleted objects, the first lost nodes, and the number of lost
+            /// nodes.
             #[pyo3(signature = (ids, timeout, wait_all = false))]
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout, wait_all: bool) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
