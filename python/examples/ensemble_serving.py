@@ -134,6 +134,7 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
 
 
 class Queries:
+    """Pictures outside the training set, in random order."""
 
     def __init__(self, seed: int, pictures: int | None) -> None:
         _, (self._pictures, self._shown) = digits.data(seed)

@@ -31,6 +31,7 @@ class KnowsHoplite:
 
 
 class Servers:
+    """Sends each request to several servers concurrently."""
 
     def __init__(self, urls: list[str]) -> None:
         self._clients = [transfer.HTTPVLLMWeightSyncClient(url) for url in urls]

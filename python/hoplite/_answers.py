@@ -48,6 +48,7 @@ async def followed(
     name: str,
     *arguments: Any,
 ) -> Any:
+    """Performs the call `name`. A blocking client reports progress inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
     progress = on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)

@@ -95,6 +95,7 @@ def _narrow_dtype(name: object) -> np.dtype[Any] | None:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
+    """Raises `ImportError` without ml_dtypes."""
     return np.dtype(name) if name in ("complex64", "complex128") else _narrow_dtype(name)
 
 

@@ -24,7 +24,7 @@ def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
 
 
 def _forget_closed() -> None:
-    """Drops the mailboxes of closed loops, whose pending calls keep them alive."""
+    """Drops the mailboxes of closed loops: their pending calls would keep the loops alive."""
     for ref in _mailboxes.keyrefs():
         loop = ref()
         if loop is not None and loop.is_closed():

@@ -264,7 +264,7 @@ class _Launcher:
             return
         finally:
             started.set()
-        # Waits for ever, because the store would end with this thread. `stop` waits for the store.
+        # Keeps this thread, because the store would end with it. A wait for the store would race with `stop`.
         threading.Event().wait()
 
     def kill(self) -> None:
@@ -287,6 +287,7 @@ class _Launcher:
 
 
 def _sweep() -> None:
+    """Removes the directories of programs that were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         # Its program may remove it at the same time.
         with contextlib.suppress(OSError):

@@ -143,7 +143,7 @@ class _Reducer:
         array = in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # numpy pickles others in the stream, and loses the byte order of non-contiguous arrays.
+        # numpy would copy other arrays into the stream, and lose the byte order of non-contiguous ones.
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented

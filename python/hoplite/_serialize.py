@@ -278,7 +278,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
 
 
 def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
-    """Encodes all values as pickles if their dtypes, shapes or metadata differ."""
+    """Encodes values alike: all as pickles if their dtypes, shapes or metadata differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:

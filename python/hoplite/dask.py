@@ -53,6 +53,7 @@ builtin_id = id
 
 
 class _Handles:
+    """The ids of arrays that this process has put or got, by identity."""
 
     def __init__(self) -> None:
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
@@ -116,7 +117,7 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Notes a failed get. After a second failure, or another error, Dask copies the array."""
+        """Notes a failed get. After a second one, or at once for other errors, Dask copies the array."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -245,6 +246,7 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
+    """Returns the socket if it exists; None to use `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket

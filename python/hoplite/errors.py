@@ -124,7 +124,10 @@ class AlreadyExists(HopliteError):
 
 
 class PutConflict(HopliteError):
-    """An accepted put has lost to a put of the same id on the other side of a network split. Repeat the call.
+    """An accepted put has lost to a put of the same id on the other side of a network split.
+
+    The client of the lost put gets this once, from its next get, put, stat or delete of the id. Repeat that
+    call.
 
     Examples:
         >>> def publish(id: str, value: object) -> object:
@@ -363,7 +366,7 @@ class UnknownReference(HopliteError):
 
 
 class NodeIdInUse(HopliteError):
-    """Another store of the cluster has this node name."""
+    """Another live store of the cluster has the name of this node."""
 
     node: str
 

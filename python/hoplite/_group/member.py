@@ -6,7 +6,7 @@ the last collective that the rank completes. All ranks read the numbered ends in
 an earlier collective. Messages from rank to rank have no order.
 
 The last rank to leave deletes all objects, because slower ranks may need them until then. A failed group may
-have no last rank: each then waits for a second, puts another end, and deletes its objects.
+have no last rank: each rank then waits for a second, puts another end, and deletes its own objects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PEERS_TIMEOUT = 1.0
 REASON_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
-#: Unneeded objects that one delete collects. A delete costs as much as two small collectives.
+#: Unneeded objects or bytes that start a delete, which costs as much as two small collectives.
 DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
 PAGE = 1000
@@ -141,6 +141,7 @@ class Group:
         return self._channels.take(source, self.rank, tag)
 
     async def match(self, round: Round, operation: Operation) -> int:
+        """Reserves a message from any rank, and returns its source."""
         async with self._first_of_any[operation.tag]:
             while True:
                 round.awaited = self._upcoming(operation.tag)
@@ -179,7 +180,7 @@ class Group:
         self.close()
 
     def abandon(self, reason: str) -> None:
-        """Fails pending operations, if any, and leaves the group."""
+        """Leaves the group. If operations are pending, they and the group fail."""
         self.link.run(self._abandon(reason))
         self.close()
 

@@ -68,6 +68,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
+        """`True` until Hoplite stops on the node."""
         return self._path.exists()
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ def is_managed_here(object_id: str) -> bool:
 
 
 def can_receive(actor: Any) -> bool:
+    """`True` if Ray runs a receiver thread for tensors."""
     return bool(getattr(actor, "_ray_enable_tensor_transport", True))
 
 

@@ -44,6 +44,7 @@ class Reclaimer:
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
+        """Forgets an adopted lease, which has no objects any more."""
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:

@@ -251,7 +251,10 @@ class Supervisor:
             self._start_launcher()
 
     def _clean_up_cluster(self) -> float:
-        """Cleans up after ended nodes and jobs, on the first living node. Returns seconds until the next."""
+        """Cleans up after ended nodes and jobs, on the first living node.
+
+        Returns the seconds until the next call.
+        """
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
         if is_for_all:

@@ -96,6 +96,7 @@ def _arrived(
 
 @dataclass
 class Fetch(FetchRequest):
+    """A running get, which is cancelled when nothing refers to it."""
 
     future: Future[list[Any]]
 

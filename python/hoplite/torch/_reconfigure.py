@@ -162,7 +162,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the socket of a rank's store; for a private store, preferably another one of the machine."""
+    """Returns the socket of a rank's store. On each machine, a private store gives way to a shared one."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

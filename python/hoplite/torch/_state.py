@@ -241,8 +241,9 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Smaller parts share objects, because an object takes as long as about 1 MiB.
+#: Smaller parts share objects, because each object costs as much time as about 1 MiB of bytes.
 ALONE_BYTES = 1 << 20
+#: The target size of a shared object.
 BUNDLE_BYTES = 4 << 20
 ALIGNMENT = 64
 

@@ -126,6 +126,7 @@ _FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank"
 
 
 def forward_from_wrapper() -> None:
+    """Patches torch's `Work`, the wrapper. Repeated calls have no effect."""
     global _is_forwarding
     if not _is_forwarding:
         _is_forwarding = True
@@ -146,6 +147,7 @@ def _forwarding(name: str, original: Callable[[dist.Work], Any]) -> Callable[[di
 
 
 def _inside(work: dist.Work) -> Work | None:
+    """Returns the `Work` that torch's wrapper contains, if any."""
     if type(work) is not dist.Work:
         return None
     _query.is_active, _query.answer = True, None
