@@ -79,6 +79,8 @@ impl StoreArguments {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
+    /// Returns the time limit of a call that waits for no object. Zero would leave the store no time
+    /// to answer, so it becomes the default of connecting.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
@@ -116,6 +118,7 @@ pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
     OsStringValueParser::new().try_map(|text| ObjectId::new(text.as_encoded_bytes()))
 }
 
+/// Parses a time such as `1min 30s`, or a number of seconds.
 pub(crate) fn parse_duration(text: &str) -> anyhow::Result<Duration> {
     if let Ok(seconds) = text.parse() {
         return Duration::try_from_secs_f64(seconds).context("not a duration that can be waited for");

@@ -7,6 +7,7 @@ use console::{Color, Style};
 use hoplite_client::{Dtype, Metadata, ObjectId};
 use serde::Serialize;
 
+/// Formats bytes with about three digits: `17 B`, `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -22,11 +23,13 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// Formats a count with its noun: `1 object`, `2 objects`.
 pub(crate) fn count(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }
 
+/// Formats a time in its largest unit: `59s`, `3m`, `23h`, `2d`.
 pub(crate) fn age(since: Duration) -> String {
     let seconds = since.as_secs();
     match seconds {
@@ -37,6 +40,7 @@ pub(crate) fn age(since: Duration) -> String {
     }
 }
 
+/// Formats element type and shape: `f32[2,3]`, or `-` for plain bytes.
 pub(crate) fn array_type(metadata: &Metadata) -> String {
     match (&metadata.shape, metadata.dtype) {
         (None, Dtype::Opaque) => "-".to_owned(),

@@ -16,6 +16,7 @@ pub(crate) fn note(line: &str) {
     });
 }
 
+/// Shows the elapsed time on a terminal until dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting(ProgressBar);
 
@@ -34,6 +35,7 @@ pub(crate) fn of_wait(label: &str) -> Waiting {
     Waiting(bar)
 }
 
+/// Returns a bar, which is hidden if the transfer is small or standard error is no terminal.
 pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     if size_bytes < SHOWN_FROM_BYTES {
         return ProgressBar::hidden();

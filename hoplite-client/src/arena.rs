@@ -54,6 +54,7 @@ struct Identity {
 }
 
 impl Arena {
+    /// Maps the arena for reading, once per process.
     pub(crate) fn map(readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Self> {
         Self::map_in(std::process::id(), readable, capacity_bytes)
     }

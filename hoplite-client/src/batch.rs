@@ -183,8 +183,9 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // Unless it waits for the directory, a batch fails at once in a full store. Then objects are
-    // put one by one: a single put drops unneeded views of this program before it waits.
+    // If the client can drop unneeded views, a batch that need not wait for the directory fails at
+    // once in a full store. Its objects are then put one by one, because a single put drops the
+    // views before it waits.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };
@@ -282,6 +283,7 @@ async fn of_ids<T>(
     request: impl Fn(&ObjectId) -> node::Request,
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
+    // All batches begin at once, because the store answers each batch only as a whole.
     let mut running = FuturesOrdered::new();
     for ids in ids.chunks(MAX_BATCH_ITEMS) {
         let requests = ids.iter().map(&request).collect();

@@ -23,6 +23,7 @@ use crate::options::{AfterLoss, ConnectOptions};
 
 /// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of ids in a query, which the store limits.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
@@ -110,6 +111,7 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
+    /// Objects for which the call waits, if any.
     pub(crate) needs: &'a [ObjectId],
 }
 

@@ -28,6 +28,7 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
+/// Longest time for which a store takes part in a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between queries for another store's progress; each one also queries the directory.
@@ -129,6 +130,8 @@ impl Client {
     }
 
     /// Returns `true` unless the connection is known to be lost, or was inherited by a fork.
+    ///
+    /// After a loss, the next call may reconnect: see [`AfterLoss`](crate::AfterLoss).
     pub fn is_connected(&self) -> bool {
         self.access.is_connected()
     }
@@ -179,7 +182,7 @@ impl Client {
     }
 
     /// Waits until the whole object is on this node, and returns a view of its bytes in the store's
-    /// memory.
+    /// memory. The view of an object of at most 4 KiB has a copy of the bytes.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone; `Deleted`; `StoreFull` if there is no memory
@@ -418,7 +421,7 @@ impl Client {
     }
 
     /// Measures the links between `nodes`, by default all. Calls `report_progress` a few times a
-    /// second.
+    /// second. Dropping the future ends the probe.
     ///
     /// # Errors
     /// `InvalidRequest` if a node is not connected, or if fewer than two nodes reach each other.

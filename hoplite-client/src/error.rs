@@ -64,7 +64,8 @@ pub enum Error {
     SizeMismatch {
         /// Announced size.
         size_bytes: u64,
-        /// Bytes written so far, including those of the failed write.
+        /// Bytes written so far. For a write beyond the size, the number that it would have
+        /// reached.
         written_bytes: u64,
     },
     /// Participants of a collective did not call it in time.

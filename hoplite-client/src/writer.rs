@@ -178,6 +178,7 @@ impl ObjectWriter {
         let awaits_directory = options.metadata.replicas.awaits_directory();
         let is_small = size_bytes < connection.confirmed_from_bytes();
         if options.confirm == Confirmation::BySize && is_small && !awaits_directory {
+            // Sends both requests with one system call.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
             connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await?;

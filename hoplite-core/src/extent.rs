@@ -10,7 +10,8 @@ pub struct Extent {
     pub length_bytes: u64,
 }
 
-/// The size of the header before each object's bytes, in which the writer counts the valid bytes.
+/// The size of the header before each object's bytes, in which the writer counts the valid bytes: a
+/// cache line.
 pub const HEADER_BYTES: u64 = 64;
 
 /// The unit of allocation and alignment in bytes: a cache line, so that headers never share one.
@@ -83,6 +84,7 @@ enum State {
     Vacant,
 }
 
+/// A list of free ranges of similar length. Bins are ordered by length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bin {
     row: usize,
@@ -131,6 +133,8 @@ impl Allocator {
     }
 
     /// Allocates whole granules, at least one. Returns `None` only if no free range is long enough.
+    ///
+    /// Takes constant time, except for the search of one bin.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
         let length = granules(length_bytes);
         if length > self.free {

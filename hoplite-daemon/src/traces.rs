@@ -62,6 +62,7 @@ impl FromStr for Endpoint {
     }
 }
 
+/// A number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ratio(f64);
 
@@ -205,7 +206,8 @@ impl Export {
     }
 }
 
-/// Returns the endpoint of OpenTelemetry's standard variables, if it is usable.
+/// Returns the endpoint of OpenTelemetry's standard variables. Ignores an unusable endpoint,
+/// because the variables may be meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);

@@ -100,7 +100,8 @@ impl Token {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Compares a typed secret, without surrounding white space, with this token, in constant time.
+    /// Returns `true` if a typed secret, without surrounding white space, is this token. Takes
+    /// constant time.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))

@@ -147,8 +147,8 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     }
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
-    // A client could shrink the file, which kills every process that maps it, or seal it against
-    // writing, which stops the store.
+    // Without these seals, a client could shrink the file, which kills every process that maps it,
+    // or seal it against writing, which stops the store.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))

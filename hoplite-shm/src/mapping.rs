@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 2 << 20;
 /// than the 0.1 ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Smallest copy in bytes for which a second thread fills page tables. The copy takes 4 ms, far
+/// Smallest copy in bytes for which a second thread fills page tables. Filling takes 4 ms, far
 /// longer than starting a thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
@@ -34,8 +34,9 @@ const HEAD_START_BYTES: usize = 4 << 20;
 /// copy: 1 GiB takes 75 ms into warm memory, and 315 ms into a fresh mapping.
 ///
 /// Filling them piece by piece ahead of the copy takes 150 ms in total with `MADV_POPULATE_READ`,
-/// and 260 ms with `MADV_POPULATE_WRITE` (Linux 6.18, 4 KiB pages). The entries are writable
-/// nevertheless, because shared memory needs no notice of the first write.
+/// which maps 16 pages per fault, and 260 ms with `MADV_POPULATE_WRITE` (Linux 6.18, 4 KiB pages).
+/// The entries are writable in both cases, because shared memory needs no notice of the first
+/// write.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,

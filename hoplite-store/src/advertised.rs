@@ -1,7 +1,8 @@
 //! The address at which other stores reach this store.
 //!
 //! The address of a host may change, which ends the host's sessions. So the store resolves its
-//! configured name again before each session with a shard (a server of the directory).
+//! configured name again before each session with a shard (a server of the directory). If that
+//! fails, the store reports the last known address.
 
 use std::io;
 use std::net::SocketAddr;

@@ -38,7 +38,8 @@ pub struct StoreConfig {
     /// The address of the data plane; port 0 for any free port; `None` for a store without peers.
     pub listen: Option<SocketAddr>,
     pub credentials: Credentials,
-    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`.
+    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`. A
+    /// name is resolved again before each session with a shard.
     pub advertise: Option<String>,
     pub directory: Directory,
     pub socket: PathBuf,
@@ -56,8 +57,8 @@ pub struct StoreConfig {
     /// Number of stores that keep a copy of an object, unless its put requests another number.
     pub replicas: u8,
     pub spill: SpillSettings,
-    /// Longest time for moving objects to other stores before the store stops; `None` to stop at
-    /// once.
+    /// Longest time for moving pinned copies, which the store must keep, to other stores before the
+    /// store stops; `None` to stop at once.
     pub drain: Option<Duration>,
     pub labels: Vec<(String, String)>,
     pub limits: Limits,

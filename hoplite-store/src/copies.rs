@@ -112,6 +112,8 @@ impl LiveCopy {
         self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
     }
 
+    /// Returns the number of leading bytes that a receiver of the part before `end_bytes` may get
+    /// if the first `valid_bytes` are valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
@@ -120,6 +122,7 @@ impl LiveCopy {
         self.completed.load(Ordering::Acquire)
     }
 
+    /// Declares the first `valid_bytes` valid, and wakes waiting tasks.
     pub(crate) fn advance(&self, valid_bytes: u64) {
         // The header omits the last block of an incomplete reduce, because workers read it, too.
         let is_reduce = self.producer == Producer::Reduce;

@@ -419,6 +419,7 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     }
 }
 
+/// Makes a name of host name and process id, which differs between stores and between runs.
 fn default_node_id() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };

@@ -2,7 +2,8 @@
 //!
 //! [`Traces`] sees every event and effect of the node. An event may also trigger work for other
 //! calls, so an effect belongs to the trace of an open call for its object. Without an open call,
-//! it belongs to the trace of the event.
+//! it belongs to the trace of the event. Queries to shards, pulls, combinations and hops have
+//! numbers, by which later events find their trace.
 
 mod collective;
 
@@ -32,6 +33,7 @@ pub(crate) struct Traces {
     cause: Option<TraceContext>,
     calls: BTreeMap<(ClientId, CallId), Span>,
     writes: BTreeMap<CopyId, Span>,
+    /// The open calls for each object, and their spans if recorded.
     callers: BTreeMap<ObjectId, BTreeMap<(ClientId, CallId), Option<TraceContext>>>,
     objects: BTreeMap<(ClientId, CallId), Vec<ObjectId>>,
     asks: BTreeMap<RequestId, Ask>,

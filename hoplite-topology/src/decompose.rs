@@ -1,8 +1,9 @@
 //! BlueConnect, an allreduce on a hierarchy of networks: reduce-scatters, innermost level first,
 //! then allgathers in reverse.
 //!
-//! For S bytes on P = p0 p1 ... pk nodes, stage i has P / p_i concurrent rings of p_i nodes with S
-//! / (p0 ... p_(i-1)) bytes each, or halving and doubling if p_i is a power of two.
+//! For S bytes on P = p0 p1 ... pk nodes, stage i has P / p_i concurrent rings of p_i nodes with
+//! S / (p0 ... p_(i-1)) bytes each, or halving and doubling if p_i is a power of two. Each node
+//! sends 2 S (P - 1) / P bytes.
 //!
 //! Source: BlueConnect, equations 1 to 10. A stage's bandwidth is the minimum over j <= i, as in
 //! the expanded form; the compact one leaves out j = i.

@@ -3,7 +3,8 @@
 //! This module only writes and reads text: "Is there an order that costs less?" in SMT-LIB 2. Each
 //! pair of a rank and a node is a Boolean. The query works for up to about 12 nodes.
 //!
-//! Source: Cloud Collectives, section IV-C, which uses arrays instead of Booleans.
+//! Source: Cloud Collectives, section IV-C, which uses arrays instead of Booleans. Solvers need
+//! longer for arrays.
 
 use std::fmt::Write;
 

@@ -212,6 +212,7 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
     pub advertised: Vec<String>,
+    /// Environment variables of all daemons, added to the variables of the test.
     pub environment: Vec<(&'static str, &'static str)>,
     /// Folder with the daemons' programs; `None` for this workspace's.
     pub programs: Option<PathBuf>,
@@ -266,6 +267,7 @@ pub struct Cluster {
     pub shards: Vec<Option<Daemon>>,
     pub shard_addresses: Vec<String>,
     pub stores: Vec<Option<Daemon>>,
+    /// Sockets that keep the ports of the shards.
     _ports: Vec<TcpSocket>,
 }
 

@@ -19,6 +19,7 @@ use crate::spill::{MIB, Spilling, objects, runs, spill_files};
 
 const RECOVER: &[&str] = &["--recover"];
 const COUNT: usize = 32;
+/// The length of the last frame of a spill file's index.
 const END_BYTES: u64 = 21;
 
 fn has_index(path: &Path) -> bool {
@@ -53,11 +54,13 @@ impl Spilling {
         self.cluster.kill_store(0);
     }
 
+    /// Starts the store again with `--recover`. Returns the number of objects in its files.
     fn recover(&mut self) -> u64 {
         self.start_store(RECOVER);
         self.cluster.client(0).status().unwrap().spill.recovered_objects
     }
 
+    /// Reads all objects at the second store, until it finds this number of them.
     fn await_listed(&self, count: u64) -> BTreeMap<String, Vec<u8>> {
         let client = self.cluster.client(1);
         let mut found = BTreeMap::new();

@@ -126,6 +126,7 @@ impl Drop for Stop<'_> {
     }
 }
 
+/// Waits for all sessions of stores with shards, and returns their protocol versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
     let mut all: Vec<u32> = Vec::new();

@@ -104,6 +104,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 #[derive(Debug, Clone, Copy)]
 struct Room {
     nodes: u32,
+    /// Memory of each store except the first.
     each_bytes: u64,
     first_bytes: u64,
 }

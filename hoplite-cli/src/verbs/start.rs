@@ -144,6 +144,7 @@ impl Arguments {
     }
 }
 
+/// Returns `true` if all shards' addresses resolve, and none to loopback.
 fn serves_others(shards: &str) -> bool {
     let serves_others = |shard: &str| {
         let found = shard.to_socket_addrs();

@@ -40,6 +40,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
+/// Shows the status until Ctrl-C, even while the store restarts.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
     let mut client = store.connect_to_watch().await?;
     loop {
@@ -108,6 +109,7 @@ struct Memory {
     abandoned: u64,
 }
 
+/// The present spill files, and counts since the store's start.
 #[derive(Debug, Serialize)]
 struct Spill {
     objects: u64,

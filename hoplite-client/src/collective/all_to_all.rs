@@ -49,9 +49,9 @@ impl Client {
     ///
     /// # Errors
     /// The errors of [`Client::put_with`] and [`Client::get`]. [`Error::RanksMissing`] if
-    /// participants are late. `InvalidRequest` for a bad rank. `InvalidId` if the parts' ids would
-    /// be too long. `LimitExceeded` for more than [`Client::max_ids`] parts. `TypeMismatch` if
-    /// participants call different collectives.
+    /// participants are late; the timeout covers the whole call. `InvalidRequest` for a bad rank.
+    /// `InvalidId` if the parts' ids would be too long. `LimitExceeded` for more than
+    /// [`Client::max_ids`] parts. `TypeMismatch` if participants call different collectives.
     ///
     /// # Cancel safety
     /// After a cancelled call or an error, this participant's objects stay, and the others fail

@@ -48,15 +48,15 @@ impl Client {
     /// and type. All participants get the same bits. For arithmetic see [`Client::reduce_with`].
     ///
     /// The stores use the exchange (schedule) with the shortest expected time. Each node sends and
-    /// receives 2S(n-1)/n bytes for sources of S bytes.
+    /// receives 2S(n-1)/n bytes for sources of S bytes. The result is copied out while it arrives.
     ///
     /// One reduce at rank 0's node and one broadcast replace the schedule for small sources, a
     /// fixed order, or more than 256 nodes, or after a node fails. Then 2S bytes pass through each
     /// node. `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have
-    /// their result. Only rank 0's node is sure to keep the target until then. Each allreduce needs
-    /// a new target.
+    /// their result, for example after a later collective. Only rank 0's node is sure to keep the
+    /// target until then. Each allreduce needs a new target.
     ///
     /// # Errors
     /// The errors of [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`],

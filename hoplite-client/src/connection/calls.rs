@@ -18,6 +18,7 @@ pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 #[derive(Debug)]
 pub(super) enum Waiter {
     Once(oneshot::Sender<Answer>),
+    /// A watch of an object's locations, which needs only the latest answer.
     Latest(watch::Sender<News>),
 }
 

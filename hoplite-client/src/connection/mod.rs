@@ -56,7 +56,9 @@ const CHECK_INTERVAL_US: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
+    /// A reader, given back with `Release`.
     Reader,
+    /// An unsealed writer, given back with `Abort`.
     Writer,
 }
 
@@ -362,6 +364,7 @@ impl Drop for Connection {
     }
 }
 
+/// An open call. Dropping it before its answer cancels the call.
 struct OpenCall<'a> {
     shared: &'a Arc<Shared>,
     call: CallId,

@@ -180,6 +180,7 @@ impl Pace {
     }
 }
 
+/// Makes another waiting thread the leader when dropped.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {
@@ -233,6 +234,7 @@ impl Wake for Sleeper {
     }
 }
 
+/// Waits for `future`, which [`Pump::run`] drives, for at most `limit`; `None` afterwards.
 pub(super) async fn within<F: Future + Unpin>(limit: Duration, future: F) -> Option<F::Output> {
     Within { ends: Instant::now().checked_add(limit), future }.await
 }

@@ -160,6 +160,7 @@ async fn a_frozen_store_costs_no_more_than_the_timeout_and_slack() {
         assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");
         assert_eq!(started.elapsed().as_secs(), limit);
     }
+    // A locate without a timeout waits longer, because the store would query the directory.
     let started = tokio::time::Instant::now();
     let error = client.locate("a", Duration::ZERO).await.unwrap_err();
     assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");

@@ -27,6 +27,7 @@ pub(crate) struct Context<'a> {
     pub(crate) outbox: &'a mut Outbox,
 }
 
+/// An action for the store, which performs all actions in order after the current event.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Perform(CollectiveEffect),
@@ -39,6 +40,7 @@ pub(crate) enum Action {
     Reduce {
         /// Rank 0's call, which may have ended.
         key: CallKey,
+        /// The request, with the remaining time.
         request: Reduce,
         reason: String,
         /// The search's queries and their answers; `None` after a failed attempt, which had found

@@ -37,6 +37,7 @@ pub(crate) struct Coordinator {
     /// The empty targets that announce the end of an exchange, each with its query until the
     /// directory knows the target.
     announcements: BTreeMap<ObjectId, RequestId>,
+    /// The participants in each target, from the end of the search until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -117,6 +118,8 @@ impl Coordinator {
         searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
+    /// Coordinates a collective for rank 0's call `key`. `existence` is the query for the target,
+    /// and `source_queries` are the queries for the sources.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -414,6 +417,7 @@ impl Coordinator {
             }
             let key = coordinated.call.key.take();
             self.perform_attempt(ctx, put, actions);
+            // Usually the end of the copy has already ended the call.
             ctx.answer(key, Err(error.clone()));
         }
     }

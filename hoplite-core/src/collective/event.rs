@@ -59,6 +59,7 @@ pub enum CollectiveEffect {
     /// Tell another store's participants that an attempt failed.
     Reject {
         node: NodeId,
+        /// The address of the node's data plane.
         address: SocketAddr,
         target: ObjectId,
         /// The latest failed attempt.

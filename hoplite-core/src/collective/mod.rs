@@ -12,12 +12,15 @@
 //!    ([`plan::collective`](crate::plan::collective)). Each member derives its *program* from its
 //!    [`Plan`]: the ranges that it sends and receives, in order.
 //! 4. A member makes a copy that the directory does not know, and exchanges ranges with its
-//!    neighbours. [`Progress`] decides which range may be sent next. Participants copy ranges as
-//!    they become valid.
+//!    neighbours. [`Progress`] decides which range may be sent next. Partial results live in the
+//!    copy. A broken stream resumes. Participants copy ranges as they become valid.
 //! 5. When the member at the coordinator's store has all bytes, the coordinator *commits*
 //!    ([`Attempt`]). Then the other members complete and publish their copies.
 //!
 //! # Attempts and failures
+//!
+//! Attempts are numbered ([`AttemptId`]), the general path included. A store refuses plans of
+//! attempts that are over (`outcomes`), and of older ones.
 //!
 //! Before the commit, a member that fails aborts the attempt for good. All members drop their
 //! copies, and the general path begins under another put id. A disagreement about the operation or
@@ -25,7 +28,8 @@
 //! them from others. So no two ranks get different bits.
 //!
 //! If the coordinator is lost before its commit arrives, participants look for the target elsewhere
-//! for five seconds, then fail with `ObjectLost`.
+//! for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store sends the error
+//! to the stores of the other sources.
 //!
 //! # Collectives of parts
 //!
@@ -35,12 +39,13 @@
 //! target instead of its part makes the part with a reduce of that range or with gets.
 //!
 //! An all_to_all also deletes its sources, and its participants end together. Without a successful
-//! attempt, each pair of ranks exchanges a separate object.
+//! attempt, each pair of ranks exchanges a separate object. See [`Properties`].
 //!
 //! # Structure
 //!
 //! Events go into `Collectives`; `Action`s come out, which the store performs after the event.
-//! Nothing here changes copies, calls, or the directory.
+//! Nothing here changes copies, calls, or the directory. The coordinator and the members of the
+//! same store exchange messages through the queue of actions.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,5 @@
-//! Attempts that are over. A store refuses plans of these and of older attempts.
+//! Attempts that are over. A store refuses plans of these and of older attempts, and ignores a
+//! second rejection of an attempt.
 
 use std::collections::VecDeque;
 use std::time::Duration;

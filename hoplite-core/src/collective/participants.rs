@@ -18,6 +18,7 @@ use crate::vocabulary::local::CallKey;
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(crate) key: Option<CallKey>,
+    /// The time when the target first lacked memory or its quota.
     pub(crate) lacks_room_since: Option<Time>,
     pub(super) attempt: AttemptId,
     members: Vec<Member>,

@@ -185,6 +185,7 @@ pub struct Progress {
 
 #[derive(Debug)]
 struct StepProgress {
+    /// The earlier steps that write bytes of this step's range.
     writers: Vec<usize>,
     done_bytes: u64,
 }
@@ -282,7 +283,8 @@ impl Progress {
         self.reach(block.step, block.done_bytes);
     }
 
-    /// Counts bytes only once if a resumed stream repeats them.
+    /// Notes that the first `done_bytes` of a step are done. Bytes that a resumed stream repeats
+    /// count once.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);

@@ -37,6 +37,8 @@ pub struct ReduceRecord {
 }
 
 impl ReduceRecord {
+    /// Describes a collective whose coordinator is at another store, so its link estimate is
+    /// unknown here.
     pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
         Self {
             target: target.clone(),

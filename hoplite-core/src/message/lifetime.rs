@@ -14,7 +14,8 @@ pub struct LifetimeReport {
     pub is_owner_gone: bool,
     /// The rest of the time to live, if it has begun.
     pub expires_in: Option<Duration>,
-    /// The time until the ownerless object is deleted; zero during the delete.
+    /// The rest of the grace period, after which the ownerless object is deleted; zero during the
+    /// delete.
     pub deleted_in: Option<Duration>,
 }
 

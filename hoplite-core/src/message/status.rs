@@ -12,6 +12,7 @@ use crate::topology::place::Path;
 pub struct NodeConfig {
     pub node: NodeId,
     pub path: Path,
+    /// The size of the arena.
     pub capacity_bytes: u64,
     pub limits: Limits,
     pub shards: ShardMap,

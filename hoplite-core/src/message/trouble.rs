@@ -12,6 +12,7 @@ use crate::id::NodeId;
 pub struct LongWait {
     pub operation: Operation,
     pub waited: Duration,
+    /// The cause, if known.
     pub missing: Option<Missing>,
 }
 

@@ -95,6 +95,7 @@ impl Adapter<'_> {
         Some(view.map(|view| Response::Ranges { view, order }))
     }
 
+    /// Returns the target's copy if it is incomplete, and unknown to the directory.
     fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
         let (copy, local) = self.objects.copies.live(target)?;
         (!local.is_complete() && !local.is_public).then_some(copy)
@@ -122,7 +123,7 @@ impl Adapter<'_> {
     }
 
     /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
-    /// on if objects may be deleted soon.
+    /// on if objects may be deleted soon, for example an earlier collective's target.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());
@@ -302,6 +303,7 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
+    /// Returns the payer of a target at its coordinator's store: the client of rank 0's call.
     fn payer_of(&self, target: &ObjectId) -> Payer {
         let key = self.collectives.coordinator.participants(target).and_then(|known| known.key);
         key.map_or(Payer::Unknown, |key| self.objects.copies.quotas.payer(key.client))

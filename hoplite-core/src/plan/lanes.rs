@@ -94,6 +94,7 @@ struct Stream {
     next_lane: usize,
     /// The number of lanes that are open, or that the receiver was asked to open.
     asked: usize,
+    /// The value of `HostLanes::news` that the stream last saw.
     news: u64,
 }
 
@@ -191,6 +192,7 @@ impl HostLanes {
         Turn { result, ..self.act(id, lane, progress) }
     }
 
+    /// Gives a stream its share of the lanes that other streams to the peer have found.
     fn follow(&mut self, now: Time, id: StreamId, peer: &NodeId, busy: usize) {
         let known = self.memory.known(now, peer, busy);
         if let (Some(known), Some(stream)) = (known, self.streams.get_mut(&id)) {

@@ -253,6 +253,7 @@ mod tests {
         };
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
+        // Too few bytes, then faster than the assumed rate.
         estimator.took_in(brought(3, 15 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
         estimator.took_in(brought(9, 32 << 10, 0));

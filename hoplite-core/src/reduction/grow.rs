@@ -35,6 +35,8 @@ pub(super) struct Group {
     has_failed: bool,
     pub(super) is_slow: bool,
     level: usize,
+    /// The position of the group's first source in the request, counted cyclically from the source
+    /// after this store's own.
     turn: usize,
 }
 
@@ -72,6 +74,7 @@ impl Reduction {
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
+                // These sources cost at most a short transfer.
                 readiness if self.needs_sources() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
@@ -149,10 +152,11 @@ impl Reduction {
         while self.needs_sources()
             && let Some(index) = ready.next()
         {
-            // Checks the source again, because only the last source can be combined here.
+            // Checks the source again, because it may now be the last, which can be combined here.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
+                    // Successive sources at one node share a hop.
                     while let Some(next) = ready.next_if(|next| {
                         let is_next = !takes_all || *next == index + sources.len();
                         is_next && self.may_accompany(world, *next, &location, sources.len())

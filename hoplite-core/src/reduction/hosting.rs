@@ -31,7 +31,7 @@ enum Output {
     Failed,
 }
 
-/// Keeps failed hops until their coordinators release them.
+/// The hops that this store performs. Failed hops stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,

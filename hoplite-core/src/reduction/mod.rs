@@ -5,7 +5,8 @@
 //! 1. The caller's store, the *coordinator*, subscribes to the locations of the sources and of the
 //!    target, which must not exist.
 //! 2. A *ready* source joins from a local copy, is fetched if it is small, or joins at its own node
-//!    (`sources`).
+//!    (`sources`). A source whose type, shape or size differs from the first one fails the call
+//!    with `TypeMismatch`.
 //! 3. Sources join until there are enough (`grow`). Sources of one node make one vertex of the
 //!    [`Tree`](crate::plan::reduce::Tree). The schedule gives the number of streams that a new
 //!    vertex takes in: one in a chain, two in a tree, none in a star. The coordinator chooses it
@@ -16,6 +17,9 @@
 //! 5. The hop combines each range that all inputs have. Its output is served while it grows.
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
 //!    the remaining streams and local sources in it.
+//!
+//! With n sources on n other nodes and objects of S bytes, a chain moves S bytes into and out of
+//! each node. A tree moves 2 S bytes into a node.
 //!
 //! # Failures
 //!
@@ -31,6 +35,11 @@
 //! * **A hop's connection breaks**: its sources join again after a tenth of a second.
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections
 //!   close, and each node frees its outputs.
+//!
+//! # Structure
+//!
+//! A reduction in [`Reductions`] changes copies and calls through [`Objects`]. Later notices and
+//! events inform the reduction of the consequences.
 //!
 //! # Invariants
 //!

@@ -106,8 +106,10 @@ impl TargetState {
     }
 }
 
+/// The failures that the next repair handles, and counts of repairs.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
+    /// Sources that failed at the nodes from which they joined.
     pub(super) sources: BTreeSet<usize>,
     pub(super) vertices: BTreeSet<VertexId>,
     pub(super) unfit: BTreeSet<VertexId>,

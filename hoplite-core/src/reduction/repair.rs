@@ -199,7 +199,7 @@ impl Reduction {
     fn remove_source(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
-            // Later sources must join again.
+            // Sources that are combined later must join again after this one.
             let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
             leaving.extend(self.joined.iter().copied().filter(is_later));

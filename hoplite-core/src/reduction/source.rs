@@ -26,6 +26,7 @@ pub(super) enum SourcePlace {
     Apart,
     /// This store fetches the source, which counts as joined.
     Fetching(CallId),
+    /// The reduce holds this local copy.
     Here {
         copy: CopyId,
         /// This node's address, to stream a spilled copy, if the directory lists it.
@@ -49,6 +50,8 @@ pub(super) struct Common {
 }
 
 impl Common {
+    /// Returns the target's metadata: the sources' metadata, without the shape if only a part is
+    /// reduced.
     pub(super) fn target_metadata(&self) -> Metadata {
         let is_whole = self.length_bytes == self.size_bytes;
         let shape = if is_whole { self.shape.clone() } else { None };

@@ -141,6 +141,7 @@ impl Reduction {
             (preference(location), level(self.own, location.path), location.node.clone())
         });
         let is_fetched = self.is_fetched(world, object.size_bytes);
+        // Even in fixed order, the last source may be combined here.
         let may_fetch = !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
             && (is_fetched || is_last || !self.is_fixed());
         match best {

@@ -2,7 +2,7 @@
 //! pairs cross between the halves on separate links.
 //!
 //! A BiGraph has N switches in two halves, and M hosts per switch. Each switch is linked to all
-//! switches of the other half.
+//! switches of the other half. Halving-doubling on M N ranks has log2 (M N) steps of M N / 2 pairs.
 //!
 //! Source: EFLOPS, section V-B and algorithm 1. We read `B + i N` as `B + j N`, the swapped `r_i`
 //! as `R_j`, and the shift of a half as a shift by N / 2 places.
@@ -67,6 +67,7 @@ pub enum Conflict {
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
+        /// The difference between the ranks of a pair.
         distance: u32,
         pair: [u32; 2],
         /// The pair that uses the same link.

@@ -57,6 +57,7 @@ pub const MIN_REPORTS: usize = 2;
 /// A node reports a link above this percentage of the median link's time per byte. Several senders
 /// to one receiver cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
+/// Time for which a link must be slow before the node reports it.
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
 /// Time for which a link must be fast again before the node reports its recovery, so that an
 /// intermittent fault does not reroute transfers each time.

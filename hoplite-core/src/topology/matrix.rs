@@ -38,6 +38,7 @@ impl Link {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
+    /// In the order of [`Matrix::links`], a packed triangle without blocks.
     links: Vec<Link>,
     blocks: Option<Box<Blocks>>,
 }

@@ -328,6 +328,7 @@ mod tests {
 
     #[test]
     fn measured_groups_that_divide_no_labelled_group_are_ignored() {
+        // Measurements find the zones themselves, or one slow node.
         for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
             let paths = row(&in_zones(rack_of, zone));
             assert!(paths.iter().enumerate().all(|(node, path)| *path == zone(&format!("h{node:02}"))));

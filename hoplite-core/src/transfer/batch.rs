@@ -20,6 +20,7 @@ pub const LINGER: Duration = Duration::from_micros(200);
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
 /// Most answers that wait for one store: 16 times the default limit on a client's open requests.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
+/// While more answers wait for a store, a shard reads no requests of that store.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
 /// Most messages that share a frame.
 pub const MAX_BATCH_MESSAGES: usize = 256;

@@ -4,7 +4,8 @@
 //! payload that continues the stream. Other frames stay in their sockets, which are the reorder
 //! buffer: TCP's window slows down a lane that is ahead.
 //!
-//! Bytes count as lost with a broken lane once every other lane has a later frame.
+//! Bytes count as lost with a broken lane once every other lane has a later frame. The receiver
+//! then requests them again.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The limits of a store or shard.
+/// The limits of a store or shard. `docs/reference/limits.md` has a row for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes.
@@ -16,7 +16,8 @@ pub struct Limits {
     pub max_clients: usize,
     /// Most open requests of a client.
     pub max_requests_per_client: usize,
-    /// Most objects that a client reads or writes at a time.
+    /// Most references (views and writers) of one client at a time. Each reference to the same
+    /// object counts. Puts may exceed the limit by `max_requests_per_client`.
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects known to one shard.
     pub max_objects: usize,

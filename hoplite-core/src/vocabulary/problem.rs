@@ -52,7 +52,7 @@ pub enum ProblemKind {
     Slow,
     /// A shard has refused a store.
     Refused,
-    /// A store has left the cluster.
+    /// The session of a store has ended, and the store has not come back.
     Left,
 }
 

@@ -262,6 +262,7 @@ fn the_number_of_references_is_limited() {
     h.view(again);
     let refused = h.get(A, "x");
     assert!(matches!(h.error(refused), Error::LimitExceeded { .. }), "each reference to one copy counts");
+    // Puts have additional references.
     let created = h.create(A, "z", SIZE);
     let created = h.view(created);
     let waiting = h.get(B, "y");

@@ -262,6 +262,7 @@ fn a_new_put_waits_for_the_end_of_doubts_about_a_shard_that_was_away() {
         let call = h.seal(A, view.copy);
         for rounds in 0..30 {
             for (shard, publish) in h.publications() {
+                // Another store may tell the first shard that the other put is deleted.
                 let is_refused = shard == first && (!is_deleted || rounds < 5);
                 let refusal = conflict(Equality::Different);
                 h.verdict(shard, &publish, if is_refused { refusal } else { Verdict::Accepted });

@@ -357,7 +357,8 @@ impl Simulation {
             "{available} sources were available, but {:?} is answered with: {error}",
             call.request
         );
-        // Hops (parts of a reduce) that have ended no longer need the sources that they combined.
+        // A reduce whose hops (partial reduces) have combined sources no longer needs these
+        // sources.
         let has_hops =
             *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();

@@ -57,6 +57,8 @@ impl<'a> Call<'a> {
         &mut self.connection
     }
 
+    /// Reads the next header of the answer. If a pooled connection breaks before the first header,
+    /// sends the request again over a new connection. Cancel safe.
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
         match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {

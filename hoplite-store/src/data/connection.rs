@@ -84,8 +84,10 @@ pub(super) struct PeerConnection {
     /// The time when bytes last arrived, or were first expected.
     received_at: Instant,
     sent_at: Instant,
+    /// Maximum number of unsent bytes that the kernel accepts; zero for its default.
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
+    /// The part of `buffered` whose bytes have arrived and are not consumed.
     unread: Range<usize>,
 }
 
@@ -346,6 +348,7 @@ impl PeerConnection {
     }
 }
 
+/// Waits for the bytes of `read`, at most until `limit` after `received_at`.
 async fn arrived(
     limit: Option<Duration>,
     received_at: &mut Instant,
@@ -366,6 +369,7 @@ async fn arrived(
     }
 }
 
+/// Waits until the peer accepts bytes of `write`, at most for `limit`.
 async fn accepted(
     limit: Duration,
     sent_at: &mut Instant,

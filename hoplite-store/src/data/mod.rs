@@ -1,4 +1,5 @@
-//! The data plane: moves the bytes of objects between stores over TCP.
+//! The data plane: moves the bytes of objects between stores over TCP, from shared memory to socket
+//! to shared memory.
 //!
 //! A receiver connects to a sender, or takes an idle connection, and sends `Pull`. The sender
 //! answers with blocks as they become valid, then `End`; afterwards the connection can be used

@@ -66,6 +66,7 @@ impl Pool {
         idle.push(Idle { connection, since: Instant::now() });
     }
 
+    /// Closes connections that were idle for too long, or closed by the peer.
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {

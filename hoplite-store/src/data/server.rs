@@ -81,6 +81,7 @@ pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     pub(super) metrics: Arc<DataMetrics>,
+    /// Has a permit for each connection after its handshake.
     permits: Arc<Semaphore>,
     pub(super) probe: ProbePlace,
     pub(super) streams: Arc<OutgoingStreams>,

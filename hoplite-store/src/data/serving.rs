@@ -139,6 +139,7 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) const MAX_REPORTS: usize = 2;
 
+    /// Calls `end` when the hop is no longer needed.
     pub(crate) fn new(
         reports: mpsc::Receiver<HopReport>,
         end: impl FnOnce() + Send + Sync + 'static,

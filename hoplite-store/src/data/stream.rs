@@ -64,6 +64,7 @@ pub(super) struct InputStream<'a> {
     end_bytes: u64,
     /// The latest sign that the object's producer is alive, from earlier transfers.
     known: Sign,
+    /// The lanes, and the producer's signs since the request; `None` before the request.
     lanes: Option<(Incoming<'a>, StallDetector)>,
     /// The lane of the block that arrives in memory, and the received part of its payload.
     arriving: Option<(LaneId, usize)>,
@@ -218,8 +219,7 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Returns at most `length` bytes, which begin `ahead` bytes before the end of the arrived
-    /// bytes.
+    /// Returns `length` bytes, which begin `ahead` bytes before the end of the arrived bytes.
     pub(super) fn last(&mut self, ahead: u64, length: usize) -> &mut [u8] {
         let start = self.held - to_length(ahead);
         &mut self.bytes[start..start + length]

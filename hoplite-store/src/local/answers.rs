@@ -31,9 +31,10 @@ pub(crate) enum CallWork {
 }
 
 /// The answers that wait for one client, in order. A newer update of a subscription replaces the
-/// older one, so memory stays bounded if the client reads slowly.
+/// older one, so each open call has at most one answer here, even if the client reads slowly.
 ///
-/// A suspended client is not dropped, because the store would reuse memory that it still maps.
+/// A suspended client is not dropped, because the store would reuse the memory of the client's
+/// views.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     /// The client's program and process, for reports about holders of memory.

@@ -1,5 +1,5 @@
 //! The Unix socket on which the store listens. The store replaces the socket file of a dead daemon,
-//! but never the file of a live one.
+//! but never the file of a live one. It removes its own file when it stops.
 //!
 //! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
 //! creates it again.
@@ -71,6 +71,7 @@ pub(crate) enum Role {
     Reader,
 }
 
+/// The user and groups of a connected process, as the kernel knows them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
     pub(crate) user: u32,

@@ -1,7 +1,7 @@
 //! Limits of a user: on connections, and on the memory of all requests together.
 //!
 //! One place for a connection (seat) in sixteen is reserved for users without a connection, so that
-//! no user can occupy the store.
+//! no user can occupy the store. A store with fewer than sixteen seats reserves none.
 //!
 //! Requests that fit into the first buffer of their connection are free. A longer request takes
 //! memory from two budgets of its user: one while it arrives, and one until its call ends.
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of bytes of a user's long requests that arrive at once.
+/// Maximum number of bytes of a user's long requests that arrive at once. One request always fits.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
 /// Maximum number of bytes of a user's long requests whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
@@ -30,7 +30,7 @@ pub(crate) struct Shares {
     kept_seats: usize,
     /// Each user may always send one request of this size.
     max_request_bytes: usize,
-    /// Maximum number of ids in a request.
+    /// Maximum number of ids in a request. Each user may always send one request with this number.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }

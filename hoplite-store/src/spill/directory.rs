@@ -62,6 +62,7 @@ pub(super) struct RunDirectory {
     log: Mutex<Option<RunLog>>,
     /// `true` while the files of killed stores must outlive this value.
     is_kept: AtomicBool,
+    /// Locks the parent until dropped.
     _lock: File,
 }
 
@@ -183,6 +184,7 @@ impl RunDirectory {
         self.path.join(format!("{number:016x}.spill"))
     }
 
+    /// Checks that a file of this length leaves enough free space on the file system.
     pub(super) fn check_room(&self, length_bytes: u64) -> Result<(), SpillFault> {
         let room = statvfs(&self.path)
             .map_err(|error| SpillFault::Failed(format!("{}: {error}", self.path.display())))?;

@@ -137,6 +137,7 @@ pub(super) fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES]
     header
 }
 
+/// Writes a file of records, and waits until it is on the disk.
 pub(super) fn write(
     path: &Path,
     (owner, number): (&Owner, u64),
@@ -188,6 +189,7 @@ pub(super) fn write(
     Ok(())
 }
 
+/// Reads a record into a copy, and checks it. Calls `has_read` after each block.
 pub(super) fn read(
     path: &Path,
     stamp: &Stamp,

@@ -21,9 +21,12 @@ pub(crate) enum Change {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
+    /// At most [`MAX_QUEUED`] changes, and further removals of files.
     pub(super) queue: VecDeque<Change>,
+    /// `true` after a change was left out, because of [`MAX_QUEUED`].
     pub(super) has_gap: bool,
     pub(super) is_busy: bool,
+    /// The offset of each file's index.
     pub(super) indexed: BTreeMap<SpillFile, u64>,
 }
 

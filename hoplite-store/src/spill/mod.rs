@@ -59,6 +59,7 @@ pub(crate) struct SpillFiles {
     ledger: Mutex<Ledger>,
     /// The objects in files of killed stores, until the node takes them over.
     recovered: Mutex<Recovered>,
+    /// The headers of the files of killed stores.
     headers: BTreeMap<SpillFile, Box<FileHeader>>,
     /// `true` if the files outlive this run.
     is_kept: AtomicBool,

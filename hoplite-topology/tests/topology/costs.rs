@@ -82,10 +82,12 @@ fn a_tree_of_nccl_has_one_child_at_rank_0_and_is_mirrored_or_shifted() {
         edges.sort_unstable();
         edges
     };
+    // 0-4, 4-2, 4-6, 2-1, 2-3, 6-5, 6-7, and the mirror of 7 - rank.
     assert_eq!(
         edges(8),
         [(0, 1), (0, 4), (1, 2), (1, 3), (2, 3), (2, 4), (3, 5), (3, 7), (4, 5), (4, 6), (5, 6), (6, 7)]
     );
+    // 0-4, 4-2, 2-1, 2-3, and the shift of rank + 1.
     assert_eq!(edges(5), [(0, 1), (0, 3), (0, 4), (1, 2), (2, 3), (2, 4), (3, 4)]);
 }
 

@@ -273,6 +273,7 @@ proptest! {
         }
         for (flow, rate) in flows.iter().zip(&rates) {
             prop_assert!(*rate > 0.0);
+            // A bottleneck is a full link on which no flow is faster.
             let has_bottleneck = flow.iter().any(|&link| {
                 on(link).sum::<f64>() >= capacities[link] * (1.0 - 1e-9) && on(link).all(|other| other <= rate * (1.0 + 1e-9))
             });

@@ -19,6 +19,7 @@ fn search<'a>(links: Links<'a>, model: &Model, calls: u32, moves: u32) -> Search
     search
 }
 
+/// Checks that the search exceeds the optimum by at most `per_mille` thousandths.
 fn check(matrix: &Matrix, size_bytes: u64, model: &Model, optimum: u64, per_mille: u128, name: &str) {
     let links = Links::new(matrix, size_bytes).unwrap();
     let found = search(links, model, 2000, 20);
@@ -79,6 +80,7 @@ fn planted_steps_are_found() {
         let model: Model = made["alg"].as_str().unwrap().parse().unwrap();
         let base = if let Model::BCube(base) = model { base } else { 2 };
         let groups = radices(nodes, base).unwrap();
+        // Peers differ in one digit.
         let is_used = |mut p: usize, mut q: usize| {
             let differing = groups.iter().filter(|&group| {
                 let differs = p % group != q % group;

@@ -82,6 +82,8 @@ fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     true
 }
 
+/// Returns `true` if the order satisfies the query with the smallest numbers that the assertions
+/// allow.
 fn satisfies(query: &[Term], order: &[u32]) -> bool {
     let assertions =
         || query.iter().map(list).filter(|command| word(&command[0]) == "assert").map(|command| &command[1]);

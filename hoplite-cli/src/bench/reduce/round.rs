@@ -24,6 +24,7 @@ pub(super) struct Round<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) elapsed: Duration,
+    /// The most that any node sent and received.
     pub(super) traffic: Traffic,
 }
 

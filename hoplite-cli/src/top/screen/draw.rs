@@ -379,6 +379,7 @@ fn own_node(Snapshot { store, .. }: &Snapshot) -> Node {
     Node { node: store.node.clone(), connected: true, load: Some(load), ..Node::default() }
 }
 
+/// Replaces control characters of a peer's text, which could change the terminal.
 fn plain(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }

@@ -321,6 +321,7 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
+    /// Checks the findings, and that daemons judge the files alike.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);

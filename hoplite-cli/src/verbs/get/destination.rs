@@ -39,6 +39,7 @@ impl Write for Standard {
 #[error("the object is not text, and this is a terminal: name a file with -o FILE, or insist with -o -")]
 struct NotText;
 
+/// Returns `true` if the leading bytes are UTF-8 without control characters.
 fn begins_as_text(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(JUDGED_BYTES)];
     let text = match std::str::from_utf8(start) {

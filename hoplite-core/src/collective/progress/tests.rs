@@ -61,6 +61,7 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
+    /// Returns an element that identifies the sender and the receiver.
     fn own_part(&self, index: usize, at: usize) -> u64 {
         let participants = self.plan.agreement.participants as usize;
         let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;
@@ -185,6 +186,7 @@ impl World {
         is_moved
     }
 
+    /// Checks that each rank has contributed once to each promised byte.
     fn check_end(&self) {
         for member in &self.members {
             let Machine { plan, progress, memory, .. } = member;

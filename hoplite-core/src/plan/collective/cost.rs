@@ -177,6 +177,7 @@ pub fn arrange(
             ranked.push((schedule, time));
         }
     }
+    // The stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {

@@ -60,6 +60,7 @@ pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &Sl
 /// Returns the radices of rings within and across groups, innermost first, for members ordered
 /// [`by_groups`]. `None` unless the groups of each level are equally large.
 pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
+    // The number of members in a group of each level, outermost first.
     let mut sizes = vec![paths.len()];
     for levels in 1..=MAX_LEVELS {
         let groups: Vec<usize> =

@@ -14,8 +14,10 @@ pub(super) const MAX_PEERS: usize = 1024;
 struct Known {
     /// The number of lanes of all streams together that fill the path.
     lanes: usize,
+    /// The number of streams that were busy in the trial.
     streams: usize,
     is_settled: bool,
+    /// The number of successive trials with this result.
     trials: u32,
     at: Time,
 }
@@ -59,6 +61,7 @@ impl LaneMemory {
         })
     }
 
+    /// Returns the share of each of `streams` streams in a recent result for a peer.
     pub(super) fn known(&self, now: Time, peer: &NodeId, streams: usize) -> Option<Start> {
         let known = self.peers.get(peer).filter(|known| now.since(known.at) < TESTED_FOR)?;
         Some(known.share(now, streams))
@@ -68,6 +71,7 @@ impl LaneMemory {
         self.peers.get(peer).map(|known| known.lanes)
     }
 
+    /// Keeps the result of a trial, in which `streams` streams were busy.
     pub(super) fn learnt(&mut self, now: Time, peer: &NodeId, streams: usize, verdict: Verdict) {
         let Verdict { lanes, is_settled } = verdict;
         let before = self.peers.get(peer).filter(|known| now.since(known.at) < KEPT_FOR);

@@ -51,6 +51,7 @@ impl Window {
         marks.last = mark;
     }
 
+    /// Returns the number of intervals between a lane's frames.
     pub(super) fn frames(&self, lane: LaneId) -> usize {
         self.lanes.get(&lane).map_or(0, |marks| marks.frames)
     }
@@ -79,10 +80,12 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
+/// Returns `true` if `rate` exceeds `before` by at least `before / parts`.
 pub(super) const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }
 
+/// Returns the sum of the lanes' measurements, or `None` without a rate.
 pub(super) fn total<'a>(deliveries: impl Iterator<Item = &'a Delivery>) -> Option<Delivery> {
     let sum = |sum: Delivery, lane: &Delivery| Delivery {
         acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,

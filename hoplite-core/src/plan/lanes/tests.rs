@@ -19,6 +19,7 @@ struct Sender {
     streams: Vec<Sent>,
     link: u64,
     round_trip_us: u32,
+    /// The number of connections of other stores, which share the link.
     others: u64,
     millisecond: u64,
     acknowledged_bytes: u64,
@@ -30,6 +31,7 @@ struct Sent {
     flow_cap: u64,
     /// The bytes that the source makes per millisecond.
     source: u64,
+    /// The most lanes that the receiver opens.
     opens: usize,
     open: BTreeMap<LaneId, Lane>,
     trace: Vec<usize>,
@@ -280,6 +282,7 @@ fn concurrent_streams_fill_the_link_and_share_one_result() {
                 assert!(sender.rate() >= LINK / 100 * 98, "{cell}");
                 let total: usize = sender.open().iter().sum();
                 assert!(total <= 2 * streams.max(parts as usize), "{cell}");
+                // The next streams fill the link at once, with any number of streams.
                 sender.end();
                 for streams in [1, 2, 4] {
                     sender.begin_all(streams, name, LINK / parts);
@@ -341,6 +344,7 @@ fn too_many_lanes_are_not_kept_after_a_test() {
 fn a_trial_disturbed_by_other_streams_is_repeated() {
     let mut sender = Sender::new();
     sender.begin(&peer("a"), LINK / 8);
+    // Traffic without lanes takes the link during the trial.
     sender.run(20);
     sender.link = LINK / 8;
     sender.run(200);

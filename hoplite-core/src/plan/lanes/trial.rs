@@ -82,7 +82,9 @@ pub struct Progress {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Host {
     pub(super) acknowledged_bytes: u64,
+    /// A number that changes when a stream of the store begins or ends.
     pub(super) changes: u64,
+    /// `true` unless another stream has a trial.
     pub(super) may_test: bool,
 }
 
@@ -107,6 +109,7 @@ pub(super) struct LanePlan {
     /// `true` if the receiver has other streams.
     is_contended: bool,
     aborted: usize,
+    /// The number of trials that gained nothing.
     rejected: u32,
 }
 
@@ -479,6 +482,7 @@ pub(super) fn retry_after(trials: u32) -> Duration {
     }
 }
 
+/// Returns `true` if at least half of the stream's gain also shows in the store's total rate.
 const fn gained_in_total(rates: &Rates, trial: &Trial) -> bool {
     rates.host.saturating_sub(trial.host_rate) >= rates.stream.saturating_sub(trial.rate) / 2
 }

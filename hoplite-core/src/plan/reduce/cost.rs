@@ -6,7 +6,8 @@ use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
-/// Most dimensions of a chain: 2^16 vertices (nodes with sources) are as many as a shard accepts.
+/// Most dimensions of a chain: 2^16 vertices (nodes with sources) are as many as the nodes that a
+/// shard accepts.
 const MAX_DIMENSIONS: u32 = 16;
 
 /// Most streams into one vertex: each stream needs a connection and memory for a frame.
@@ -69,6 +70,7 @@ fn cheapest(
         (schedule, time)
     };
     let mut ranked: Vec<(ReduceSchedule, Duration)> = candidates.into_iter().map(estimated).collect();
+    // The stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((ReduceSchedule::Star, Duration::ZERO));

@@ -20,6 +20,7 @@ const MAX_TIMEOUT_NS: u64 = 800_000_000;
 /// After this many requests without any reply, which take 1.5 seconds, the peer's port counts as
 /// closed.
 const MAX_SILENT: u32 = 4;
+/// A series of echoes ends after this many lost requests in a row.
 const MAX_LOST_IN_A_ROW: u32 = 8;
 /// A late reply to one of this many latest requests is still a valid round trip.
 const MAX_REMEMBERED: usize = 8;

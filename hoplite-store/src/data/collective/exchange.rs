@@ -28,6 +28,7 @@ pub(crate) struct Exchange {
     /// Wakes the streams that wait until the sources are combined in the target.
     fold: Notify,
     senders: TaskTracker,
+    /// Cancelled when no further stream may begin to send blocks.
     ended: CancellationToken,
 }
 

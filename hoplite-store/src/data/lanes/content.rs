@@ -36,6 +36,7 @@ pub(in super::super) struct ProgramBlocks {
 
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
+    /// The position of the first byte that no lane has taken yet.
     pub(super) next_bytes: u64,
     pub(super) end_bytes: u64,
     program: Option<Stream>,

@@ -39,6 +39,7 @@ pub(in super::super) struct Incoming<'a> {
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
     has_requested_lanes: bool,
+    /// Counts this stream as arriving from when its first bytes arrive; `None` before.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
     ended: Vec<Call<'a>>,
@@ -101,6 +102,8 @@ enum LaneEvent {
 }
 
 impl<'a> Incoming<'a> {
+    /// Makes a stream whose first lane is the connection of `call`, the request for the bytes. The
+    /// request allows `max_lanes`.
     pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
         let (merge, opening) = (Merge::default(), JoinSet::new());
         let (lanes, ended, end) = (Vec::new(), Vec::new(), None);

@@ -28,6 +28,7 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
+    /// Makes an empty set. `first` has the number of lanes of the first stream.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
@@ -37,6 +38,7 @@ impl OutgoingStreams {
         lock(&self.host).last_result(peer)
     }
 
+    /// Returns the key with which other connections join the stream.
     pub(super) fn key_of(&self, stream: &Arc<Outgoing>) -> io::Result<StreamKey> {
         if let Some(key) = stream.key.get() {
             return Ok(*key);
@@ -147,6 +149,7 @@ pub(in super::super) struct Outgoing {
 
 pub(super) struct Turn {
     pub(super) action: Action,
+    /// Number of open or requested lanes; `None` if the stream stays with one.
     pub(super) lanes: Option<usize>,
     pub(super) delivery: Option<Delivery>,
 }

@@ -89,6 +89,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
+    /// Sends a stream's blocks over one lane. `delivery` has the connection's statistics at the
+    /// start.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,

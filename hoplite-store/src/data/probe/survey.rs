@@ -70,6 +70,7 @@ pub(crate) struct Surveyor {
 pub(crate) struct SurveyTally {
     pub(crate) complete: u64,
     pub(crate) failed: u64,
+    /// Number of probes whose caller went away.
     pub(crate) cancelled: u64,
     pub(crate) last: Option<LastSurvey>,
 }

@@ -224,7 +224,8 @@ impl Landmarks {
         between
     }
 
-    /// Splits groups with distant nodes, at the innermost level that does not give too many groups.
+    /// Returns the groups after splitting those with distant nodes, at the innermost level that
+    /// does not give too many groups; `None` without such a level.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))
