@@ -86,6 +86,7 @@ impl Mailbox {
         self.slot.bell.as_raw_fd()
     }
 
+    /// Completes the futures whose results have arrived. The event loop calls this in its thread.
     fn deliver(&self, py: Python<'_>) {
         // Reset first, so that later results are noticed.
         let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);

@@ -20,6 +20,7 @@ impl Progress {
         Self { counts: Arc::default(), callback, told: Mutex::new(None) }
     }
 
+    /// Calls the callback if the counts have changed.
     pub(crate) fn report(&self, py: Python<'_>) -> PyResult<()> {
         let counts = (self.counts.done_bytes(), self.counts.total_bytes());
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).replace(counts);
