@@ -79,8 +79,8 @@ impl StoreArguments {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time limit of a call that waits for no object. With `--timeout 0`, this is the
-    /// default of connecting, because the store needs time to answer.
+    /// Returns the time limit of a call that waits for no object. `--timeout 0` stands for the
+    /// default of connecting here, because the store needs time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }

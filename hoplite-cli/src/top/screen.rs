@@ -61,7 +61,7 @@ pub(super) struct Screen {
     latest: Option<Snapshot>,
     trouble: Option<String>,
     rows: TableState,
-    /// Number of rows, of which `height` fit on the screen.
+    /// Number of all rows; `height` rows fit on the screen.
     count: usize,
     height: usize,
 }
