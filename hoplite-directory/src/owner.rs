@@ -9,7 +9,7 @@ use hoplite_core::batch::{Full, MAX_QUEUED_ANSWERS};
 use hoplite_core::error::{Error, Result};
 use hoplite_core::id::{Incarnation, NodeId};
 use hoplite_core::shard::{
-    Effect, Event, NodeInfo, PullOutcome, Reception, Shard, ShardConfig, ToShard, ToStore,
+    Effect, Event, ListStep, NodeInfo, PullOutcome, Reception, Shard, ShardConfig, ToShard, ToStore,
 };
 use hoplite_core::topology::measured::MeasuredPlaces;
 use hoplite_daemon::metrics::label_of;
@@ -39,6 +39,7 @@ enum Command {
     Messages { session: SessionId, messages: Vec<TracedMessage> },
     Close { session: SessionId },
     Place { places: MeasuredPlaces, reply: oneshot::Sender<PlacesOutcome> },
+    ChangeList { step: ListStep, reply: oneshot::Sender<Result<()>> },
     Inspect(Inspection),
 }
 
@@ -81,6 +82,16 @@ impl ShardHandle {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)
+    }
+
+    /// Performs a step of a change of the list of shards.
+    ///
+    /// # Errors
+    /// The errors of [`Shard::change_list`], and [`Error::ShuttingDown`].
+    pub(crate) async fn change_list(&self, step: ListStep) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::ChangeList { step, reply }).await?;
+        answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
     /// Calls `read` with the shard between two events.
@@ -226,6 +237,13 @@ impl ShardOwner {
                 let outcome = PlacesOutcome { counts, nodes: self.shard.measured_nodes() };
                 tracing::info!(version, measured, ?outcome, "received measured places of nodes");
                 let _ = reply.send(outcome);
+            }
+            Command::ChangeList { step, reply } => {
+                let mut effects = Vec::new();
+                let done = self.shard.change_list(self.now(), step.clone(), &mut effects);
+                tracing::info!(?step, ?done, "received a step of a change of the list of shards");
+                self.perform_effects(effects);
+                let _ = reply.send(done);
             }
             Command::Inspect(read) => read(&self.shard),
         }

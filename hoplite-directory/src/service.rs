@@ -8,12 +8,14 @@ use hoplite_core::load::Load;
 use hoplite_core::shard::Page;
 use hoplite_core::time::Time;
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
-use hoplite_proto::directory::{decode_places, encode_load, encode_problems};
+use hoplite_proto::directory::{
+    decode_list_step, decode_places, encode_known_shards, encode_load, encode_problems,
+};
 use hoplite_proto::status::{from_status, to_status};
 use hoplite_proto::v1::directory_server::Directory;
 use hoplite_proto::v1::{
     DescribeRequest, ListReply, ListRequest, LoadReport, MeasuredPlaces, ObjectDescription, PlaceReply,
-    ShardMessages, StatusReply, StatusRequest, StoreMessages,
+    ShardMessages, ShardsReply, ShardsRequest, StatusReply, StatusRequest, StoreMessages,
 };
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -104,6 +106,17 @@ impl Directory for DirectoryService {
             reply.problems = encode_problems(&problems);
         }
         Ok(Response::new(reply))
+    }
+
+    async fn shards(&self, request: Request<ShardsRequest>) -> Result<Response<ShardsReply>, Status> {
+        let shard = &self.host.shard;
+        let step = decode_list_step(request.into_inner()).map_err(|error| to_status(&error))?;
+        if let Some(step) = step {
+            shard.change_list(step).await.map_err(|error| to_status(&error))?;
+        }
+        let now = Time::ZERO + shard.uptime();
+        let known = shard.inspect(move |shard| shard.known_shards(now)).await;
+        Ok(Response::new(encode_known_shards(&known.map_err(|error| to_status(&error))?)))
     }
 
     async fn place(&self, request: Request<MeasuredPlaces>) -> Result<Response<PlaceReply>, Status> {

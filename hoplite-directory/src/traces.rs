@@ -93,6 +93,7 @@ fn object_and_request_of(message: &ToShard) -> (Option<&ObjectId>, Option<Reques
         | ToShard::Unsubscribe { .. }
         | ToShard::Placed(_)
         | ToShard::SlowLinks { .. }
-        | ToShard::Drain { .. } => (None, None),
+        | ToShard::Drain { .. }
+        | ToShard::Shards(_) => (None, None),
     }
 }

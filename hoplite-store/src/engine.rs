@@ -26,6 +26,7 @@ use hoplite_core::node::{
     ClientId, CombineId, CopyId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus,
     PullId, ReduceRecord, ServeId, SpillRecord, Troubles,
 };
+use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::ShardRun;
 use hoplite_core::time::Time;
@@ -65,6 +66,8 @@ struct State {
     memberships: BTreeMap<MembershipId, mpsc::Sender<Report>>,
     /// The queue of messages to each shard, while it has a session.
     sessions: Vec<Option<Outbox>>,
+    /// Shards whose sessions have to end.
+    left_shards: Vec<usize>,
     observer: Option<Observer>,
     traces: Option<Traces>,
 }
@@ -97,6 +100,7 @@ pub(crate) struct Engine {
     tasks: TaskTracker,
     stop: CancellationToken,
     alarm: Notify,
+    shards_changed: Notify,
     spill: OnceLock<Arc<SpillFiles>>,
     drained: watch::Sender<Option<DrainReport>>,
     drain_answers: TaskTracker,
@@ -112,7 +116,6 @@ impl Engine {
         metrics: Arc<DataMetrics>,
         (tasks, for_small): (TaskTracker, Handle),
         stop: CancellationToken,
-        shards: usize,
     ) -> Arc<Self> {
         let link = puller.link();
         let surveyor = Arc::new(puller.surveyor());
@@ -124,6 +127,8 @@ impl Engine {
         };
         let engine = Arc::new(Self {
             state: Mutex::new(State {
+                sessions: (0..node.shards().len()).map(|_| None).collect(),
+                left_shards: Vec::new(),
                 node,
                 effects: Vec::new(),
                 alarm_at: None,
@@ -135,7 +140,6 @@ impl Engine {
                 hostings: BTreeMap::new(),
                 enlistments: BTreeMap::new(),
                 memberships: BTreeMap::new(),
-                sessions: (0..shards).map(|_| None).collect(),
                 observer: None,
                 traces: None,
             }),
@@ -151,6 +155,7 @@ impl Engine {
             tasks,
             stop,
             alarm: Notify::new(),
+            shards_changed: Notify::new(),
             spill: OnceLock::new(),
             drained: watch::Sender::new(None),
             drain_answers: TaskTracker::new(),
@@ -255,9 +260,10 @@ impl Engine {
         self.lock().sessions.iter_mut().for_each(|session| *session = None);
     }
 
-    pub(crate) fn shard_versions(&self) -> Vec<Option<Version>> {
+    /// Returns the version of the session with each shard; `None` without a session.
+    pub(crate) fn shard_versions(&self) -> Vec<(usize, Option<Version>)> {
         let state = self.lock();
-        (0..state.sessions.len()).map(|shard| state.node.shard_version(shard)).collect()
+        state.node.shards().listed().map(|shard| (shard, state.node.shard_version(shard))).collect()
     }
 
     pub(crate) fn refused_version(self: &Arc<Self>, error: Error) {
@@ -265,8 +271,23 @@ impl Engine {
         self.apply(Event::Incompatible { error });
     }
 
-    pub(crate) fn shards_up(&self) -> Vec<bool> {
-        self.lock().sessions.iter().map(Option::is_some).collect()
+    /// Returns the shards of the directory, with an index for each.
+    pub(crate) fn shards(&self) -> ShardMap {
+        self.lock().node.shards().clone()
+    }
+
+    /// Waits for new shards, or for shards that the store leaves. Returns the latter.
+    pub(crate) async fn shards_changed(&self) -> Vec<usize> {
+        self.shards_changed.notified().await;
+        std::mem::take(&mut self.lock().left_shards)
+    }
+
+    /// Returns the address of each shard, and `true` if the store has a session with it.
+    pub(crate) fn shards_up(&self) -> Vec<(String, bool)> {
+        let state = self.lock();
+        let shards = state.node.shards();
+        let session = |shard: usize| (shards.name(shard).to_owned(), state.sessions[shard].is_some());
+        shards.listed().map(session).collect()
     }
 
     /// Adds a client of this user that holds `owners`. Returns the queue of its answers.
@@ -421,7 +442,6 @@ mod tests {
     use hoplite_core::id::{ClusterId, NodeId, PutId};
     use hoplite_core::limits::Limits;
     use hoplite_core::node::{Hop, HopFailure, HopInput, NodeConfig};
-    use hoplite_core::placement::ShardMap;
     use hoplite_core::plan::collective::SchedulePreference;
     use hoplite_core::reduce::ReduceOp;
     use hoplite_core::shard::PullOutcome;
@@ -454,7 +474,7 @@ mod tests {
             seed: 1,
         });
         let running = (TaskTracker::new(), Handle::current());
-        Engine::new(node, arena, puller, metrics, running, CancellationToken::new(), 1)
+        Engine::new(node, arena, puller, metrics, running, CancellationToken::new())
     }
 
     fn output() -> ObjectId {

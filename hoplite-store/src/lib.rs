@@ -26,6 +26,7 @@ mod report;
 mod run;
 mod session;
 mod shard_link;
+mod shards;
 mod spill;
 mod traces;
 

@@ -26,8 +26,6 @@ const MAX_QUEUED: usize = 2;
 pub(crate) struct LoadReports {
     pub(crate) engine: Arc<Engine>,
     pub(crate) node: NodeId,
-    /// The shard numbers, in the order of the shards' names.
-    pub(crate) order: Arc<[usize]>,
 }
 
 impl LoadReports {
@@ -80,7 +78,7 @@ impl LoadReports {
     fn load(&self, is_detailed: bool) -> Load {
         let detail =
             is_detailed.then(|| Detail { clients: self.engine.client_loads(), log: recent_log_lines() });
-        Load { detail, ..self.engine.load(&self.order) }
+        Load { detail, ..self.engine.load() }
     }
 }
 

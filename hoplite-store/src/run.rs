@@ -1,6 +1,5 @@
 //! The life of a store, from its start to its end.
 
-use std::collections::HashSet;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,23 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use hoplite_core::ClusterId;
 use hoplite_core::id::Incarnation;
 use hoplite_core::limits::Limits;
 use hoplite_core::node::{Event, Node};
-use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
+use hoplite_core::placement::ShardList;
 use hoplite_core::plan::lanes::DEFAULT_MAX_LANES;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::{EventLoop, random_number};
-use hoplite_net::opening::Caller;
-use hoplite_net::{Credentials, HalfOpen, Route, TransportKind};
+use hoplite_net::{Credentials, HalfOpen, TransportKind};
 use hoplite_proto::framing::max_request_bytes;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -37,9 +33,8 @@ use crate::error::StoreError;
 use crate::local::{self, LocalListener, LocalPlane, Shares, SocketAccess};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
-use crate::report::LoadReports;
-use crate::session::{Session, SessionState};
-use crate::shard_link::ShardLink;
+use crate::session::SessionState;
+use crate::shards::{Identity, SessionStates, ShardLinks, ShardSessions};
 use crate::spill::SpillFiles;
 use crate::traces::Traces;
 
@@ -85,7 +80,7 @@ pub async fn run(
     let (drain, recovers) = (config.drain, config.spill.recover);
     let mut store = Running::start(config, metrics, places).await?;
     tell(Milestone::Listening(store.addresses.clone()));
-    let ready = ready(store.sessions.clone(), store.prefaulted.take());
+    let ready = ready(store.sessions.states(), store.prefaulted.take());
     let ended = tokio::select! {
         source = async {
             match ready.await {
@@ -102,7 +97,7 @@ pub async fn run(
             Ok(())
         }
         () = store.engine.drained() => Ok(()),
-        error = refusal(store.sessions.clone()) => Err(error),
+        error = refusal(store.sessions.states()) => Err(error),
         Ok(error) = &mut store.directory_failed => Err(StoreError::Directory(error)),
     };
     if recovers && ended.is_err() {
@@ -172,13 +167,11 @@ fn socket_access(config: &StoreConfig) -> SocketAccess {
     SocketAccess { mode, owner, group, clients: config.clients.clone() }
 }
 
-type Sessions = Vec<(String, watch::Receiver<SessionState>)>;
-
 /// The parts of a running store. Dropping it ends all of them at once.
 struct Running {
     addresses: Addresses,
     engine: Arc<Engine>,
-    sessions: Sessions,
+    sessions: Arc<ShardSessions>,
     directory_failed: DirectoryFailure,
     /// `None` if the start does not wait for the arena's pages.
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
@@ -206,7 +199,7 @@ impl Running {
         let stop_on_drop = stop.clone().drop_guard();
         let EmbeddedDirectory { shards, route, address: directory, dashboard, failure: directory_failed } =
             start_directory(&config, exported.clone(), &stop, &tasks).await?;
-        let links = links(&shards, &config, &route)?;
+        let links = Arc::new(ShardLinks::new(&shards, &config, &route)?);
         let event_loop = EventLoop::start("control", stop.clone()).map_err(StoreError::Thread)?;
 
         let data_config = Arc::new(data_config(&config, advertised.clone()));
@@ -216,8 +209,7 @@ impl Running {
         let seed = random_number().map_err(StoreError::Random)?;
         let node = Node::new(config.of_node(&shards, arena.capacity_bytes(), spill_config, seed));
         let running = (tasks.clone(), event_loop.handle().clone());
-        let engine =
-            Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone(), links.len());
+        let engine = Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone());
         engine.spill_to(spill);
         start_upkeep(&engine, &stop, &tasks, &event_loop);
         if let Some(DataPlace { listener, .. }) = data {
@@ -226,16 +218,14 @@ impl Running {
             tasks.spawn(data::run(listener, data_config, engine, metrics, for_small, stop));
         }
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
-        observe(&engine, &config, exported, &shards, &prefaulted_bytes);
+        observe(&engine, &config, exported, &prefaulted_bytes);
         let prefaulted = (config.prefault == Prefault::AtStart).then(|| {
             tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()))
         });
         let info = node_info(&config, shards, advertised.as_ref())?;
-        let start = |session: Session, state| {
-            event_loop.spawn(session.run(state, leaving.clone(), stop.clone()));
-        };
-        let identity = (&info, advertised.as_ref());
-        let sessions = start_sessions(&engine, &links, identity, &config.cluster, start);
+        let identity = Identity { info, advertised: advertised.clone(), cluster: config.cluster.clone() };
+        let ends = (leaving.clone(), stop.clone());
+        let sessions = ShardSessions::start(&engine, &links, identity, event_loop.handle().clone(), ends);
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
             access: socket_access(&config),
@@ -273,7 +263,7 @@ impl Running {
         self.leaving.cancel();
         self.engine.end_sessions();
         let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.clients).await;
-        goodbye(&mut self.sessions).await;
+        goodbye(self.sessions.states()).await;
         drop(self.stop);
         self.tasks.close();
         let ended = async { tokio::join!(self.tasks.wait(), self.event_loop.ended()) };
@@ -281,27 +271,6 @@ impl Running {
             tracing::warn!("some tasks did not end in time");
         }
         self.engine.remove_spill_files();
-    }
-}
-
-/// Makes links to the shards. Fails unless the addresses are distinct and complete.
-fn links(addresses: &[String], config: &StoreConfig, route: &Route) -> Result<Vec<ShardLink>, StoreError> {
-    if addresses.len() > MAX_SHARDS {
-        return Err(StoreError::TooManyShards);
-    }
-    let StoreConfig { cluster, node, newest_version: newest, credentials, .. } = config;
-    let caller = Caller { cluster: Some(cluster.clone()), node: Some(node.clone()), newest: *newest };
-    let link = |address: &String| {
-        let link = ShardLink::new(address, credentials, caller.clone(), route.clone())
-            .filter(|_| address.len() <= MAX_SHARD_NAME_BYTES);
-        link.ok_or_else(|| StoreError::ShardAddress { address: address.clone() })
-    };
-    let links = addresses.iter().map(link).collect::<Result<_, _>>()?;
-    let mut seen = HashSet::new();
-    // Two sessions of one store with one shard would end each other for ever.
-    match addresses.iter().find(|address| !seen.insert(*address)) {
-        Some(address) => Err(StoreError::ShardTwice { address: address.clone() }),
-        None => Ok(links),
     }
 }
 
@@ -343,12 +312,11 @@ fn observe(
     engine: &Arc<Engine>,
     config: &StoreConfig,
     exported: Option<Metrics>,
-    shards: &[String],
     prefaulted_bytes: &Arc<AtomicU64>,
 ) {
     if let Some(exported) = exported {
         engine.observe(Observer::new(&exported));
-        metrics::look(&exported, engine, shards.to_vec(), Arc::clone(prefaulted_bytes));
+        metrics::look(&exported, engine, Arc::clone(prefaulted_bytes));
     }
     if let Some(tracer) = config.tracer.clone() {
         engine.trace(Traces::new(tracer, &config.node));
@@ -362,41 +330,9 @@ fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTrac
     tasks.spawn(async move { pool.close_idle_connections(pool_stop).await });
 }
 
-fn start_sessions(
-    engine: &Arc<Engine>,
-    links: &[ShardLink],
-    (info, advertised): (&NodeInfo, Option<&Advertised>),
-    cluster: &ClusterId,
-    start: impl Fn(Session, watch::Sender<SessionState>),
-) -> Sessions {
-    let mut order: Vec<usize> = (0..links.len()).collect();
-    order.sort_by_key(|shard| links.get(*shard).map(|link| &link.address));
-    let order: Arc<[usize]> = order.into();
-    let start_one = |(shard, link): (usize, &ShardLink)| {
-        let (state, observed) = watch::channel(SessionState::Down);
-        let session = Session {
-            engine: Arc::clone(engine),
-            shard,
-            link: link.clone(),
-            load_reports: LoadReports {
-                engine: Arc::clone(engine),
-                node: info.node.clone(),
-                order: Arc::clone(&order),
-            },
-            info: info.clone(),
-            advertised: advertised.cloned(),
-            cluster: cluster.clone(),
-            started: Instant::now(),
-        };
-        start(session, state);
-        (link.address.clone(), observed)
-    };
-    links.iter().enumerate().map(start_one).collect()
-}
-
 /// Waits until each shard has had a session and the pages are touched, or until memory is missing.
 async fn ready(
-    sessions: Sessions,
+    sessions: SessionStates,
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
 ) -> Result<(), hoplite_shm::Error> {
     let connected = async {
@@ -415,7 +351,7 @@ async fn ready(
 }
 
 /// Waits until a shard refuses this store for good.
-async fn refusal(sessions: Sessions) -> StoreError {
+async fn refusal(sessions: SessionStates) -> StoreError {
     let watches = sessions.into_iter().map(|(shard, mut state)| {
         Box::pin(async move {
             loop {
@@ -432,7 +368,7 @@ async fn refusal(sessions: Sessions) -> StoreError {
 }
 
 /// Waits briefly until the shards have taken the queued messages and the sessions have ended.
-async fn goodbye(sessions: &mut Sessions) {
+async fn goodbye(mut sessions: SessionStates) {
     let ended = sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
     let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;
 }

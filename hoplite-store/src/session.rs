@@ -113,6 +113,7 @@ impl Session {
             }
             self.info.data_address = address;
         }
+        self.info.shards = self.engine.shards().list();
         let hello = encode_hello(&self.info, &self.cluster);
         let hello = StoreMessages { hello: Some(hello), messages: Vec::new() };
         let asked_at = if self.link.is_in_process() { Time::NEVER } else { self.engine.now() };

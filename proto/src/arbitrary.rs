@@ -21,7 +21,7 @@ use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
     OwnerlessPage, Reduce, ReduceOrder, Until,
 };
-use hoplite_core::placement::ShardList;
+use hoplite_core::placement::{ShardChange, ShardList};
 use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
@@ -136,14 +136,13 @@ fn named<T: std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Val
 
 pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
     let labels = prop::collection::btree_map("[a-z]{1,63}", ".{0,60}", 0..8);
-    let shards = prop::collection::vec("[a-z.]{1,20}:[0-9]{1,5}", 1..8);
-    (node(), any::<u64>(), address(), labels, shards).prop_map(
+    (node(), any::<u64>(), address(), labels, shard_list()).prop_map(
         |(node, incarnation, data_address, labels, shards)| NodeInfo {
             node,
             incarnation: Incarnation(incarnation),
             data_address,
             labels: labels.into_iter().collect(),
-            shards: ShardList::new(shards),
+            shards,
             version: hoplite_core::Version::NEWEST,
         },
     )
@@ -260,6 +259,7 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         })),
         (id(), put(), obstacle()).prop_map(|(id, put, reason)| ToShard::NotReplicated { id, put, reason }),
         any::<bool>().prop_map(|is_draining| ToShard::Drain { is_draining }),
+        shard_list().prop_map(ToShard::Shards),
     ]
 }
 
@@ -356,7 +356,13 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
                 ToStore::Replication(Replication { id, put, copies, nodes, is_draining, obstacle })
             }
         ),
+        shard_list().prop_map(ToStore::Shards),
     ]
+}
+
+fn shard_list() -> impl Strategy<Value = ShardList> {
+    let names = prop::collection::vec("[a-z.]{1,20}:[0-9]{1,5}", 1..8);
+    (names, 0_u64..1 << 32).prop_map(|(names, version)| ShardList::new(names).with_version(version))
 }
 
 fn placed() -> impl Strategy<Value = Placed> {
@@ -379,6 +385,11 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         copy().prop_map(|copy| node::Request::SealUnconfirmed { copy }),
         timeout().prop_map(|timeout| node::Request::Drain { timeout }),
         Just(node::Request::DrainProgress),
+        Just(node::Request::Inspect(Inspection::Shards)),
+        ("[a-z.]{1,20}:[0-9]{1,5}", any::<(bool, bool)>()).prop_map(|(address, (adds, force))| {
+            let change = if adds { ShardChange::Add(address) } else { ShardChange::Remove(address) };
+            node::Request::Inspect(Inspection::ChangeShards { change, force })
+        }),
         (id(), id(), 0..=MAX_LISTED_OBJECTS).prop_map(|(prefix, after, limit)| {
             let bytes = |id: ObjectId| Bytes::copy_from_slice(id.as_bytes());
             node::Request::ListOwnerless { prefix: bytes(prefix), after: bytes(after), limit }

@@ -77,10 +77,10 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(1, 8, 20, 102_900),
-    "Python": Limit(1, 8, 5, 21_800),
-    "pages for users": Limit(0, 1, 0, 21_290),
-    "pages for maintainers": Limit(0, 4, 2, 13_650),
+    "Rust": Limit(1, 8, 20, 100_600),
+    "Python": Limit(1, 8, 5, 21_900),
+    "pages for users": Limit(0, 1, 0, 21_600),
+    "pages for maintainers": Limit(0, 4, 2, 13_850),
 }
 
 

@@ -189,6 +189,12 @@ pub enum Effect {
         hosting: HostingId,
         report: HopReport,
     },
+    /// Begin sessions with the new shards of [`Node::shards`](crate::node::Node::shards), and end
+    /// those with the shards that this store has left. All indices stay.
+    ShardsChanged {
+        added: Vec<usize>,
+        left: Vec<usize>,
+    },
     /// Report the end of the drain. The shell stops the store after success, or if the daemon was
     /// asked to end.
     DrainEnded {

@@ -6,6 +6,7 @@ use super::{CallId, CopyId, Reduce};
 use crate::collective::Agreement;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
+use crate::placement::ShardChange;
 use crate::plan::collective::Collective;
 use crate::quota::{QuotaLimits, QuotaSubject};
 use crate::shard::DeleteWait;
@@ -180,6 +181,9 @@ impl Request {
             | Self::ListQuotas
             | Self::SetQuota { .. }
             | Self::Inspect(Inspection::DrainNode { .. }) => Version::WITH_TERMS,
+            Self::Inspect(Inspection::Shards | Inspection::ChangeShards { .. }) => {
+                Version::WITH_SHARD_CHANGES
+            }
             Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
             _ => Version::OLDEST.number(),
         }
@@ -219,6 +223,7 @@ impl Request {
                         | Inspection::Describe { .. }
                         | Inspection::Status
                         | Inspection::Cluster
+                        | Inspection::Shards
                         | Inspection::ProbeProgress
                 )
         )
@@ -283,5 +288,13 @@ pub enum Inspection {
         node: String,
         /// The drain's time limit; `None` requests the progress.
         timeout: Option<Duration>,
+    },
+    /// The directory's shards, and the progress of the latest change of their list.
+    Shards,
+    /// Adds a shard to the directory, or removes one.
+    ChangeShards {
+        change: ShardChange,
+        /// Changes the list without a majority of its shards. At least one must accept the change.
+        force: bool,
     },
 }

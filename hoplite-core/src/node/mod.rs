@@ -42,6 +42,7 @@ use crate::load::{Load, MAX_REPORTED};
 use crate::objects::Objects;
 use crate::objects::combinations::CombineUser;
 use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
+use crate::placement::ShardMap;
 use crate::plan::collective::Collective;
 use crate::reduction::Reductions;
 use crate::shard::DeleteWait;
@@ -297,6 +298,7 @@ impl Node {
                 Deadline::Republish(copy) => self.objects.publish_again(copy),
                 Deadline::Settled => self.objects.sessions_settled(),
                 Deadline::Trusted(shard) => self.objects.shard_trusted(shard),
+                Deadline::Left(shard) => self.objects.shard_left(shard),
                 Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
                 Deadline::Reduce(target) => self.reconsider_target(&target),
                 Deadline::Drain => self.objects.drain_expired(),
@@ -353,6 +355,11 @@ impl Node {
             directed_hops: self.reductions.hop_count() + self.collectives.coordinator.enlistments(),
             ..self.objects.status()
         }
+    }
+
+    /// Returns the shards, with an index for each.
+    pub const fn shards(&self) -> &ShardMap {
+        &self.objects.ctx.config().shards
     }
 
     /// Describes the drain under way, or the last one.

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::message::{CallKey, ClientId, Effect, NodeConfig, Response, Urgency};
+use crate::placement::{ShardList, ShardMapChange};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Placed, ToShard, UnpublishReason};
 use crate::tally::Tally;
@@ -62,6 +63,18 @@ impl Context {
 
     pub(crate) const fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// Takes over a newer list of shards. Returns the changes.
+    pub(crate) fn adopt_shards(&mut self, list: &ShardList) -> Option<ShardMapChange> {
+        let change = self.config.shards.adopt(list)?;
+        for _ in &change.added {
+            self.sessions.add();
+        }
+        for shard in &change.removed {
+            self.sessions.remove(*shard);
+        }
+        Some(change)
     }
 
     pub(crate) const fn limits(&self) -> &Limits {

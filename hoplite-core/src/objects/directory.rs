@@ -23,19 +23,25 @@
 //!   publications to the next shard of each id (`publish.rs`). A shard that comes back is refilled
 //!   in the same way. Until then it holds deletes of ids that it does not know (`shard/delete.rs`),
 //!   and the other shard of each id decides, if it is connected (`shard_sessions.rs`).
+//! * **The list of shards changes.** A shard that joins is filled like a restarted one. A shard that
+//!   leaves is handled like a dead one (`shard/shards.rs`).
 
 use std::time::Duration;
 
 use super::Objects;
-use super::notice::Notice;
+use super::notice::{Deadline, Notice};
 use super::queries::{OpenQuery, Purpose};
+use super::shard_sessions::SETTLING;
 use super::table::Object;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::Effect;
 use crate::metadata::Metadata;
+use crate::placement::{ShardList, ShardMapChange};
 use crate::shard::{
     InlineBytes, Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants,
 };
+use crate::version::Version;
 
 /// Time limit of queries that only followers of a copy need; the node repeats them.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -155,6 +161,7 @@ impl Objects {
                 self.take_over(shard, inline(id, put, metadata, &bytes), bytes.into());
             }
             ToStore::Replicate(order) => self.replicate(shard, order),
+            ToStore::Shards(list) => self.shards_learnt(&list),
             ToStore::Replication(news) => self.replicated(shard, news),
             ToStore::DeleteDone { request, put, absent } => self.delete_done(shard, request, put, absent),
             ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
@@ -198,6 +205,40 @@ impl Objects {
             for other in (0..self.ctx.shard_count()).filter(|other| *other != shard) {
                 self.tell_place(other);
             }
+        }
+    }
+
+    /// Uses a newer list of shards. Copies and queries move to new shards once these are
+    /// connected. A removed shard gets no new requests. Its session ends a little later, so that it
+    /// can still answer deletes.
+    fn shards_learnt(&mut self, list: &ShardList) {
+        let Some(ShardMapChange { added, removed }) = self.ctx.adopt_shards(list) else { return };
+        for shard in removed {
+            self.faults.shard_reached(shard);
+            self.ctx.schedule(self.ctx.now() + SETTLING, Deadline::Left(shard));
+        }
+        self.ctx.push(Effect::ShardsChanged { added, left: Vec::new() });
+        for shard in 0..self.ctx.shard_count() {
+            self.tell_list(shard);
+        }
+        for copy in self.copies.live_copies() {
+            self.tell_missing_shards(copy);
+            self.tell_lead(copy);
+            self.settle_publication(copy);
+        }
+        self.move_queries(None);
+    }
+
+    pub(crate) fn shard_left(&mut self, shard: usize) {
+        self.shard_is_down(shard);
+        self.ctx.push(Effect::ShardsChanged { added: Vec::new(), left: vec![shard] });
+    }
+
+    /// Tells a shard the list of shards, unless it is the configured one.
+    pub(crate) fn tell_list(&mut self, shard: usize) {
+        let list = self.ctx.config().shards.list();
+        if list.version() > 0 && self.ctx.sessions.knows(shard, Version::WITH_SHARD_CHANGES) {
+            self.ctx.tell_shard(shard, ToShard::Shards(list));
         }
     }
 

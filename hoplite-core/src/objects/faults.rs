@@ -18,7 +18,7 @@ pub(crate) struct Faults {
 
 impl Faults {
     pub(crate) fn shard_failed(&mut self, ctx: &Context, shard: usize, error: Error) {
-        if shard >= ctx.shard_count() || ctx.is_up(shard) {
+        if shard >= ctx.shard_count() || ctx.is_up(shard) || ctx.sessions.is_removed(shard) {
             return;
         }
         self.shards.resize(ctx.shard_count(), None);

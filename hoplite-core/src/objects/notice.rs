@@ -14,6 +14,8 @@ pub(crate) enum Deadline {
     Republish(CopyId),
     Settled,
     Trusted(usize),
+    /// The end of the session with a shard that was removed from the list.
+    Left(usize),
     Hop(HopOwner),
     Reduce(ObjectId),
     Drain,

@@ -179,6 +179,7 @@ impl Objects {
         let is_up = self.ctx.is_up(shard);
         if is_up {
             self.faults.shard_reached(shard);
+            self.tell_list(shard);
             if self.ctx.is_draining() {
                 self.tell_drain(shard);
             }

@@ -31,10 +31,6 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    const fn is_confirmation(&self) -> bool {
-        matches!(self, Self::Delete(_, step) if step.is_confirmation())
-    }
-
     fn shard(&self, ctx: &Context, id: &ObjectId) -> Option<usize> {
         if matches!(self, Self::Delete(..)) { ctx.first_shard(id) } else { ctx.reading_shard(id) }
     }
@@ -96,8 +92,10 @@ impl Queries {
         for (request, query) in &mut self.open {
             let responsible = query.purpose.shard(ctx, &query.id);
             let is_changed = query.shard.is_some() && query.shard == changed;
-            let is_in_place = query.shard == responsible || query.purpose.is_confirmation();
-            if is_in_place && !is_changed {
+            // A shard that has removed the object would be the only one to know that it was there.
+            let is_deleting = matches!(query.purpose, Purpose::Delete(..))
+                && query.shard.is_some_and(|shard| ctx.is_up(shard));
+            if (query.shard == responsible || is_deleting) && !is_changed {
                 continue;
             }
             if let Some(shard) = query.shard.filter(|_| !is_changed) {

@@ -244,7 +244,9 @@ impl Objects {
             | Inspection::Cluster
             | Inspection::Probe { .. }
             | Inspection::DrainNode { .. }
-            | Inspection::ProbeProgress => (0..self.ctx.shard_count()).collect(),
+            | Inspection::Shards
+            | Inspection::ChangeShards { .. }
+            | Inspection::ProbeProgress => self.ctx.config().shards.listed().collect(),
         };
         if shards.is_empty() {
             let error = match &inspection {

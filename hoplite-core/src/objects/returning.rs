@@ -104,7 +104,8 @@ impl Objects {
     }
 
     pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
-        if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
+        let is_listed = shard < self.ctx.shard_count() && !self.ctx.sessions.is_removed(shard);
+        if is_listed && !self.ctx.is_shutting_down() {
             if self.copies.spills() {
                 self.ctx.push(Effect::NoteShardRun { run });
             }

@@ -23,7 +23,7 @@ use crate::version::Version;
 
 /// Time for other shards to connect after the first one, and for other stores to connect to a
 /// returned shard. Longer than the pause between two attempts to connect.
-const SETTLING: Duration = Duration::from_secs(2);
+pub(super) const SETTLING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct ShardSessions {
@@ -42,6 +42,9 @@ struct ShardSession {
     /// `heard_at` of the previous session.
     heard_before: Time,
     is_first: bool,
+    /// `true` if the shard joined the directory while this store ran.
+    has_joined: bool,
+    is_removed: bool,
     /// The end of leases of the shard's previous run, after a restart.
     young_until: Option<Time>,
     /// The time by which every store should have told a returned shard the puts that ended during
@@ -49,19 +52,41 @@ struct ShardSession {
     returned_until: Option<Time>,
 }
 
+impl ShardSession {
+    const NONE: Self = Self {
+        is_up: false,
+        version: Version::OLDEST,
+        run: None,
+        heard_at: Time::ZERO,
+        heard_before: Time::ZERO,
+        is_first: true,
+        has_joined: false,
+        is_removed: false,
+        young_until: None,
+        returned_until: None,
+    };
+}
+
 impl ShardSessions {
     pub(crate) fn new(count: usize) -> Self {
-        let none = ShardSession {
-            is_up: false,
-            version: Version::OLDEST,
-            run: None,
-            heard_at: Time::ZERO,
-            heard_before: Time::ZERO,
-            is_first: true,
-            young_until: None,
-            returned_until: None,
-        };
-        Self { shards: vec![none; count], settled_at: Time::ZERO }
+        Self { shards: vec![ShardSession::NONE; count], settled_at: Time::ZERO }
+    }
+
+    /// Adds a shard that has joined the directory. It is trusted only after a while, like a
+    /// restarted shard, because it lacks copies.
+    pub(crate) fn add(&mut self) {
+        self.shards.push(ShardSession { has_joined: true, ..ShardSession::NONE });
+    }
+
+    /// Marks a shard that has left the directory.
+    pub(crate) fn remove(&mut self, shard: usize) {
+        if let Some(session) = self.shards.get_mut(shard) {
+            session.is_removed = true;
+        }
+    }
+
+    pub(crate) fn is_removed(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(|session| session.is_removed)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -74,7 +99,7 @@ impl ShardSessions {
         }
         let session = &mut self.shards[shard];
         let (heard_before, is_first) = (session.heard_at, session.run.is_none());
-        let has_restarted = session.run.is_some_and(|earlier| earlier != run);
+        let has_restarted = session.run.map_or(session.has_joined, |earlier| earlier != run);
         let young_until = if has_restarted { Some(now + LEASE) } else { session.young_until };
         let returned_until = (session.run == Some(run)).then_some(now + SETTLING);
         *session = ShardSession {
@@ -86,6 +111,7 @@ impl ShardSessions {
             is_first,
             young_until,
             returned_until,
+            ..*session
         };
     }
 
@@ -131,7 +157,7 @@ impl ShardSessions {
     }
 
     pub(crate) fn are_all_up(&self) -> bool {
-        self.shards.iter().all(|session| session.is_up)
+        self.shards.iter().all(|session| session.is_up || session.is_removed)
     }
 
     /// Returns the version of a session. Messages and fields of later versions must not be sent.

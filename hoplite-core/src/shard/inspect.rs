@@ -13,7 +13,6 @@ use super::nodes::{NodeIndex, NodeRecord};
 use crate::dtype::Dtype;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
-use crate::placement::ShardList;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, Obstacle, PullOutcome, Retention};
 
@@ -151,11 +150,6 @@ impl Shard {
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)
-    }
-
-    /// Returns the cluster's list of shards, if a store is connected.
-    pub fn shard_list(&self) -> Option<&ShardList> {
-        self.nodes.iter().find(|record| record.is_connected()).map(|record| &record.info.shards)
     }
 
     /// Searches for objects. Examines at most [`MAX_EXAMINED`] objects, so a page may be empty and

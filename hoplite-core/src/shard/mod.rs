@@ -6,6 +6,7 @@
 //! shard.
 //!
 //! * `session`: connects, disconnects and loses nodes.
+//! * `shards`: changes the list of the directory's shards.
 //! * `publish`, `loss`, `memory`: add and remove copies, and detect lost objects.
 //! * `query`, `grant`: choose senders, and grant their slots.
 //! * `locality`, `slow`, `places`: prefer close senders and fast links.
@@ -28,6 +29,7 @@ mod entry;
 mod grant;
 mod history;
 mod inspect;
+mod list_steps;
 mod listing;
 mod locality;
 mod loss;
@@ -41,6 +43,7 @@ mod publish;
 mod query;
 mod replicas;
 mod session;
+mod shards;
 mod shortages;
 mod slow;
 mod state;
@@ -58,6 +61,7 @@ pub use inspect::{
     CopyOverview, Found, MAX_EXAMINED, MAX_SHOWN_COPIES, NodeOverview, NodeTransfer, ObjectOverview,
     ObjectSearch, ObjectTree, RecentObject,
 };
+pub use list_steps::{COMMIT_LIMIT, KnownShards, ListStep, PROPOSAL_TTL, Proposal};
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::LostObject;
 pub use prefixes::{MAX_CREATORS, MAX_PREFIXES, PrefixSum, PrefixSums};
@@ -66,6 +70,7 @@ use self::absent::LostNodes;
 use self::deadlines::Deadlines;
 use self::entry::Entry;
 use self::history::GrantHistory;
+use self::list_steps::ListState;
 use self::losses::Losses;
 use self::memory::LossMemory;
 use self::nodes::{NodeIndex, Nodes};
@@ -97,6 +102,14 @@ pub struct ShardConfig {
     /// Time after the start in which no object counts as lost, because stores may not be connected
     /// yet. For at least a [`LEASE`], no delete finds an id unknown; zero disables both.
     pub warm_up: Duration,
+}
+
+impl ShardConfig {
+    /// Returns the end of the warm-up, and the end of the time in which deletes are held.
+    fn warm_up_from(&self, now: Time) -> (Time, Time) {
+        let holds_deletes = if self.warm_up.is_zero() { self.warm_up } else { self.warm_up.max(LEASE) };
+        (now + self.warm_up, now + holds_deletes)
+    }
 }
 
 impl Default for ShardConfig {
@@ -152,6 +165,7 @@ pub struct Shard {
     warm_until: Time,
     /// The end of the time in which the shard holds deletes of unknown ids.
     deletes_from: Time,
+    list: ListState,
     nodes: Nodes,
     reported_keys: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
@@ -219,11 +233,12 @@ struct Turn<'a> {
 impl Shard {
     /// Makes an empty shard.
     pub fn new(config: ShardConfig, now: Time) -> Self {
+        let (warm_until, deletes_from) = config.warm_up_from(now);
         Self {
-            warm_until: now + config.warm_up,
-            deletes_from: now
-                + if config.warm_up.is_zero() { config.warm_up } else { config.warm_up.max(LEASE) },
+            warm_until,
+            deletes_from,
             config,
+            list: ListState::default(),
             nodes: Nodes::default(),
             reported_keys: BTreeSet::new(),
             entries: BTreeMap::new(),
@@ -340,6 +355,7 @@ impl Shard {
                 self.replication_failed(turn, node, &id, put, reason)
             }
             ToShard::Drain { is_draining } => self.set_draining(turn, node, is_draining),
+            ToShard::Shards(list) => self.list_learnt(turn, node, list),
         }
     }
 

@@ -290,6 +290,11 @@ impl Nodes {
         self.records.keys().copied()
     }
 
+    /// Returns `true` if no node has ever connected.
+    pub(super) const fn is_unused(&self) -> bool {
+        self.next == 0
+    }
+
     pub(super) const fn keys(&self) -> &KeyCounts {
         &self.keys
     }

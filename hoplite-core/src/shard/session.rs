@@ -24,6 +24,18 @@ impl Shard {
         if let Some(error) = self.list_mismatch(&info) {
             return Reception::Refused(error);
         }
+        self.begin_to_fill(turn.now, &info);
+        let (node, list) = (info.node.clone(), info.shards.clone());
+        let reception = self.open_session(turn, info);
+        if !matches!(reception, Reception::Refused(_))
+            && let Some(index) = self.nodes.connected(&node)
+        {
+            self.list_learnt(turn, index, list);
+        }
+        reception
+    }
+
+    fn open_session(&mut self, turn: &mut Turn<'_>, info: NodeInfo) -> Reception {
         let known = self.nodes.index(&info.node);
         let known = known.and_then(|index| Some((index, self.nodes.get(index)?)));
         let Some((index, record)) = known else { return self.connect_new(turn, info) };
@@ -53,18 +65,6 @@ impl Shard {
             self.reported_keys.extend(counts.iter().map(|(keys, _)| keys));
             turn.effects.push(Effect::PlaceKeysDiffer { counts: counts.clone() });
         }
-    }
-
-    /// Returns an error if the store lists other shards than connected stores.
-    ///
-    /// The first connected store fixes the list, until all sessions have ended.
-    fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
-        let mut others = self.nodes.iter().filter(|record| record.is_connected());
-        let other = others.find(|record| record.info.node != info.node)?;
-        let (refused, in_use) = (&info.shards, &other.info.shards);
-        let agree = in_use.agrees_with(refused);
-        (!agree)
-            .then(|| Error::ShardListMismatch { refused: refused.to_string(), in_use: in_use.to_string() })
     }
 
     fn connect_new(&mut self, turn: &mut Turn<'_>, info: NodeInfo) -> Reception {

@@ -9,6 +9,7 @@ mod properties;
 mod replicas;
 mod returning;
 mod semantics;
+mod shards;
 
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ pub struct NodeInfo {
     pub data_address: SocketAddr,
     /// The operator's labels, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
-    /// The directory shards in the store's configuration.
+    /// The directory shards that the store uses: the configured ones, or a newer list.
     pub shards: ShardList,
     /// In the store's hello, the newest protocol version that the store speaks; later, the
     /// session's version.

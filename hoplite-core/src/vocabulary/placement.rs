@@ -8,7 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::vocabulary::error::{Error, Result};
 use crate::vocabulary::id::ObjectId;
+use crate::vocabulary::text::escape;
 
 /// The number of shards that know each id, so that the loss of one shard loses no location.
 pub const REPLICAS: usize = 2;
@@ -19,55 +21,190 @@ pub const MAX_SHARDS: usize = 256;
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
 const MAX_SHOWN_BYTES: usize = 480;
 
-/// The addresses of the configured shards. Their spelling, but not their order, decides to which
+/// The addresses of the directory's shards. Their spelling, but not their order, decides to which
 /// shards an id belongs.
+///
+/// Operators add and remove shards one at a time. Each change makes a list of the next version, so
+/// an id has at least one shard in common under two lists that follow each other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ShardList(BTreeSet<String>);
+pub struct ShardList {
+    version: u64,
+    names: BTreeSet<String>,
+}
 
 impl ShardList {
-    /// Makes the list from configured addresses.
+    /// Makes a list of version 0 from configured addresses.
     pub fn new<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Self {
-        Self(names.into_iter().map(Into::into).collect())
+        Self { version: 0, names: names.into_iter().map(Into::into).collect() }
+    }
+
+    /// Returns the list with this version.
+    #[must_use]
+    pub fn with_version(self, version: u64) -> Self {
+        Self { version, ..self }
+    }
+
+    /// The number of changes since the configured list. The list with the highest version counts.
+    pub const fn version(&self) -> u64 {
+        self.version
     }
 
     /// The names, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.0.iter().map(String::as_str)
+        self.names.iter().map(String::as_str)
+    }
+
+    /// The number of shards.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Returns `true` without shards.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Returns `true` if the list has a shard of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// Returns the list of the next version, after one change.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] if the change adds a listed shard, removes an unlisted one, or
+    /// leaves none. [`Error::LimitExceeded`] for more than [`MAX_SHARDS`].
+    pub fn changed(&self, change: &ShardChange) -> Result<Self> {
+        let mut next = self.clone().with_version(self.version.saturating_add(1));
+        let refuse = |reason: String| Err(Error::InvalidRequest { reason: reason.into() });
+        match change {
+            ShardChange::Add(name) if self.contains(name) => {
+                return refuse(format!("{} is a shard of the directory already", escape(name)));
+            }
+            ShardChange::Add(_) if self.len() >= MAX_SHARDS => {
+                return Err(Error::limit_exceeded("directory shards", MAX_SHARDS as u64));
+            }
+            ShardChange::Remove(name) if !self.contains(name) => {
+                return refuse(format!("{} is no shard of the directory, which has {self}", escape(name)));
+            }
+            ShardChange::Remove(name) if self.len() == 1 => {
+                return refuse(format!("{} is the last shard of the directory", escape(name)));
+            }
+            ShardChange::Add(name) => next.names.insert(name.clone()),
+            ShardChange::Remove(name) => next.names.remove(name),
+        };
+        Ok(next)
+    }
+
+    /// Returns `true` if the lists differ by one shard.
+    pub fn is_one_change_from(&self, other: &Self) -> bool {
+        self.names.symmetric_difference(&other.names).count() == 1
     }
 
     /// Returns `true` if both lists assign each id to the same shards: equal spelling, or only one
-    /// shard.
+    /// configured shard.
     pub fn agrees_with(&self, other: &Self) -> bool {
-        self == other || (self.0.len() == 1 && other.0.len() == 1)
+        self == other || (self.version == other.version && self.len() == 1 && other.len() == 1)
+    }
+}
+
+/// A change of the list of shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShardChange {
+    /// Adds the shard at this address.
+    Add(String),
+    /// Removes the shard at this address.
+    Remove(String),
+}
+
+impl ShardChange {
+    /// The address of the shard that joins or leaves.
+    pub fn address(&self) -> &str {
+        match self {
+            Self::Add(address) | Self::Remove(address) => address,
+        }
     }
 }
 
 impl fmt::Display for ShardList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut taken_bytes = 0;
-        for (index, name) in self.0.iter().enumerate() {
+        for (index, name) in self.names.iter().enumerate() {
             taken_bytes += name.len() + 2;
             if taken_bytes > MAX_SHOWN_BYTES {
-                return write!(f, ", ... {} in all", self.0.len());
+                return write!(f, ", ... {} in all", self.names.len());
             }
             write!(f, "{}{name}", if index == 0 { "" } else { ", " })?;
+        }
+        if self.version > 0 {
+            write!(f, " (version {})", self.version)?;
         }
         Ok(())
     }
 }
 
 /// The shards of a cluster, ranked for each id. All stores need the same list, in any order.
+///
+/// Each shard has an index, which stays when the list changes. Removed shards keep theirs, too, and
+/// are not ranked.
 #[derive(Debug, Clone)]
 pub struct ShardMap {
+    version: u64,
     names: Vec<String>,
     seeds: Vec<u64>,
+    are_listed: Vec<bool>,
+}
+
+/// The effect of a new list on a [`ShardMap`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardMapChange {
+    /// The indices of new shards.
+    pub added: Vec<usize>,
+    /// The indices of removed shards.
+    pub removed: Vec<usize>,
 }
 
 impl ShardMap {
     /// Makes the map from configured addresses.
     pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
-        let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        Self { seeds: names.iter().map(|name| fnv1a(name.as_bytes())).collect(), names }
+        let mut map = Self { version: 0, names: Vec::new(), seeds: Vec::new(), are_listed: Vec::new() };
+        for name in names {
+            map.add(name.as_ref());
+        }
+        map
+    }
+
+    fn add(&mut self, name: &str) -> usize {
+        self.names.push(name.to_owned());
+        self.seeds.push(fnv1a(name.as_bytes()));
+        self.are_listed.push(true);
+        self.names.len() - 1
+    }
+
+    /// Takes over `list` if its version is newer. Returns the changes.
+    pub fn adopt(&mut self, list: &ShardList) -> Option<ShardMapChange> {
+        if list.version() <= self.version {
+            return None;
+        }
+        self.version = list.version();
+        let removed: Vec<usize> = self.listed().filter(|&shard| !list.contains(&self.names[shard])).collect();
+        for &shard in &removed {
+            self.are_listed[shard] = false;
+        }
+        let is_new = |name: &&str| !self.listed().any(|shard| self.names[shard] == *name);
+        let added: Vec<&str> = list.names().filter(is_new).collect();
+        let added = added.into_iter().map(|name| self.add(name)).collect();
+        Some(ShardMapChange { added, removed })
+    }
+
+    /// Returns the list of the shards.
+    pub fn list(&self) -> ShardList {
+        ShardList::new(self.listed().map(|shard| self.name(shard))).with_version(self.version)
+    }
+
+    /// The indices of the shards, without removed ones.
+    pub fn listed(&self) -> impl Iterator<Item = usize> {
+        (0..self.names.len()).filter(|&shard| self.are_listed[shard])
     }
 
     /// Returns a shard's configured address; empty if unknown.
@@ -75,7 +212,7 @@ impl ShardMap {
         self.names.get(shard).map_or("", String::as_str)
     }
 
-    /// The number of shards.
+    /// The number of indices: shards, and removed shards.
     pub fn len(&self) -> usize {
         self.seeds.len()
     }
@@ -88,7 +225,7 @@ impl ShardMap {
     /// Returns the indices of all K shards, the best ranked for `id` first, in O(K log K).
     pub fn ranked(&self, id: &ObjectId) -> Vec<usize> {
         let hash = fnv1a(id.as_bytes());
-        let mut ranked: Vec<usize> = (0..self.seeds.len()).collect();
+        let mut ranked: Vec<usize> = self.listed().collect();
         ranked.sort_by_key(|&shard| Reverse(self.rank(hash, shard)));
         ranked
     }
@@ -101,7 +238,7 @@ impl ShardMap {
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];
-        for shard in (0..self.seeds.len()).filter(|&shard| is_usable(shard)) {
+        for shard in self.listed().filter(|&shard| is_usable(shard)) {
             let rank = Some(self.rank(hash, shard));
             let position = first.partition_point(|better| *better > rank);
             if position < REPLICAS {
@@ -178,6 +315,46 @@ mod tests {
         assert!(list(&["a:1"]).agrees_with(&list(&["127.0.0.1:1"])));
         assert!(!list(&["a:1", "b:1"]).agrees_with(&list(&["a:1", "127.0.0.1:1"])));
         assert!(!list(&["a:1"]).agrees_with(&list(&["a:1", "b:1"])));
+    }
+
+    #[test]
+    fn a_list_changes_by_one_shard_at_a_time() {
+        let one = ShardList::new(["a:1"]);
+        let add = |name: &str| ShardChange::Add(name.to_owned());
+        let remove = |name: &str| ShardChange::Remove(name.to_owned());
+        let two = one.changed(&add("b:1")).unwrap();
+        assert_eq!(two.to_string(), "a:1, b:1 (version 1)");
+        assert!(two.is_one_change_from(&one) && !two.is_one_change_from(&two));
+        let other = two.changed(&remove("a:1")).unwrap();
+        assert_eq!(other, ShardList::new(["b:1"]).with_version(2));
+        assert!(!other.is_one_change_from(&one) && !other.agrees_with(&one));
+        for (list, change) in [(&one, remove("a:1")), (&two, add("b:1")), (&two, remove("c:1"))] {
+            assert!(matches!(list.changed(&change), Err(Error::InvalidRequest { .. })), "{change:?}");
+        }
+        let full = ShardList::new((0..MAX_SHARDS).map(|number| number.to_string()));
+        assert!(matches!(full.changed(&add("a:1")), Err(Error::LimitExceeded { maximum: 256, .. })));
+    }
+
+    #[test]
+    fn a_map_keeps_the_index_of_each_shard_and_ranks_only_listed_ones() {
+        let mut map = ShardMap::new(["a:1", "b:1"]);
+        let list = |version, names: &[&str]| ShardList::new(names.iter().copied()).with_version(version);
+        let change = |added: &[usize], removed: &[usize]| {
+            Some(ShardMapChange { added: added.to_vec(), removed: removed.to_vec() })
+        };
+        assert_eq!(map.adopt(&list(1, &["c:1", "b:1", "a:1"])), change(&[2], &[]));
+        assert_eq!(map.adopt(&list(1, &["a:1"])), None, "the version is not newer");
+        assert_eq!(map.adopt(&list(2, &["b:1", "c:1"])), change(&[], &[0]));
+        assert_eq!(map.list(), list(2, &["b:1", "c:1"]));
+        let fresh = ShardMap::new(["b:1", "c:1"]);
+        for number in 0..100 {
+            let ranked: Vec<usize> = fresh.ranked(&id(number)).into_iter().map(|shard| shard + 1).collect();
+            assert_eq!(map.ranked(&id(number)), ranked);
+            assert!(map.replicas(&id(number), |_| true).eq(ranked));
+        }
+        // A shard that comes back is a new one: messages of its earlier session may still arrive.
+        assert_eq!(map.adopt(&list(4, &["a:1", "b:1"])), change(&[3], &[2]));
+        assert_eq!((map.len(), map.name(3)), (4, "a:1"));
     }
 
     #[test]

@@ -16,9 +16,11 @@ impl Version {
     /// The oldest supported version.
     pub const OLDEST: Self = Self(8);
     /// The newest supported version.
-    pub const NEWEST: Self = Self(9);
+    pub const NEWEST: Self = Self(10);
     /// The first version with terms of deletes and quorums of puts.
     pub const WITH_TERMS: u32 = 9;
+    /// The first version with lists of shards that change.
+    pub const WITH_SHARD_CHANGES: u32 = 10;
 
     /// Returns the version of this number, if supported.
     pub const fn new(number: u32) -> Option<Self> {

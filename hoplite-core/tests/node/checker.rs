@@ -276,7 +276,7 @@ impl Checker {
                     assert!(self.copy(*copy).is_complete, "the bytes of {message:?} are not there");
                 }
             }
-            Effect::DrainEnded { .. } => {}
+            Effect::DrainEnded { .. } | Effect::ShardsChanged { .. } => {}
             Effect::Collective(effect) => self.collective_effect(effect),
             Effect::StartPull { pull, copy, size_bytes, sender, offset_bytes, .. } => {
                 let local = self.copy(*copy);

@@ -605,6 +605,7 @@ pub(crate) fn in_short(message: &ToShard) -> String {
         ToShard::Lead(lead) => format!("lead {} {}", lead.id, lead.leads),
         ToShard::NotReplicated { id, reason, .. } => format!("not replicated {id} {reason:?}"),
         ToShard::Drain { is_draining } => format!("drain {is_draining}"),
+        ToShard::Shards(list) => format!("shards {list}"),
         ToShard::Placed(placed) => format!("placed {} {:?}", placed.version, placed.path),
     }
 }

@@ -4,6 +4,7 @@ use hoplite_core::error::Missing;
 use hoplite_core::link::Uplink;
 use hoplite_core::missing::Named;
 use hoplite_core::node::*;
+use hoplite_core::placement::ShardList;
 use hoplite_core::session::LEASE;
 use hoplite_core::shard::{
     DeleteTerms, DeleteWait, DropReason, LocationState, Placed, PullOutcome, RequestId, ShardRun, ToShard,
@@ -249,9 +250,14 @@ fn a_delete_moves_with_its_shard_and_tells_the_second_one() {
 }
 
 fn delete_at(h: &mut Harness, shard: usize) -> (RequestId, DeleteTerms) {
-    match &h.sent()[..] {
-        [(at, ToShard::Delete { request, terms, .. }), ..] if *at == shard => (*request, *terms),
-        other => panic!("{other:?}"),
+    let sent = h.sent();
+    let deletes = sent.iter().filter_map(|(at, message)| match message {
+        ToShard::Delete { request, terms, .. } => Some((*at, *request, *terms)),
+        _ => None,
+    });
+    match deletes.collect::<Vec<_>>()[..] {
+        [(at, request, terms)] if at == shard => (request, terms),
+        ref other => panic!("{other:?} in {sent:?}"),
     }
 }
 
@@ -456,7 +462,7 @@ fn shutdown_answers_calls_and_withdraws_everything() {
 }
 
 #[test]
-fn a_delete_moves_to_the_next_shard_and_back() {
+fn a_delete_stays_at_the_shard_that_performs_it() {
     let mut h = Harness::with_shards(3);
     let [first, second, _] = ranked(&h);
     let call = h.delete(A, &["x"]);
@@ -464,8 +470,10 @@ fn a_delete_moves_to_the_next_shard_and_back() {
     assert_eq!(h.told(), [format!("{first} delete x"), format!("{second} delete x")]);
     // A shard does not take the number of an open request.
     h.event(up(first));
-    assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} delete x")]);
+    assert_eq!(h.told(), Vec::<String>::new(), "only the second shard may know that there was an object");
     h.assert_waits(call);
+    h.event(Event::ShardDown { shard: second });
+    assert_eq!(h.told(), [format!("{first} delete x")]);
 }
 
 #[test]
@@ -519,4 +527,104 @@ fn shards_hear_which_links_are_slow_and_those_that_come_later_too() {
     h.event(Event::ShardDown { shard: 0 });
     h.event(up(0));
     assert_eq!(h.told(), Vec::<String>::new());
+}
+
+fn listed(version: u64, shards: &[usize]) -> ShardList {
+    ShardList::new(shards.iter().map(|shard| format!("shard-{shard}"))).with_version(version)
+}
+
+impl Harness {
+    fn learn(&mut self, shard: usize, list: ShardList) {
+        self.event(Event::FromShard { shard, message: ToStore::Shards(list) });
+    }
+
+    /// Returns the new shards of the only change, and those that the store leaves.
+    fn change(&mut self) -> (Vec<usize>, Vec<usize>) {
+        let changes: Vec<_> = self
+            .effects
+            .drain(..)
+            .filter_map(|effect| match effect {
+                Effect::ShardsChanged { added, left } => Some((added, left)),
+                _ => None,
+            })
+            .collect();
+        let [change] = changes.try_into().expect("the list has changed once");
+        change
+    }
+}
+
+/// Returns an id whose first shard is `first`, by the present list.
+fn id_of(h: &Harness, first: usize) -> String {
+    let names = (0..100).map(|number| format!("id-{number}"));
+    let mut ranked = names.filter(|name| h.node.shards().ranked(&id(name))[0] == first);
+    ranked.next().expect("ids spread over all shards")
+}
+
+#[test]
+fn copies_and_queries_move_to_a_shard_that_joins_once_it_has_settled() {
+    let mut h = Harness::with_shards(2);
+    h.learn(0, listed(1, &[0, 1, 2]));
+    assert_eq!(h.change(), (vec![2], vec![]));
+    let list = "shard-0, shard-1, shard-2 (version 1)";
+    assert_eq!(h.told(), [format!("0 shards {list}"), format!("1 shards {list}")]);
+    let name = id_of(&h, 2);
+    h.put(A, &name, SIZE);
+    h.sent();
+    h.event(up(2));
+    let told = h.told();
+    assert_eq!(told[0], format!("2 shards {list}"), "the shard may not know it");
+    assert!(told.contains(&format!("2 publish {name} Complete")), "{told:?}");
+    let unknown = (0..100).map(|number| format!("get-{number}"));
+    let mut unknown = unknown;
+    let unknown = unknown.find(|name| h.node.shards().ranked(&id(name))[0] == 2).unwrap();
+    let call = h.get(A, &unknown);
+    let first = h.node.shards().ranked(&id(&unknown))[1];
+    assert_eq!(h.told(), [format!("{first} query {unknown}")], "the new shard lacks copies");
+    h.pass(LEASE);
+    assert_eq!(h.told(), [format!("{first} cancel"), format!("2 query {unknown}")]);
+    h.assert_waits(call);
+}
+
+#[test]
+fn copies_and_queries_leave_a_removed_shard_at_once() {
+    let mut h = Harness::with_shards(3);
+    let [first, second, third] = ranked(&h);
+    h.put(A, "x", SIZE);
+    let delete = h.delete(A, &["x"]);
+    let (request, _) = delete_at(&mut h, first);
+    let get = h.get(A, "x2");
+    h.sent();
+    let stay: Vec<usize> = (0..3).filter(|shard| *shard != first).collect();
+    h.learn(second, listed(1, &stay));
+    let told = h.told();
+    assert!(told.contains(&format!("{third} publish x Complete")), "{told:?}");
+    assert!(!told.iter().any(|line| line.contains("delete")), "the shard goes on with it: {told:?}");
+    h.assert_waits(get);
+    deleted(&mut h, first, request, Some(1));
+    let (request, _) = delete_at(&mut h, second);
+    deleted(&mut h, second, request, Some(1));
+    assert_eq!(h.answer(delete), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
+    h.effects.clear();
+    h.pass(SETTLING);
+    assert_eq!(h.change(), (vec![], vec![first]));
+    h.sent();
+    h.event(Event::ShardDown { shard: first });
+    h.event(up(first));
+    assert_eq!(h.told(), Vec::<String>::new(), "the removed shard hears nothing");
+    h.event(Event::ShardFailed { shard: first, error: Error::unavailable("it") });
+    assert!(h.troubles().shards.is_empty(), "nobody misses a removed shard");
+}
+
+#[test]
+fn only_a_newer_list_counts() {
+    let mut h = Harness::with_shards(2);
+    h.learn(0, listed(2, &[0, 1, 2]));
+    h.sent();
+    h.effects.clear();
+    for list in [listed(0, &[0]), listed(1, &[0]), listed(2, &[0, 1])] {
+        h.learn(1, list);
+    }
+    assert_eq!(h.told(), Vec::<String>::new());
+    assert!(!h.effects.iter().any(|effect| matches!(effect, Effect::ShardsChanged { .. })));
+    assert_eq!(h.node.shards().list(), listed(2, &[0, 1, 2]));
 }

@@ -64,7 +64,7 @@ impl<A: Application> Cluster<A> {
                 let holder = self.store_named(&holder.0);
                 self.start_comparison(store, copy, id, winner, holder);
             }
-            Effect::PutLost { .. } | Effect::DrainEnded { .. } => {}
+            Effect::PutLost { .. } | Effect::DrainEnded { .. } | Effect::ShardsChanged { .. } => {}
             Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
                 self.counts.combinations += 1;
                 let inputs = inputs.into_iter().map(|input| self.origin_of(input)).collect();

@@ -77,6 +77,8 @@ impl<A: Application> Cluster<A> {
             | Inspection::Cluster
             | Inspection::Probe { .. }
             | Inspection::DrainNode { .. }
+            | Inspection::Shards
+            | Inspection::ChangeShards { .. }
             | Inspection::ProbeProgress => Page { objects: Vec::new(), more: false },
         })
     }
@@ -101,6 +103,8 @@ impl<A: Application> Cluster<A> {
             | Inspection::Cluster
             | Inspection::Probe { .. }
             | Inspection::DrainNode { .. }
+            | Inspection::Shards
+            | Inspection::ChangeShards { .. }
             | Inspection::ProbeProgress => pages.into_iter().flatten().next(),
         };
         self.watches.remove(&key);

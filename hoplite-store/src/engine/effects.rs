@@ -42,6 +42,13 @@ impl Engine {
                 let inline_from = inline_from.and_then(|copy| self.copies.get(copy));
                 tell_shard(state, shard, Outgoing { message, inline_from, trace }, urgency);
             }
+            Effect::ShardsChanged { added, left } => {
+                state.sessions.extend(added.iter().map(|_| None));
+                // A session ends without its outbox.
+                left.iter().for_each(|shard| state.sessions[*shard] = None);
+                state.left_shards.extend(left);
+                self.shards_changed.notify_one();
+            }
             Effect::CopyOpened { copy, extent, size_bytes, producer } => {
                 let buffer =
                     self.arena.buffer(extent, size_bytes).expect("the allocator stays inside the arena");

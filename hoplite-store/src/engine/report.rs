@@ -55,9 +55,12 @@ impl Engine {
         self.bulk.puller.max_lanes()
     }
 
-    /// Returns the store's load, with the sessions in this `order` of shards.
-    pub(crate) fn load(&self, order: &[usize]) -> Load {
+    /// Returns the store's load, with the sessions in the order of the shards' names.
+    pub(crate) fn load(&self) -> Load {
         let state = self.lock();
+        let shards = state.node.shards();
+        let mut order: Vec<usize> = shards.listed().collect();
+        order.sort_by_key(|shard| shards.name(*shard));
         let load = state.node.load(self.now());
         let pulled: Vec<(CopyId, ObjectId)> =
             state.node.pulled().map(|(copy, id)| (copy, id.clone())).collect();

@@ -223,6 +223,9 @@ fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
             Role::Writer,
             node::Request::Drain { .. } | node::Request::Inspect(Inspection::DrainNode { .. }),
         ) => Err(Error::permission_denied("only root and the user of the store may drain stores")),
+        (Role::Writer, node::Request::Inspect(Inspection::ChangeShards { .. })) => Err(
+            Error::permission_denied("only root and the user of the store may change the directory's shards"),
+        ),
         (Role::Writer, node::Request::SetQuota { .. }) => {
             Err(Error::permission_denied("only root and the user of the store may change quotas"))
         }

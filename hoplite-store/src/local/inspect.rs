@@ -38,6 +38,7 @@ use tokio::time::timeout;
 use super::LocalPlane;
 use super::drain::drain_node;
 use super::nodes::{Known, ask, nodes_of};
+use super::shards::{change_shards, describe_shards};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
@@ -55,7 +56,8 @@ pub(super) async fn answer(
     inspection: Inspection,
     shards: &[usize],
 ) -> Result<Response, Error> {
-    let shards: Vec<&ShardLink> = shards.iter().filter_map(|shard| plane.shards.get(*shard)).collect();
+    let links = plane.shards.of(shards.iter().copied());
+    let shards: Vec<&ShardLink> = links.iter().collect();
     match inspection {
         Inspection::List { prefix, after, limit } => list(&shards, prefix, after, limit).await,
         Inspection::Describe { id } => describe(plane, &shards, &id).await,
@@ -64,6 +66,8 @@ pub(super) async fn answer(
         Inspection::Probe { nodes, options } => probe(plane, &shards, nodes, options).await,
         Inspection::DrainNode { node, timeout } => drain_node(plane, &shards, &node, timeout).await,
         Inspection::ProbeProgress => Ok(Response::ProbeProgress(plane.engine.probe_progress())),
+        Inspection::Shards => Ok(describe_shards(plane).await),
+        Inspection::ChangeShards { change, force } => change_shards(plane, &change, force).await,
     }
 }
 
@@ -315,9 +319,9 @@ async fn cluster(shards: &[&ShardLink]) -> Result<Response, Error> {
 }
 
 async fn status(plane: &LocalPlane) -> Response {
-    let versions = plane.engine.shard_versions();
-    let shards =
-        join_all(plane.shards.iter().zip(versions).map(|(link, version)| shard_status(link, version))).await;
+    let versions = plane.engine.shard_versions().into_iter();
+    let shards = versions.filter_map(|(shard, version)| Some((plane.shards.get(shard)?, version)));
+    let shards = join_all(shards.map(async |(link, version)| shard_status(&link, version).await)).await;
     let node = plane.engine.status();
     let metrics = plane.engine.metrics();
     let count = |number: usize| number as u64;

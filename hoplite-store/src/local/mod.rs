@@ -6,6 +6,7 @@ mod drain;
 mod inspect;
 mod listener;
 mod nodes;
+mod shards;
 mod shares;
 mod socket;
 #[cfg(test)]
@@ -27,7 +28,7 @@ pub(crate) use shares::Shares;
 
 use crate::advertised::Advertised;
 use crate::engine::Engine;
-use crate::shard_link::ShardLink;
+use crate::shards::ShardLinks;
 
 /// The interval at which the store checks its socket file. A client that misses the file retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -44,7 +45,7 @@ pub(crate) struct LocalPlane {
     pub(crate) cluster: ClusterId,
     pub(crate) newest: Version,
     pub(crate) advertised: Option<Advertised>,
-    pub(crate) shards: Vec<ShardLink>,
+    pub(crate) shards: Arc<ShardLinks>,
     pub(crate) half_open: Arc<HalfOpen>,
     pub(crate) shares: Shares,
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,

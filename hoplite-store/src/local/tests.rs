@@ -28,6 +28,7 @@ use hoplite_core::plan::collective::SchedulePreference;
 use crate::config::ClientRules;
 use crate::data::{DataConfig, DataMetrics, Puller};
 use crate::engine::Engine;
+use crate::shards::ShardLinks;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const STATUS: Request = Request::Node(node::Request::Inspect(Inspection::Status));
@@ -51,9 +52,11 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
     });
     let puller = Puller::new(config, Arc::clone(&metrics));
     let running = (TaskTracker::new(), tokio::runtime::Handle::current());
-    let engine = Engine::new(state, arena, puller, metrics, running, CancellationToken::new(), 1);
+    let engine = Engine::new(state, arena, puller, metrics, running, CancellationToken::new());
+    let newest = hoplite_core::Version::NEWEST;
+    let shards = ShardLinks::none(hoplite_net::Credentials::default(), &cluster, &node, newest);
     Arc::new(LocalPlane {
-        newest: hoplite_core::Version::NEWEST,
+        newest,
         engine,
         access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },
         half_open: HalfOpen::new(MAX_HALF_OPEN),
@@ -63,7 +66,7 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
         node,
         cluster,
         advertised: None,
-        shards: Vec::new(),
+        shards: Arc::new(shards),
         prefaulted_bytes: Arc::new(AtomicU64::new(0)),
     })
 }

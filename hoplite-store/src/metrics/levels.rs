@@ -78,7 +78,7 @@ impl Levels {
         }
     }
 
-    fn update(&self, engine: &Engine, prefaulted_bytes: u64, shards: &[String], connected: &[bool]) {
+    fn update(&self, engine: &Engine, prefaulted_bytes: u64, shards: &[(String, bool)]) {
         let status = engine.status();
         for (state, bytes) in [
             ("capacity", status.capacity_bytes),
@@ -97,7 +97,8 @@ impl Levels {
         self.active_reduces.set(level(status.reductions));
         self.active_hops.with_label_values(&["performed"]).set(level(status.hops));
         self.active_hops.with_label_values(&["directed"]).set(level(status.directed_hops));
-        for (shard, connected) in shards.iter().zip(connected) {
+        self.sessions.reset();
+        for (shard, connected) in shards {
             self.sessions.with_label_values(&[shard]).set((*connected).into());
         }
         follow(&self.evictions, status.evictions);
@@ -114,12 +115,7 @@ impl Levels {
 
 /// Sets the metrics to present values on each scrape. The store is ready while it has a session
 /// with a shard.
-pub(crate) fn look(
-    metrics: &Metrics,
-    engine: &Arc<Engine>,
-    shards: Vec<String>,
-    prefaulted_bytes: Arc<AtomicU64>,
-) {
+pub(crate) fn look(metrics: &Metrics, engine: &Arc<Engine>, prefaulted_bytes: Arc<AtomicU64>) {
     let levels = Levels::new(metrics);
     // A weak reference, because metrics outlive the engine, whose end must free its memory.
     let engine: Weak<Engine> = Arc::downgrade(engine);
@@ -127,12 +123,13 @@ pub(crate) fn look(
         let ready = match engine.upgrade() {
             None => Err("the store has stopped".to_owned()),
             Some(engine) => {
-                let connected = engine.shards_up();
-                levels.update(&engine, prefaulted_bytes.load(Ordering::Relaxed), &shards, &connected);
-                if connected.contains(&true) {
+                let shards = engine.shards_up();
+                levels.update(&engine, prefaulted_bytes.load(Ordering::Relaxed), &shards);
+                if shards.iter().any(|(_, connected)| *connected) {
                     Ok(())
                 } else {
-                    Err(format!("no session with the directory at {}", shards.join(", ")))
+                    let names: Vec<&str> = shards.iter().map(|(name, _)| name.as_str()).collect();
+                    Err(format!("no session with the directory at {}", names.join(", ")))
                 }
             }
         };

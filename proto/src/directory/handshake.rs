@@ -3,10 +3,10 @@
 use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{ClusterId, Incarnation, NodeId};
-use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
 use hoplite_core::shard::{NodeInfo, ShardRun};
 
 use super::encode_node;
+use super::shards::decode_shard_list;
 use crate::bounds::{
     MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_store_address, encode_address,
 };
@@ -24,6 +24,7 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
         data_address: encode_address(info.data_address),
         labels: info.labels.iter().cloned().collect(),
         shards: info.shards.names().map(str::to_owned).collect(),
+        shards_version: info.shards.version(),
     }
 }
 
@@ -45,21 +46,13 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId, newest: Version) -> R
         return Err(Error::malformed(Plane::Control, "a label's key has 1 to 63 bytes, its value up to 255"));
     }
     labels.sort_unstable();
-    check_count("directory shards", hello.shards.len(), MAX_SHARDS)?;
-    if hello.shards.is_empty()
-        || hello.shards.iter().any(|name| !(1..=MAX_SHARD_NAME_BYTES).contains(&name.len()))
-    {
-        return Err(Error::malformed(
-            Plane::Control,
-            "a store names the directory shards, in 1 to 260 bytes each",
-        ));
-    }
+    let shards = v1::ShardList { version: hello.shards_version, names: hello.shards };
     Ok(NodeInfo {
         node: NodeId::new(&hello.node)?,
         incarnation: Incarnation(hello.incarnation),
         data_address: decode_store_address(&hello.data_address, Plane::Control)?,
         labels,
-        shards: ShardList::new(hello.shards),
+        shards: decode_shard_list(shards)?,
         version,
     })
 }
@@ -100,6 +93,7 @@ mod tests {
             data_address: "127.0.0.1:7402".to_owned(),
             labels: std::collections::HashMap::new(),
             shards: vec!["shard:1".to_owned()],
+            shards_version: 0,
         }
     }
 
@@ -116,7 +110,7 @@ mod tests {
         assert_eq!(error, Error::VersionMismatch { ours: 8, theirs: 7 });
         let welcome = |version, newest_version| v1::Welcome { version, newest_version, run: 7 };
         assert!(check_welcome(&welcome(0, 7), Version::NEWEST).is_err());
-        assert!(check_welcome(&welcome(10, 11), Version::NEWEST).is_err());
+        assert!(check_welcome(&welcome(11, 12), Version::NEWEST).is_err());
     }
 
     #[test]
@@ -159,9 +153,11 @@ mod tests {
         assert!(matches!(refusal(v1::Hello { labels: long, ..hello() }), Error::Malformed { .. }));
         let shards = |shards| refusal(v1::Hello { shards, ..hello() });
         assert!(matches!(shards(vec!["s:1".to_owned(); 257]), Error::LimitExceeded { maximum: 256, .. }));
-        for bad in [vec![], vec![String::new()], vec!["x".repeat(261)]] {
+        for bad in [vec![], vec![String::new()], vec!["x".repeat(261)], vec!["s:1".to_owned(); 2]] {
             assert!(matches!(shards(bad), Error::Malformed { .. }));
         }
+        let late = v1::Hello { shards_version: u64::MAX, ..hello() };
+        assert!(matches!(refusal(late), Error::Malformed { .. }));
     }
 
     proptest! {

@@ -8,6 +8,7 @@ mod places;
 mod problem;
 mod replication;
 mod shard_message;
+mod shards;
 mod store_message;
 
 pub use handshake::{check_welcome, decode_hello, encode_hello, welcome};
@@ -18,6 +19,9 @@ pub use places::{decode_places, encode_places};
 pub use problem::{decode_problems, encode_problems};
 pub(crate) use replication::{decode_optional_obstacle, encode_optional_obstacle};
 pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
+pub use shards::{
+    decode_list_step, decode_shard_list, encode_known_shards, encode_list_step, encode_shard_list,
+};
 pub(crate) use store_message::{decode_pull_outcome, encode_pull_outcome};
 pub use store_message::{decode_store_batch, decode_to_shard, encode_to_shard};
 

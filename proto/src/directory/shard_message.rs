@@ -10,6 +10,7 @@ use hoplite_core::shard::{
 
 use super::places::{decode_placed, encode_placed};
 use super::replication::{decode_replicate, decode_replication, encode_replicate, encode_replication};
+use super::shards::{decode_shard_list, encode_shard_list};
 use super::{
     decode_location_state, decode_locations, encode_location_state, encode_locations, encode_node,
     encode_nodes,
@@ -78,6 +79,7 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
         }),
         ToStore::Replicate(order) => wire::Body::Replicate(encode_replicate(&order)),
         ToStore::Replication(news) => wire::Body::Replication(encode_replication(&news)),
+        ToStore::Shards(list) => wire::Body::Shards(encode_shard_list(&list)),
     };
     ShardMessage { body: Some(body) }
 }
@@ -122,6 +124,7 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
         },
         wire::Body::Replicate(order) => ToStore::Replicate(decode_replicate(order)?),
         wire::Body::Replication(news) => ToStore::Replication(decode_replication(news)?),
+        wire::Body::Shards(list) => ToStore::Shards(decode_shard_list(list)?),
     })
 }
 

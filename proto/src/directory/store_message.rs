@@ -12,6 +12,7 @@ use hoplite_core::shard::{
 
 use super::places::{decode_placed, encode_placed};
 use super::replication::{decode_lead, decode_not_replicated, encode_lead, encode_not_replicated};
+use super::shards::{decode_shard_list, encode_shard_list};
 use super::{
     decode_location_state, decode_retention, decode_slow_peers, encode_location_state, encode_nodes,
     encode_retention,
@@ -72,6 +73,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
             wire::Body::NotReplicated(encode_not_replicated(&id, put, reason))
         }
         ToShard::Drain { is_draining } => wire::Body::Drain(wire::Drain { is_draining }),
+        ToShard::Shards(list) => wire::Body::Shards(encode_shard_list(&list)),
     };
     StoreMessage { body: Some(body), ..Default::default() }
 }
@@ -116,6 +118,7 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
         wire::Body::Lead(lead) => ToShard::Lead(decode_lead(lead)?),
         wire::Body::NotReplicated(refusal) => decode_not_replicated(refusal)?,
         wire::Body::Drain(drain) => ToShard::Drain { is_draining: drain.is_draining },
+        wire::Body::Shards(list) => ToShard::Shards(decode_shard_list(list)?),
     })
 }
 

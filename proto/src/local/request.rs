@@ -6,6 +6,7 @@ use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Inspection, MAX_BATCH_ITEMS, Reduce, ReduceOrder, Until,
 };
+use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, ShardChange};
 use hoplite_core::shard::DeleteWait;
 use hoplite_core::topology::probe::survey::{Bandwidth, MAX_NODES, SurveyOptions};
 use prost::Message;
@@ -190,6 +191,10 @@ fn encode_inspection(inspection: Inspection) -> wire::Body {
             apply: options.apply,
         }),
         Inspection::ProbeProgress => wire::Body::ProbeProgress(wire::ProbeProgress {}),
+        Inspection::Shards => wire::Body::Shards(wire::Shards {}),
+        Inspection::ChangeShards { change, force } => {
+            wire::Body::ChangeShards(wire::ChangeShards { change: Some(encode_change(change)), force })
+        }
     }
 }
 
@@ -252,14 +257,14 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::ListOwnerless(list) => decode_ownerless(list)?,
         wire::Body::ListQuotas(_) => node::Request::ListQuotas,
         wire::Body::SetQuota(set) => decode_set(set)?,
-        wire::Body::Describe(describe) => {
-            node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? })
-        }
+        wire::Body::Describe(describe) => decode_describe(&describe)?,
         wire::Body::DrainNode(drain) => node::Request::Inspect(decode_drain_node(drain)?),
         wire::Body::Status(_) => node::Request::Inspect(Inspection::Status),
         wire::Body::Cluster(_) => node::Request::Inspect(Inspection::Cluster),
         wire::Body::Probe(probe) => node::Request::Inspect(decode_probe(&probe)?),
         wire::Body::ProbeProgress(_) => node::Request::Inspect(Inspection::ProbeProgress),
+        wire::Body::Shards(_) => node::Request::Inspect(Inspection::Shards),
+        wire::Body::ChangeShards(change) => decode_change_shards(change)?,
         wire::Body::Doorbell(doorbell) => return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) }),
     };
     Ok(Request::Node(request))
@@ -288,6 +293,27 @@ fn decode_drain_node(drain: wire::DrainNode) -> Result<Inspection> {
     check_count("bytes of the name of a store", drain.node.len(), MAX_NODE_TEXT_BYTES)?;
     let timeout = drain.timeout_ms.map(decode_timeout);
     Ok(Inspection::DrainNode { node: drain.node, timeout })
+}
+
+fn encode_change(change: ShardChange) -> wire::change_shards::Change {
+    match change {
+        ShardChange::Add(address) => wire::change_shards::Change::Add(address),
+        ShardChange::Remove(address) => wire::change_shards::Change::Remove(address),
+    }
+}
+
+fn decode_describe(describe: &wire::Describe) -> Result<node::Request> {
+    Ok(node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? }))
+}
+
+fn decode_change_shards(wire::ChangeShards { change, force }: wire::ChangeShards) -> Result<node::Request> {
+    let change =
+        match change.ok_or(Error::malformed(Plane::Local, "a change of the shards without a shard"))? {
+            wire::change_shards::Change::Add(address) => ShardChange::Add(address),
+            wire::change_shards::Change::Remove(address) => ShardChange::Remove(address),
+        };
+    check_count("bytes of the address of a shard", change.address().len(), MAX_SHARD_NAME_BYTES)?;
+    Ok(node::Request::Inspect(Inspection::ChangeShards { change, force }))
 }
 
 fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {

@@ -39,6 +39,9 @@ pub enum Response {
     Probed(Box<v1::Probed>),
     /// Answers [`Inspection::ProbeProgress`](hoplite_core::node::Inspection::ProbeProgress).
     ProbeProgress(SurveyProgress),
+    /// Answers [`Inspection::Shards`](hoplite_core::node::Inspection::Shards) and
+    /// [`Inspection::ChangeShards`](hoplite_core::node::Inspection::ChangeShards).
+    Shards(Box<v1::DirectoryShards>),
 }
 
 /// Encodes an answer.
@@ -56,6 +59,7 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
         Ok(Response::ProbeProgress(SurveyProgress { done, steps })) => {
             wire::Body::ProbeProgress(v1::ProbeProgress { done, steps })
         }
+        Ok(Response::Shards(shards)) => wire::Body::Shards(*shards),
         Err(error) => wire::Body::Error(error::encode(&error)),
     };
     v1::Response { call: call.0, body: Some(body) }
@@ -139,6 +143,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),
         wire::Body::Cluster(status) => return Ok(Response::Cluster(Box::new(status))),
         wire::Body::Probed(probed) => return Ok(Response::Probed(Box::new(probed))),
+        wire::Body::Shards(shards) => return Ok(Response::Shards(Box::new(shards))),
         wire::Body::ProbeProgress(v1::ProbeProgress { done, steps }) => {
             return Ok(Response::ProbeProgress(SurveyProgress { done, steps }));
         }

@@ -231,7 +231,7 @@ impl World {
             Effect::HopReport { hosting, .. } => {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
-            Effect::DrainEnded { .. } | Effect::PutLost { .. } => {}
+            Effect::DrainEnded { .. } | Effect::PutLost { .. } | Effect::ShardsChanged { .. } => {}
             Effect::Spill { .. }
             | Effect::ServeSpilled { .. }
             | Effect::Load { .. }

@@ -193,6 +193,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         ToShard::Lead(Lead { id: object(), put, leads: true, is_new: true }),
         ToShard::NotReplicated { id: object(), put, reason: Obstacle::NoRoom },
         ToShard::Drain { is_draining: true },
+        ToShard::Shards(shard_list()),
         ToShard::ReturnSlot { grant: GrantId(1), outcome: PullOutcome::Corrupt },
         ToShard::Delete {
             request,
@@ -210,7 +211,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         incarnation: Incarnation(1),
         data_address: address(),
         labels: vec![("rack".to_owned(), "7".to_owned())],
-        shards: ShardList::new(["10.0.0.1:7401", "10.0.0.2:7401"]),
+        shards: shard_list(),
         version: hoplite_core::Version::NEWEST,
     };
     let cluster = ClusterId::new("c").expect("the name is valid");
@@ -287,6 +288,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
             is_draining: true,
             obstacle: Some(Obstacle::NoRoom),
         }),
+        ToStore::Shards(shard_list()),
     ];
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
     let batch =
@@ -360,6 +362,10 @@ fn errors() -> Vec<Error> {
         Error::ShardListMismatch { refused: "a:1, b:1".to_owned(), in_use: "a:1, c:1".to_owned() },
         metadata().validate(SIZE + 1).expect_err("the shape does not fit"),
     ]
+}
+
+fn shard_list() -> ShardList {
+    ShardList::new(["10.0.0.1:7401", "10.0.0.2:7401"]).with_version(1)
 }
 
 fn locations() -> Locations {

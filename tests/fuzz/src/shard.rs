@@ -214,6 +214,7 @@ impl Session {
             | ToStore::TakeOver { .. }
             | ToStore::Replicate(_)
             | ToStore::Replication(_)
+            | ToStore::Shards(_)
             | ToStore::Locations { .. } => return,
         };
         self.queries.remove(&request);
@@ -259,13 +260,18 @@ fn info(input: &mut Unstructured<'_>) -> Result<NodeInfo> {
             0 => Vec::new(),
             rack => vec![("rack".to_owned(), rack.to_string())],
         },
-        shards: ShardList::new([if input.ratio(1, 8)? { "a:1" } else { "b:1" }, "c:1"]),
+        shards: shard_list(input)?,
         version: hoplite_core::Version::NEWEST,
     })
 }
 
+fn shard_list(input: &mut Unstructured<'_>) -> Result<ShardList> {
+    let list = ShardList::new([if input.ratio(1, 8)? { "a:1" } else { "b:1" }, "c:1"]);
+    Ok(list.with_version(if input.ratio(1, 4)? { input.int_in_range(1..=3)? } else { 0 }))
+}
+
 fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
-    Ok(match input.int_in_range(0..=19)? {
+    Ok(match input.int_in_range(0..=20)? {
         0..=4 => ToShard::Publish(publish(input)?),
         5 => ToShard::Unpublish { id: object(input)?, put: put(input)?, reason: unpublish_reason(input)? },
         6..=9 => ToShard::Query(query(input)?),
@@ -296,6 +302,7 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
         }),
         17 => ToShard::NotReplicated { id: object(input)?, put: put(input)?, reason: Obstacle::NoRoom },
         18 => ToShard::Drain { is_draining: input.arbitrary()? },
+        19 => ToShard::Shards(shard_list(input)?),
         _ => ToShard::Placed(Placed {
             version: input.int_in_range(1..=3)?,
             path: [0, 0, input.int_in_range(0..=2)?, 0],

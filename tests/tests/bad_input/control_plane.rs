@@ -88,6 +88,7 @@ fn hello() -> Hello {
         data_address: "127.0.0.1:9".to_owned(),
         labels: std::collections::HashMap::new(),
         shards: vec!["127.0.0.1:7401".to_owned()],
+        shards_version: 0,
         newest_version: 0,
     }
 }

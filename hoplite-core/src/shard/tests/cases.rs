@@ -325,6 +325,7 @@ impl Scenario {
             ToStore::GiveWay { .. } => format!("{node} gives way"),
             ToStore::Placed(Placed { path, .. }) => format!("{node} is in {}", self.name(path)),
             ToStore::Promote { id, .. } => format!("{node} promote {id}"),
+            ToStore::Shards(list) => format!("{node} shards {list}"),
             ToStore::Replicate(Replicate { id, .. }) => format!("{node} replicate {id}"),
             ToStore::Replication(Replication { id, copies, nodes, .. }) => {
                 format!("{node} has {copies} copies of {id} at {nodes} nodes")

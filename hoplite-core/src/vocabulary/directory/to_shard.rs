@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{GrantId, InlineBytes, Lead, LocationState, Obstacle, Placed, RequestId, Retention};
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
+use crate::vocabulary::placement::ShardList;
 
 /// A message of a store to a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,11 +52,13 @@ pub enum ToShard {
     /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
     /// it gets no new copies.
     Drain { is_draining: bool },
+    /// The list of shards that the store uses from now on, since protocol version 10.
+    Shards(ShardList),
 }
 
 impl ToShard {
     /// The names of all messages, for metrics.
-    pub const KINDS: [&str; 14] = [
+    pub const KINDS: [&str; 15] = [
         "publish",
         "unpublish",
         "query",
@@ -70,6 +73,7 @@ impl ToShard {
         "lead",
         "not-replicated",
         "drain",
+        "shards",
     ];
 
     /// Returns the message's entry of [`Self::KINDS`].
@@ -89,6 +93,7 @@ impl ToShard {
             Self::Lead(_) => "lead",
             Self::NotReplicated { .. } => "not-replicated",
             Self::Drain { .. } => "drain",
+            Self::Shards(_) => "shards",
         }
     }
 }

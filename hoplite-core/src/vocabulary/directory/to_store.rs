@@ -5,6 +5,7 @@ use crate::vocabulary::error::Error;
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 use crate::vocabulary::missing::Named;
+use crate::vocabulary::placement::ShardList;
 
 /// A message of a shard to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +45,14 @@ pub enum ToStore {
     Replicate(Replicate),
     /// The number of copies of an object that is pinned at this store.
     Replication(Replication),
+    /// The list of shards that the store must use, since protocol version 10. It answers with
+    /// [`ToShard::Shards`](super::ToShard::Shards).
+    Shards(ShardList),
 }
 
 impl ToStore {
     /// The names of all messages, for metrics.
-    pub const KINDS: [&str; 13] = [
+    pub const KINDS: [&str; 14] = [
         "published",
         "granted",
         "inline",
@@ -62,6 +66,7 @@ impl ToStore {
         "locations",
         "replicate",
         "replication",
+        "shards",
     ];
 
     /// Returns the message's entry of [`Self::KINDS`].
@@ -80,6 +85,7 @@ impl ToStore {
             Self::Locations { .. } => "locations",
             Self::Replicate(_) => "replicate",
             Self::Replication(_) => "replication",
+            Self::Shards(_) => "shards",
         }
     }
 }

@@ -1,0 +1,202 @@
+//! The sessions with the shards of the directory, whose list may change.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use hoplite_core::ClusterId;
+use hoplite_core::id::NodeId;
+use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS};
+use hoplite_core::shard::NodeInfo;
+use hoplite_net::opening::Caller;
+use hoplite_net::{Credentials, Route};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::advertised::Advertised;
+use crate::config::StoreConfig;
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::report::LoadReports;
+use crate::session::{Session, SessionState};
+use crate::shard_link::ShardLink;
+
+/// Connections to the shards, by the index of each shard. Shared by the sessions and by the
+/// requests of tools.
+#[derive(Debug)]
+pub(crate) struct ShardLinks {
+    credentials: Credentials,
+    caller: Caller,
+    /// `None` for an address that another store has listed, but that is none.
+    links: RwLock<Vec<Option<ShardLink>>>,
+}
+
+impl ShardLinks {
+    /// Makes links to the configured shards, over `route`.
+    ///
+    /// # Errors
+    /// Fails unless the addresses are distinct and complete.
+    pub(crate) fn new(addresses: &[String], config: &StoreConfig, route: &Route) -> Result<Self, StoreError> {
+        if addresses.len() > MAX_SHARDS {
+            return Err(StoreError::TooManyShards);
+        }
+        let StoreConfig { cluster, node, newest_version: newest, credentials, .. } = config;
+        let links = Self::none(credentials.clone(), cluster, node, *newest);
+        let mut seen = HashSet::new();
+        // Two sessions of one store with one shard would end each other for ever.
+        if let Some(address) = addresses.iter().find(|address| !seen.insert(*address)) {
+            return Err(StoreError::ShardTwice { address: address.clone() });
+        }
+        for address in addresses {
+            let Some(link) = links.over(route.clone(), address) else {
+                return Err(StoreError::ShardAddress { address: address.clone() });
+            };
+            links.push(Some(link));
+        }
+        Ok(links)
+    }
+
+    /// Makes an empty list of links, for this store of the cluster.
+    pub(crate) fn none(
+        credentials: Credentials,
+        cluster: &ClusterId,
+        node: &NodeId,
+        newest: hoplite_core::Version,
+    ) -> Self {
+        let caller = Caller { cluster: Some(cluster.clone()), node: Some(node.clone()), newest };
+        Self { credentials, caller, links: RwLock::default() }
+    }
+
+    /// Makes a link to any shard; `None` if the address is not `HOST:PORT`.
+    pub(crate) fn to(&self, address: &str) -> Option<ShardLink> {
+        self.over(Route::Network, address)
+    }
+
+    fn over(&self, route: Route, address: &str) -> Option<ShardLink> {
+        let link = ShardLink::new(address, &self.credentials, self.caller.clone(), route);
+        link.filter(|_| address.len() <= MAX_SHARD_NAME_BYTES)
+    }
+
+    fn push(&self, link: Option<ShardLink>) {
+        self.links.write().unwrap_or_else(PoisonError::into_inner).push(link);
+    }
+
+    fn count(&self) -> usize {
+        self.links.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Returns the link to a shard.
+    pub(crate) fn get(&self, shard: usize) -> Option<ShardLink> {
+        self.links.read().unwrap_or_else(PoisonError::into_inner).get(shard)?.clone()
+    }
+
+    /// Returns the links to these shards.
+    pub(crate) fn of(&self, shards: impl IntoIterator<Item = usize>) -> Vec<ShardLink> {
+        shards.into_iter().filter_map(|shard| self.get(shard)).collect()
+    }
+}
+
+pub(crate) type SessionStates = Vec<(String, watch::Receiver<SessionState>)>;
+
+/// The names and addresses with which this store introduces itself to shards.
+pub(crate) struct Identity {
+    pub(crate) info: NodeInfo,
+    pub(crate) advertised: Option<Advertised>,
+    pub(crate) cluster: ClusterId,
+}
+
+/// Keeps a session with each shard of the store's list.
+pub(crate) struct ShardSessions {
+    engine: Arc<Engine>,
+    links: Arc<ShardLinks>,
+    identity: Identity,
+    /// The runtime of the sessions.
+    runtime: Handle,
+    /// Ends all sessions after their queued messages.
+    leaving: CancellationToken,
+    /// Ends all sessions at once.
+    stop: CancellationToken,
+    kept: Mutex<Vec<KeptSession>>,
+}
+
+/// A session that begins again after each loss, until its shard leaves the list.
+struct KeptSession {
+    shard: usize,
+    address: String,
+    state: watch::Receiver<SessionState>,
+    leaving: CancellationToken,
+}
+
+impl ShardSessions {
+    /// Begins sessions with all shards, and follows changes of the list until `stop`.
+    pub(crate) fn start(
+        engine: &Arc<Engine>,
+        links: &Arc<ShardLinks>,
+        identity: Identity,
+        runtime: Handle,
+        (leaving, stop): (CancellationToken, CancellationToken),
+    ) -> Arc<Self> {
+        let (engine, links) = (Arc::clone(engine), Arc::clone(links));
+        let kept = Mutex::default();
+        let sessions = Arc::new(Self { engine, links, identity, runtime, leaving, stop, kept });
+        for shard in 0..sessions.links.count() {
+            sessions.begin(shard);
+        }
+        let (following, stop) = (Arc::clone(&sessions), sessions.stop.clone());
+        sessions.runtime.spawn(async move { stop.run_until_cancelled(following.follow()).await });
+        sessions
+    }
+
+    /// Returns the state of each session.
+    pub(crate) fn states(&self) -> SessionStates {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().map(|session| (session.address.clone(), session.state.clone())).collect()
+    }
+
+    /// Begins sessions with new shards, and ends those with shards that the store leaves.
+    async fn follow(&self) {
+        loop {
+            let left = self.engine.shards_changed().await;
+            self.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(|session| {
+                let stays = !left.contains(&session.shard);
+                if !stays {
+                    tracing::info!(shard = session.address, "the directory shard has left the directory");
+                    session.leaving.cancel();
+                }
+                stays
+            });
+            let shards = self.engine.shards();
+            for shard in self.links.count()..shards.len() {
+                let link = self.links.to(shards.name(shard));
+                if link.is_none() {
+                    let address = shards.name(shard);
+                    tracing::warn!(shard = address, "the new directory shard has no valid address");
+                }
+                self.links.push(link);
+                self.begin(shard);
+            }
+        }
+    }
+
+    fn begin(&self, shard: usize) {
+        let Some(link) = self.links.get(shard) else { return };
+        let (state, observed) = watch::channel(SessionState::Down);
+        let leaving = self.leaving.child_token();
+        let kept =
+            KeptSession { shard, address: link.address.clone(), state: observed, leaving: leaving.clone() };
+        let Identity { info, advertised, cluster } = &self.identity;
+        let session = Session {
+            engine: Arc::clone(&self.engine),
+            shard,
+            link,
+            load_reports: LoadReports { engine: Arc::clone(&self.engine), node: info.node.clone() },
+            info: info.clone(),
+            advertised: advertised.clone(),
+            cluster: cluster.clone(),
+            started: Instant::now(),
+        };
+        self.runtime.spawn(session.run(state, leaving, self.stop.clone()));
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(kept);
+    }
+}
