@@ -33,7 +33,7 @@ use arguments::StoreArguments;
 use cluster::Ended;
 use verbs::{
     allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, quota, reduce,
-    start, stat, status, stop, up, wait,
+    shards, start, stat, status, stop, up, wait,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -79,6 +79,8 @@ enum Command {
     Gc(gc::Arguments),
     /// List the quotas of this store, set one, or remove one
     Quota(quota::Arguments),
+    /// List the shards of the directory, add one, or remove one
+    Shards(shards::Arguments),
     /// List the objects of the cluster
     Ls(ls::Arguments),
     /// Show where an object is, and which nodes fetched it from which, and why
@@ -144,6 +146,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Wait(command) => wait::run(&store, command).await,
         Command::Gc(command) => gc::run(&store, command).await,
         Command::Quota(command) => quota::run(&store, command).await,
+        Command::Shards(command) => shards::run(&store, command).await,
         Command::Ls(command) => ls::run(&store, command).await,
         Command::Stat(command) => stat::run(&store, command).await,
         Command::Status(command) => status::run(&store, command).await,
@@ -238,6 +241,9 @@ mod tests {
             "hoplite quota set --user root --prefix x --objects 1",
             "hoplite quota set --user root --objects many",
             "hoplite quota remove",
+            "hoplite shards add",
+            "hoplite shards replace a:1",
+            "hoplite shards --json remove a:1",
             "hoplite reduce",
             "hoplite reduce target",
             "hoplite reduce target x --op mean",

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hoplite_core::lifetime::Owner;
+use hoplite_core::placement::ShardChange;
 use hoplite_core::quota::{Quota, QuotaLimits, QuotaSubject};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
@@ -25,6 +26,7 @@ use crate::error::Result;
 use crate::link::{Line, Link};
 use crate::options::{AllreduceOptions, ConnectOptions, GetOptions, PutOptions, ReduceOptions};
 use crate::report::{Description, NodeStatus};
+use crate::shards::DirectoryShards;
 use crate::timeout::checked_default;
 use crate::view::ObjectView;
 
@@ -242,6 +244,12 @@ calls! {
 
     "Sets or removes a quota"
     set_quota(subject: QuotaSubject, limits: Option<QuotaLimits>) -> Quota;
+
+    "Describes the directory's shards"
+    shards() -> DirectoryShards;
+
+    "Adds a shard to the directory, or removes one"
+    change_shards(change: ShardChange, force: bool) -> DirectoryShards;
 
     "Puts plain bytes"
     put(id: impl AsRef<[u8]>, bytes: &[u8]) -> ();

@@ -71,6 +71,7 @@ mod location_watch;
 mod many;
 mod quota;
 mod report;
+mod shards;
 
 mod arena;
 mod begun;
@@ -99,6 +100,7 @@ pub use hoplite_core::node::{
     ByteRange, DrainReport, DrainState, LifetimeReport, LongWait as WaitingCall, Ownerless, OwnerlessPage,
     ReduceOrder, SpillStatus, Unmoved,
 };
+pub use hoplite_core::placement::ShardChange;
 pub use hoplite_core::quota::{Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{
@@ -120,6 +122,7 @@ pub use report::{
     AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerFault, PeerLink, PlaceKeys,
     ProbeReport, ReduceRecord, ShardStatus, Troubles,
 };
+pub use shards::{DirectoryShard, DirectoryShardState, DirectoryShards};
 pub use timeout::{
     DEFAULT_TIMEOUT, DEFAULT_TIMEOUT_TEXT, FOREVER, NotATimeout, TIMEOUT_VARIABLE, default_timeout,
     parse_timeout,

@@ -268,14 +268,14 @@ pub struct Cluster {
     pub shard_addresses: Vec<String>,
     pub stores: Vec<Option<Daemon>>,
     /// Sockets that keep the ports of the shards.
-    _ports: Vec<TcpSocket>,
+    ports: Vec<TcpSocket>,
 }
 
 impl Cluster {
     pub fn start(plan: Plan) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let (_ports, shard_addresses) = (0..plan.shards).map(|_| keep_port()).unzip();
-        let mut cluster = Self { directory, plan, shards: vec![], shard_addresses, stores: vec![], _ports };
+        let (ports, shard_addresses) = (0..plan.shards).map(|_| keep_port()).unzip();
+        let mut cluster = Self { directory, plan, shards: vec![], shard_addresses, stores: vec![], ports };
         for shard in 0..cluster.plan.shards {
             let daemon = cluster.spawn_shard(shard);
             cluster.shards.push(Some(daemon));
@@ -439,6 +439,17 @@ impl Cluster {
         self.shards[shard] = None;
         let daemon = self.spawn_shard(shard);
         self.shards[shard] = Some(daemon);
+    }
+
+    /// Starts a shard that no store knows yet. Returns its number.
+    pub fn start_shard(&mut self) -> usize {
+        let (port, address) = keep_port();
+        self.ports.push(port);
+        self.shard_addresses.push(address);
+        let shard = self.shards.len();
+        let daemon = self.spawn_shard(shard);
+        self.shards.push(Some(daemon));
+        shard
     }
 
     pub fn await_sessions(&self, node: usize) {

@@ -29,6 +29,7 @@ mod recovery;
 mod reduce;
 mod replicas;
 mod secured;
+mod shards;
 mod sockets;
 mod spill;
 mod timeouts;

@@ -17,6 +17,7 @@ pub(crate) mod man;
 pub(crate) mod put;
 pub(crate) mod quota;
 pub(crate) mod reduce;
+pub(crate) mod shards;
 pub(crate) mod start;
 pub(crate) mod stat;
 pub(crate) mod status;

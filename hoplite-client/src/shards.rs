@@ -1,0 +1,112 @@
+//! The list of the directory's shards.
+
+use hoplite_core::Operation;
+use hoplite_core::error::Plane;
+use hoplite_core::node::{self, Inspection};
+use hoplite_core::placement::ShardChange;
+use hoplite_proto::local::{self, Request};
+use hoplite_proto::{error, v1};
+
+use crate::begun::REPORT_TIMEOUT;
+use crate::client::Client;
+use crate::error::Result;
+
+/// The directory's shards, as the store and each shard know them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryShards {
+    /// The number of changes of the list, since the configured one.
+    pub version: u64,
+    /// The shards of the list, sorted by address.
+    pub shards: Vec<DirectoryShard>,
+}
+
+/// A shard of the directory's list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryShard {
+    /// The address that the stores use.
+    pub address: String,
+    /// The state of the shard, or the reason why it does not answer.
+    pub state: std::result::Result<DirectoryShardState, hoplite_core::Error>,
+}
+
+/// The answer of a shard about its list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectoryShardState {
+    /// The version of the list that the shard uses.
+    pub version: u64,
+    /// The number of connected stores.
+    pub stores: u64,
+    /// The number of connected stores that use an older list than the shard.
+    pub outdated: u64,
+    /// `true` until the stores should have told the shard their objects.
+    pub is_filling: bool,
+}
+
+impl DirectoryShards {
+    /// Returns `true` if every shard that answers uses this list, knows the objects of its stores,
+    /// and has told them the list. Then the next change may follow.
+    pub fn are_settled(&self) -> bool {
+        let is_settled = |state: &DirectoryShardState| {
+            state.version == self.version && state.outdated == 0 && !state.is_filling
+        };
+        self.shards.iter().filter_map(|shard| shard.state.as_ref().ok()).all(is_settled)
+    }
+}
+
+impl From<v1::DirectoryShards> for DirectoryShards {
+    fn from(shards: v1::DirectoryShards) -> Self {
+        let shard = |shard: v1::directory_shards::Shard| DirectoryShard {
+            address: shard.address,
+            state: match shard.state {
+                Some(state) => Ok(DirectoryShardState {
+                    version: state.list.map_or(0, |list| list.version),
+                    stores: state.stores,
+                    outdated: state.outdated,
+                    is_filling: state.is_filling,
+                }),
+                None => Err(error::decode(shard.error.unwrap_or_default(), Plane::Local)),
+            },
+        };
+        let mut listed: Vec<DirectoryShard> = shards.shards.into_iter().map(shard).collect();
+        listed.sort_by(|one, other| one.address.cmp(&other.address));
+        Self { version: shards.list.map_or(0, |list| list.version), shards: listed }
+    }
+}
+
+impl Client {
+    /// Describes the directory's shards, and the progress of the latest change of their list.
+    ///
+    /// # Errors
+    /// `VersionMismatch` if the store speaks a protocol older than version 10. See [`Client`].
+    pub async fn shards(&self) -> Result<DirectoryShards> {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        match call.report("shards", None, Inspection::Shards).await? {
+            local::Response::Shards(shards) => Ok((*shards).into()),
+            _ => Err(call.connection.unexpected()),
+        }
+    }
+
+    /// Adds a shard to the directory, or removes one. Returns once the store uses the new list. The
+    /// other stores follow; before the next change, wait until
+    /// [`DirectoryShards::are_settled`].
+    ///
+    /// A majority of the present shards must accept the change. With `force`, one suffices: only if
+    /// the other shards will never come back.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for an address that is none, for a new shard that is listed or has served
+    /// stores already, for one to remove that is not listed or is the last one, and while another
+    /// change is under way. `Unavailable` if the new shard or a majority is out of reach.
+    /// `ShardListMismatch` if the directory has a newer list. `PermissionDenied` unless the client
+    /// is root or the user of the store. `VersionMismatch` if the store, a shard or another store
+    /// speaks a protocol older than version 10.
+    pub async fn change_shards(&self, change: ShardChange, force: bool) -> Result<DirectoryShards> {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        let connection = &call.connection;
+        let request = node::Request::Inspect(Inspection::ChangeShards { change, force });
+        match connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT).await? {
+            local::Response::Shards(shards) => Ok((*shards).into()),
+            _ => Err(connection.unexpected()),
+        }
+    }
+}
