@@ -19,8 +19,8 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes in a record. A reader waits for a whole record, whose cost is negligible at this
-/// size.
+/// Most bytes in a record, the unit with a checksum on a connection. A reader waits for a whole
+/// record; at this size, the wait costs nearly nothing.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 

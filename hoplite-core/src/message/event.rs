@@ -109,7 +109,7 @@ pub enum Event {
         peer: NodeId,
         id: ObjectId,
         put: PutId,
-        /// `true` for a hop's output, which may not have begun.
+        /// `true` for the output of a step of a reduce (a hop), which may not have begun.
         awaits_hop: bool,
     },
     /// A serve has ended, accepted or not, and no longer touches memory. Exactly one for each

@@ -100,7 +100,8 @@ pub struct ShardConfig {
     /// The limits of the shard.
     pub limits: Limits,
     /// Time after the start in which no object counts as lost, because stores may not be connected
-    /// yet. For at least a [`LEASE`], no delete finds an id unknown; zero disables both.
+    /// yet. A delete of an unknown id waits as long, and at least for a [`LEASE`]. Zero disables
+    /// both waits.
     pub warm_up: Duration,
 }
 

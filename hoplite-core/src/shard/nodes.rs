@@ -232,8 +232,9 @@ impl Nodes {
         &self.measured
     }
 
-    /// Returns `true` if `places` are newer. A complete survey also replaces its places that stores
-    /// repeated.
+    /// Returns `true` if `places` are newer than the shard's. After a restart, the shard has only
+    /// the places that stores have repeated to it: complete places of the same version replace
+    /// them.
     pub(super) fn is_newer(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }

@@ -63,8 +63,8 @@ fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<
     })
 }
 
-/// Returns a lower bound for trees: the deepest path has as many edges as the tree is deep, and
-/// each node has an edge.
+/// Returns a lower bound of the cost of a tree schedule. Its longest path costs at least its depth
+/// times the cheapest link, and each node needs at least its own cheapest link.
 fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     let nodes = links.len() as u32;
     let cheapest: Vec<u64> = (0..nodes).map(|node| nearest(links, node, 2)).collect();

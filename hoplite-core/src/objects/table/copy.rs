@@ -55,7 +55,7 @@ pub(crate) struct Object {
     pub(crate) metadata: Metadata,
 }
 
-/// One copy. Only the table changes it.
+/// One copy of an object in this store. Only the store's table of copies changes it.
 #[derive(Debug)]
 pub(crate) struct LocalCopy {
     pub(crate) id: ObjectId,

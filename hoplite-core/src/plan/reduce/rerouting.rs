@@ -10,8 +10,8 @@ const MAX_REROUTED: usize = 32;
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
-    /// Exchanges vertices within groups so that fewer streams use slow links. Returns the vertices
-    /// whose streams change.
+    /// Exchanges vertices of the tree, each with another one of its group of close nodes, so that
+    /// fewer streams use slow links. Returns the vertices whose streams change.
     ///
     /// `is_slow` gets the data of a stream's sender and of its consumer, `None` for the receiver.
     ///
