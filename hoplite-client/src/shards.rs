@@ -43,13 +43,22 @@ pub struct DirectoryShardState {
 }
 
 impl DirectoryShards {
-    /// Returns `true` if every shard that answers uses this list, knows the objects of its stores,
-    /// and has told them the list. Then the next change may follow.
+    /// Returns `true` if every shard that answers uses this list, has told it to its stores, knows
+    /// their objects, and has as many stores as the other shards. Then the next change may follow,
+    /// unless a new shard does not answer.
     pub fn are_settled(&self) -> bool {
+        let states = || self.shards.iter().filter_map(|shard| shard.state.as_ref().ok());
+        let most = states().map(|state| state.stores).max().unwrap_or(0);
         let is_settled = |state: &DirectoryShardState| {
-            state.version == self.version && state.outdated == 0 && !state.is_filling
+            let is_known = state.outdated == 0 && state.stores == most;
+            state.version == self.version && is_known && !state.is_filling
         };
-        self.shards.iter().filter_map(|shard| shard.state.as_ref().ok()).all(is_settled)
+        states().all(is_settled)
+    }
+
+    /// Returns `true` if the shard at this address is in the list and answers.
+    pub fn answers(&self, address: &str) -> bool {
+        self.shards.iter().any(|shard| shard.address == address && shard.state.is_ok())
     }
 }
 

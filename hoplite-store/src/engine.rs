@@ -231,7 +231,7 @@ impl Engine {
     }
 
     /// Begins a session with this run of `shard`. Its messages go to `outbox`. See
-    /// [`Event::ShardUp`].
+    /// [`Event::ShardUp`]. A session with a removed shard ends at once, without its outbox.
     pub(crate) fn session_up(
         self: &Arc<Self>,
         shard: usize,
@@ -240,6 +240,9 @@ impl Engine {
         outbox: Outbox,
     ) {
         let mut state = self.lock();
+        if !state.node.shards().is_listed(shard) {
+            return;
+        }
         state.sessions[shard] = Some(outbox);
         self.apply_locked(&mut state, Event::ShardUp { shard, run, asked_at, version });
     }

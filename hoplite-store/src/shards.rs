@@ -82,7 +82,7 @@ impl ShardLinks {
         self.links.write().unwrap_or_else(PoisonError::into_inner).push(link);
     }
 
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.links.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 

@@ -77,9 +77,9 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(1, 8, 20, 100_600),
+    "Rust": Limit(1, 8, 20, 100_900),
     "Python": Limit(1, 8, 5, 21_900),
-    "pages for users": Limit(0, 1, 0, 21_600),
+    "pages for users": Limit(0, 1, 0, 21_700),
     "pages for maintainers": Limit(0, 4, 2, 13_850),
 }
 

@@ -162,12 +162,16 @@ async fn change(
 ) -> anyhow::Result<DirectoryShards> {
     let begun = Instant::now();
     let waiting = progress::of_wait("shards");
+    let new = match &change {
+        ShardChange::Add(address) => Some(address.clone()),
+        ShardChange::Remove(_) => None,
+    };
     let mut shards = client.change_shards(change, force).await?;
-    while !shards.are_settled() {
+    while !shards.are_settled() || new.as_ref().is_some_and(|new| !shards.answers(new)) {
         if begun.elapsed() > within {
             let version = shards.version;
             bail!(
-                "the list has changed (version {version}), but some stores have not followed in time: see hoplite shards"
+                "the list has changed (version {version}), but not all stores have reached each shard in time: see hoplite shards"
             );
         }
         tokio::time::sleep(POLL).await;

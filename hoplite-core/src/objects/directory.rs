@@ -125,6 +125,12 @@ impl Objects {
         if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
             return;
         }
+        // A shard that has left the directory hears of no deletes, so it may remember deleted objects.
+        if self.ctx.sessions.is_removed(shard)
+            && matches!(message, ToStore::TakeOver { .. } | ToStore::Replicate(_) | ToStore::Promote { .. })
+        {
+            return;
+        }
         match message {
             ToStore::Published { id, put, verdict } => self.published(shard, &id, put, verdict),
             ToStore::Granted(grant) => match self.queries.answered(shard, grant.request) {

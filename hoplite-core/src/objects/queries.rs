@@ -31,6 +31,13 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
+    /// Returns `true` for a delete at a connected shard, unless it may only wait there because the
+    /// shard was restarted.
+    fn is_performed_at(&self, ctx: &Context, shard: usize) -> bool {
+        let Self::Delete(_, step) = self else { return false };
+        ctx.is_up(shard) && (ctx.sessions.is_trusted(shard) || step.has_found() || step.is_confirmation())
+    }
+
     fn shard(&self, ctx: &Context, id: &ObjectId) -> Option<usize> {
         if matches!(self, Self::Delete(..)) { ctx.first_shard(id) } else { ctx.reading_shard(id) }
     }
@@ -93,8 +100,7 @@ impl Queries {
             let responsible = query.purpose.shard(ctx, &query.id);
             let is_changed = query.shard.is_some() && query.shard == changed;
             // A shard that has removed the object would be the only one to know that it was there.
-            let is_deleting = matches!(query.purpose, Purpose::Delete(..))
-                && query.shard.is_some_and(|shard| ctx.is_up(shard));
+            let is_deleting = query.shard.is_some_and(|shard| query.purpose.is_performed_at(ctx, shard));
             if (query.shard == responsible || is_deleting) && !is_changed {
                 continue;
             }

@@ -143,7 +143,13 @@ impl Objects {
         let Some(run) = self.ctx.sessions.run(shard).filter(|run| self.witnesses.runs.contains(run)) else {
             return;
         };
-        let ranked = self.ctx.config().shards.ranked(&self.copies[&copy].id);
+        let shards = &self.ctx.config().shards;
+        // After a change of the list, a shard may not have known the put. The store would lose the
+        // object if it believed the shard that the put was deleted.
+        if shards.list().version() > 0 {
+            return;
+        }
+        let ranked = shards.ranked(&self.copies[&copy].id);
         if ranked.iter().take(REPLICAS).any(|responsible| *responsible == shard) {
             self.copies.publication_mut(copy).is_listed_by(shard, run);
         }

@@ -42,6 +42,8 @@ pub struct KnownShards {
     pub outdated: usize,
     /// `true` until the stores should have published their copies at this shard.
     pub is_filling: bool,
+    /// `true` if a store has been connected: the shard may remember old objects.
+    pub has_served: bool,
 }
 
 #[derive(Debug, Default)]

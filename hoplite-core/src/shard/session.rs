@@ -24,7 +24,7 @@ impl Shard {
         if let Some(error) = self.list_mismatch(&info) {
             return Reception::Refused(error);
         }
-        self.begin_to_fill(turn.now, &info);
+        self.begin_to_fill(turn.now, &info.shards);
         let (node, list) = (info.node.clone(), info.shards.clone());
         let reception = self.open_session(turn, info);
         if !matches!(reception, Reception::Refused(_))

@@ -3,9 +3,10 @@
 //! Operators change the list by one shard at a time. A *coordinator*, a store, changes it in two
 //! steps. It first proposes the new list to the shards of the old one. Once a majority has accepted
 //! it, the coordinator commits it at every shard. A shard accepts one proposal at a time, so of two
-//! coordinators at most one gets a majority. A proposal ends after [`PROPOSAL_TTL`], in case its
-//! coordinator has died, and the coordinator commits nothing after
-//! [`COMMIT_LIMIT`](super::COMMIT_LIMIT).
+//! coordinators at most one gets a majority, unless a shard restarts and forgets a proposal in
+//! between. Then two lists may have one version, and shards refuse stores with the other list. A
+//! proposal ends after [`PROPOSAL_TTL`], in case its coordinator has died, and the coordinator
+//! commits nothing after [`COMMIT_LIMIT`](super::COMMIT_LIMIT).
 //!
 //! A shard tells the committed list to its stores, which tell it to the shards that miss it. Stores
 //! repeat the list to a restarted shard.
@@ -51,6 +52,7 @@ impl Shard {
             stores: connected().count(),
             outdated: outdated.count(),
             is_filling: now < self.deletes_from,
+            has_served: !self.nodes.is_unused(),
             list,
         }
     }
@@ -82,6 +84,7 @@ impl Shard {
             return Ok(());
         }
         self.propose(turn.now, proposal.clone())?;
+        self.begin_to_fill(turn.now, &proposal.list);
         self.adopt_list(turn, proposal.list);
         Ok(())
     }
@@ -91,11 +94,14 @@ impl Shard {
         if next.version() <= list.version() {
             return Err(mismatch(next, list));
         }
-        if !next.is_one_change_from(list) {
-            return Err(Error::invalid_request("a new list differs from the directory's by one shard"));
+        let connected = || self.nodes.iter().filter(|record| record.is_connected());
+        let mut lists = connected().map(|record| &record.info.shards).filter(|_| list.version() == 0);
+        if !next.is_one_change_from(list) || !lists.all(|list| next.is_one_change_from(list)) {
+            return Err(Error::invalid_request(
+                "a new list differs by one shard from the list of each store, in the same spelling",
+            ));
         }
-        let connected = self.nodes.iter().filter(|record| record.is_connected());
-        connected.into_iter().try_for_each(|record| record.info.version.require(Version::WITH_SHARD_CHANGES))
+        connected().try_for_each(|record| record.info.version.require(Version::WITH_SHARD_CHANGES))
     }
 
     /// Returns the reason to refuse a store because of its list of shards, if any.
@@ -142,10 +148,10 @@ impl Shard {
         }
     }
 
-    /// Begins the warm-up of a shard whose first store has a changed list: the shard joins a
-    /// directory that has objects.
-    pub(super) fn begin_to_fill(&mut self, now: Time, info: &NodeInfo) {
-        if info.shards.version() > 0 && self.nodes.is_unused() {
+    /// Begins the warm-up of a shard that has never had a store and hears of a changed list: the
+    /// shard joins a directory that has objects.
+    pub(super) fn begin_to_fill(&mut self, now: Time, list: &ShardList) {
+        if list.version() > 0 && self.nodes.is_unused() {
             (self.warm_until, self.deletes_from) = self.config.warm_up_from(now);
         }
     }

@@ -17,6 +17,9 @@ pub const REPLICAS: usize = 2;
 
 /// Most shards of a cluster. 16 shards handle a million messages per second.
 pub const MAX_SHARDS: usize = 256;
+/// Most indices of a [`ShardMap`], including the indices of removed shards. A store that has seen so many
+/// shards needs a restart to learn of more.
+pub const MAX_INDICES: usize = 16 * MAX_SHARDS;
 /// Longest name of a shard: a DNS host name, a colon and a port.
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
 const MAX_SHOWN_BYTES: usize = 480;
@@ -104,7 +107,7 @@ impl ShardList {
     /// Returns `true` if both lists assign each id to the same shards: equal spelling, or only one
     /// configured shard.
     pub fn agrees_with(&self, other: &Self) -> bool {
-        self == other || (self.version == other.version && self.len() == 1 && other.len() == 1)
+        self == other || (self.version.max(other.version) == 0 && self.len() == 1 && other.len() == 1)
     }
 }
 
@@ -181,9 +184,10 @@ impl ShardMap {
         self.names.len() - 1
     }
 
-    /// Takes over `list` if its version is newer. Returns the changes.
+    /// Takes over `list` if its version is newer. Returns the changes. Ignores a list that would
+    /// need more than [`MAX_INDICES`].
     pub fn adopt(&mut self, list: &ShardList) -> Option<ShardMapChange> {
-        if list.version() <= self.version {
+        if list.version() <= self.version || self.len() + list.len() > MAX_INDICES {
             return None;
         }
         self.version = list.version();
@@ -200,6 +204,11 @@ impl ShardMap {
     /// Returns the list of the shards.
     pub fn list(&self) -> ShardList {
         ShardList::new(self.listed().map(|shard| self.name(shard))).with_version(self.version)
+    }
+
+    /// Returns `true` if the shard of this index is in the list.
+    pub fn is_listed(&self, shard: usize) -> bool {
+        self.are_listed.get(shard).is_some_and(|is_listed| *is_listed)
     }
 
     /// The indices of the shards, without removed ones.
@@ -355,6 +364,16 @@ mod tests {
         // A shard that comes back is a new one: messages of its earlier session may still arrive.
         assert_eq!(map.adopt(&list(4, &["a:1", "b:1"])), change(&[3], &[2]));
         assert_eq!((map.len(), map.name(3)), (4, "a:1"));
+        assert!(map.is_listed(3) && !map.is_listed(2) && !map.is_listed(4));
+        let many = (0..MAX_SHARDS).map(|number| format!("{number}:1"));
+        let many = ShardList::new(many);
+        let version = |round: u64| many.clone().with_version(2 * round);
+        let rounds = (3..40).filter(|round| {
+            let odd = list(2 * round - 1, &["z:1"]);
+            map.adopt(&odd).is_some() && map.adopt(&version(*round)).is_some()
+        });
+        assert!(rounds.count() < 16, "indices are bounded");
+        assert!(map.len() <= MAX_INDICES);
     }
 
     #[test]

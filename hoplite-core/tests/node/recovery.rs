@@ -2,8 +2,9 @@ use std::time::Duration;
 
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::node::*;
+use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
-    DropReason, Equality, LocationState, Publish, Retention, ShardRun, UnpublishReason, Verdict,
+    DropReason, Equality, LocationState, Publish, Retention, ShardRun, ToStore, UnpublishReason, Verdict,
 };
 use hoplite_core::{Error, Metadata, PutId, Time, Version};
 
@@ -214,6 +215,19 @@ fn a_shard_beyond_the_first_two_of_an_id_is_no_witness() {
     h.pass(SETTLING);
     let (_, publish) = h.publication();
     assert_eq!(publish.returning, None, "it has never listed the put, so it cannot know a delete");
+}
+
+#[test]
+fn after_a_change_of_the_list_no_shard_is_a_witness() {
+    let mut h = Harness::recovering(3, one("x"));
+    let [first, second, third] = h.shards.ranked(&id("x")).try_into().expect("there are three shards");
+    let names = [second, third].map(|shard| h.shards.name(shard).to_owned());
+    let list = ShardList::new(names).with_version(1);
+    h.event(Event::FromShard { shard: first, message: ToStore::Shards(list) });
+    h.event(connect(third, KNOWN));
+    h.pass(SETTLING);
+    let (_, publish) = h.publication();
+    assert_eq!(publish.returning, None, "it replaces the first shard, and may never have listed the put");
 }
 
 #[test]

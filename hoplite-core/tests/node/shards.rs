@@ -538,7 +538,7 @@ impl Harness {
         self.event(Event::FromShard { shard, message: ToStore::Shards(list) });
     }
 
-    /// Returns the new shards of the only change, and those that the store leaves.
+    /// Returns the shards that the store joins and leaves in its only change.
     fn change(&mut self) -> (Vec<usize>, Vec<usize>) {
         let changes: Vec<_> = self
             .effects
@@ -604,6 +604,8 @@ fn copies_and_queries_leave_a_removed_shard_at_once() {
     let (request, _) = delete_at(&mut h, second);
     deleted(&mut h, second, request, Some(1));
     assert_eq!(h.answer(delete), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
+    h.event(Event::FromShard { shard: first, message: ToStore::Promote { id: id("x"), put: PutId(1) } });
+    assert_eq!(h.told(), Vec::<String>::new(), "what it remembers may be deleted");
     h.effects.clear();
     h.pass(SETTLING);
     assert_eq!(h.change(), (vec![], vec![first]));

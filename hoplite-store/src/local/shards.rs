@@ -25,13 +25,19 @@ const LEARN_POLL: Duration = Duration::from_millis(10);
 /// Describes the list of shards, as this store and each shard know it.
 pub(super) async fn describe_shards(plane: &LocalPlane) -> Response {
     let shards = plane.engine.shards();
-    let described = plane.shards.of(shards.listed()).into_iter().map(|link| async move {
-        let answer = perform(&link, None).await;
-        let (state, error) = match answer {
-            Ok(state) => (Some(state), None),
-            Err(error) => (None, Some(error::encode(&error))),
-        };
-        v1::directory_shards::Shard { address: link.address, state, error }
+    let described = shards.listed().map(|shard| {
+        let (address, link) = (shards.name(shard).to_owned(), plane.shards.get(shard));
+        async move {
+            let answer = match &link {
+                Some(link) => perform(link, None).await,
+                None => Err(Error::unavailable("a shard whose address is none")),
+            };
+            let (state, error) = match answer {
+                Ok(state) => (Some(state), None),
+                Err(error) => (None, Some(error::encode(&error))),
+            };
+            v1::directory_shards::Shard { address, state, error }
+        }
     });
     let list = Some(encode_shard_list(&shards.list()));
     Response::Shards(Box::new(v1::DirectoryShards { list, shards: join_all(described).await }))
@@ -52,6 +58,9 @@ pub(super) async fn change_shards(
             "the directory of this store has no address for other stores: start the store with --directory-listen",
         ));
     }
+    for (_, version) in plane.engine.shard_versions() {
+        version.map_or(Ok(()), |version| version.require(Version::WITH_SHARD_CHANGES))?;
+    }
     let joining = match change {
         ShardChange::Add(address) => Some(joining_shard(plane, address).await?),
         ShardChange::Remove(_) => None,
@@ -60,10 +69,11 @@ pub(super) async fn change_shards(
     let proposal = Proposal { list: next.clone(), proposer };
     let proposed = perform_all(&old, &ListStep::Propose(proposal.clone())).await;
     let accepted = proposed.iter().filter(|answer| answer.is_ok()).count();
-    let needed = if force { 1 } else { old.len() / 2 + 1 };
+    let all = shards.list().len();
+    let needed = if force { 1 } else { all / 2 + 1 };
     if accepted < needed || begun.elapsed() >= COMMIT_LIMIT {
         perform_all(&old, &ListStep::Withdraw(proposal)).await;
-        return Err(refusal(proposed, accepted, old.len()));
+        return Err(refusal(proposed, accepted, all));
     }
     let commit = ListStep::Commit(proposal);
     let (committed, _) = join(perform_all(&old, &commit), async {
@@ -84,7 +94,7 @@ pub(super) async fn change_shards(
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] for an address that is none, and for a shard that has served stores:
-/// what it knows of the directory's objects may be old. [`Error::Unavailable`].
+/// it may remember deleted objects. [`Error::Unavailable`].
 /// [`Error::VersionMismatch`].
 async fn joining_shard(plane: &LocalPlane, address: &str) -> Result<ShardLink, Error> {
     let refuse = |reason: String| Err(Error::InvalidRequest { reason: reason.into() });
@@ -97,7 +107,7 @@ async fn joining_shard(plane: &LocalPlane, address: &str) -> Result<ShardLink, E
         }
         other => other,
     })?;
-    if known.stores > 0 || known.list.is_some() {
+    if known.has_served || known.list.is_some() {
         return refuse(format!(
             "the shard at {address} has served stores already: restart it, so that it joins the directory empty"
         ));
@@ -134,9 +144,14 @@ fn first_error(answers: Vec<Result<v1::ShardsReply, Error>>) -> Error {
     answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory"))
 }
 
+/// Waits until this store uses the list, and has a link to each shard.
 async fn learn(plane: &LocalPlane, next: &ShardList) -> Result<(), Error> {
     let begun = Instant::now();
-    while plane.engine.shards().list().version() < next.version() {
+    let has_learnt = || {
+        let shards = plane.engine.shards();
+        shards.list().version() >= next.version() && plane.shards.count() >= shards.len()
+    };
+    while !has_learnt() {
         if begun.elapsed() > LEARN_LIMIT {
             return Err(Error::unavailable("a session of this store with a shard of the new list"));
         }

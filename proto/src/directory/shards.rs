@@ -79,6 +79,7 @@ pub fn encode_known_shards(known: &KnownShards) -> v1::ShardsReply {
         stores: count(known.stores),
         outdated: count(known.outdated),
         is_filling: known.is_filling,
+        has_served: known.has_served,
     }
 }
 

@@ -82,6 +82,17 @@ fn a_list_that_is_not_the_next_one_is_refused() {
 }
 
 #[test]
+fn a_list_must_follow_the_list_of_each_store() {
+    let mut world = World::with_nodes(&["a"]);
+    // A single shard may be spelled in two ways.
+    assert_eq!(world.receive(uses("b", list(0, &["other:1"]))).0, Reception::Accepted);
+    for names in [["shard:1", "shard:2"], ["other:1", "shard:2"]] {
+        let next = proposal(1, &names, 7);
+        assert!(matches!(world.change(ListStep::Propose(next)).0, Err(Error::InvalidRequest { .. })));
+    }
+}
+
+#[test]
 fn stores_that_cannot_change_their_list_are_refused_and_prevent_a_change() {
     let old = || NodeInfo { version: Version::OLDEST, ..info("old", 1) };
     let is_mismatch = |error: &Error| matches!(error, Error::VersionMismatch { .. });
@@ -116,7 +127,9 @@ fn a_shard_that_joins_waits_for_its_stores_before_it_decides_about_unknown_ids()
     for (shards, is_joining) in [(list(1, &["shard:1", "shard:2"]), true), (list(0, &["shard:1"]), false)] {
         let mut world = World::new(ShardConfig::default());
         world.wait(Duration::from_secs(60));
+        assert!(!world.shard.known_shards(world.now).has_served);
         world.receive(uses("a", shards));
+        assert!(world.shard.known_shards(world.now).has_served);
         assert_eq!(world.shard.known_shards(world.now).is_filling, is_joining);
         let answer = vec![Effect::Send { node: node("a"), message: done(1, None) }];
         assert_eq!(world.send("a", delete.clone()) == answer, !is_joining);

@@ -130,8 +130,8 @@ pub struct Publish {
 /// The conditions of a delete, since protocol version 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeleteTerms {
-    /// Removes only this put. Two shards know each id, and the other one has deleted this put.
-    /// `None` removes the put that the shard lists.
+    /// Removes only this put, which the second shard of the id has deleted already: two shards know
+    /// each id. `None` removes the put that the shard lists.
     pub only: Option<PutId>,
     /// The stores to wait for.
     pub wait: DeleteWait,
