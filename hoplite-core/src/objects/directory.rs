@@ -242,8 +242,9 @@ impl Objects {
 
     /// Tells a shard the list of shards, unless it is the configured one.
     pub(crate) fn tell_list(&mut self, shard: usize) {
-        let list = self.ctx.config().shards.list();
-        if list.version() > 0 && self.ctx.sessions.knows(shard, Version::WITH_SHARD_CHANGES) {
+        let shards = &self.ctx.config().shards;
+        if shards.version() > 0 && self.ctx.sessions.knows(shard, Version::WITH_SHARD_CHANGES) {
+            let list = shards.list();
             self.ctx.tell_shard(shard, ToShard::Shards(list));
         }
     }

@@ -146,7 +146,7 @@ impl Objects {
         let shards = &self.ctx.config().shards;
         // After a change of the list, a shard may not have known the put. The store would lose the
         // object if it believed the shard that the put was deleted.
-        if shards.list().version() > 0 {
+        if shards.version() > 0 {
             return;
         }
         let ranked = shards.ranked(&self.copies[&copy].id);

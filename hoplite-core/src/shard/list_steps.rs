@@ -31,6 +31,13 @@ pub struct Proposal {
     pub proposer: u64,
 }
 
+/// Decides if a coordinator commits its proposal, `elapsed` after the start: if a majority of `all`
+/// shards has accepted it, or one of them with `force`.
+pub fn may_commit(accepted: usize, all: usize, force: bool, elapsed: Duration) -> bool {
+    let needed = if force { 1 } else { all / 2 + 1 };
+    accepted >= needed && elapsed < COMMIT_LIMIT
+}
+
 /// A shard's knowledge of the list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownShards {

@@ -61,7 +61,7 @@ pub use inspect::{
     CopyOverview, Found, MAX_EXAMINED, MAX_SHOWN_COPIES, NodeOverview, NodeTransfer, ObjectOverview,
     ObjectSearch, ObjectTree, RecentObject,
 };
-pub use list_steps::{COMMIT_LIMIT, KnownShards, ListStep, PROPOSAL_TTL, Proposal};
+pub use list_steps::{COMMIT_LIMIT, KnownShards, ListStep, PROPOSAL_TTL, Proposal, may_commit};
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::LostObject;
 pub use prefixes::{MAX_CREATORS, MAX_PREFIXES, PrefixSum, PrefixSums};

@@ -141,7 +141,7 @@ pub enum Error {
         /// The limit.
         maximum: u64,
     },
-    /// The client released a reference that it does not hold.
+    /// The client used a reference that it does not hold.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
         /// The number of the copy.

@@ -201,6 +201,11 @@ impl ShardMap {
         Some(ShardMapChange { added, removed })
     }
 
+    /// The version of the list.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Returns the list of the shards.
     pub fn list(&self) -> ShardList {
         ShardList::new(self.listed().map(|shard| self.name(shard))).with_version(self.version)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use futures::future::{join, join_all};
 use hoplite_core::error::Error;
 use hoplite_core::placement::{ShardChange, ShardList};
-use hoplite_core::shard::{COMMIT_LIMIT, ListStep, Proposal};
+use hoplite_core::shard::{ListStep, Proposal, may_commit};
 use hoplite_core::text::escape;
 use hoplite_core::{Version, session};
 use hoplite_daemon::random_number;
@@ -70,8 +70,7 @@ pub(super) async fn change_shards(
     let proposed = perform_all(&old, &ListStep::Propose(proposal.clone())).await;
     let accepted = proposed.iter().filter(|answer| answer.is_ok()).count();
     let all = shards.list().len();
-    let needed = if force { 1 } else { all / 2 + 1 };
-    if accepted < needed || begun.elapsed() >= COMMIT_LIMIT {
+    if !may_commit(accepted, all, force, begun.elapsed()) {
         perform_all(&old, &ListStep::Withdraw(proposal)).await;
         return Err(refusal(proposed, accepted, all));
     }
@@ -149,7 +148,7 @@ async fn learn(plane: &LocalPlane, next: &ShardList) -> Result<(), Error> {
     let begun = Instant::now();
     let has_learnt = || {
         let shards = plane.engine.shards();
-        shards.list().version() >= next.version() && plane.shards.count() >= shards.len()
+        shards.version() >= next.version() && plane.shards.count() >= shards.len()
     };
     while !has_learnt() {
         if begun.elapsed() > LEARN_LIMIT {

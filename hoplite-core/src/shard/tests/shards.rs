@@ -66,6 +66,22 @@ fn a_shard_accepts_one_proposal_at_a_time() {
 }
 
 #[test]
+fn a_coordinator_commits_in_time_and_with_a_majority() {
+    let at_once = Duration::ZERO;
+    for (accepted, all, force, expected) in [
+        (1, 1, false, true),
+        (1, 2, false, false),
+        (2, 3, false, true),
+        (2, 4, false, false),
+        (1, 4, true, true),
+        (0, 1, true, false),
+    ] {
+        assert_eq!(may_commit(accepted, all, force, at_once), expected, "{accepted} of {all}, {force}");
+        assert!(!may_commit(accepted, all, force, COMMIT_LIMIT), "a shard may have accepted another list");
+    }
+}
+
+#[test]
 fn a_list_that_is_not_the_next_one_is_refused() {
     let mut world = World::with_nodes(&["a"]);
     let two_at_once = proposal(1, &["shard:2"], 7);
