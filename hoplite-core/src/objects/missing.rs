@@ -25,7 +25,6 @@ impl Objects {
         }
     }
 
-    /// Returns the object that a query is about, or the reason why no shard can answer.
     pub(crate) fn missing_of_query(&self, query: RequestId) -> Option<Missing> {
         let id = self.queries.id(query)?;
         let refused = self.faults.directory(&self.ctx, id);

@@ -1,4 +1,4 @@
-//! Deadlines of machines, notices between machines, and waiters for memory.
+//! Deadlines and notices of a store's state machines, and waiters for memory.
 
 use crate::collective::MembershipId;
 use crate::error::Error;
@@ -14,7 +14,7 @@ pub(crate) enum Deadline {
     Republish(CopyId),
     Settled,
     Trusted(usize),
-    /// The end of the session with a shard that was removed from the list.
+    /// The end of the session with a removed shard.
     Left(usize),
     Hop(HopOwner),
     Reduce(ObjectId),
@@ -25,26 +25,27 @@ pub(crate) enum Deadline {
     Owner(Owner),
 }
 
-/// A message to machines of the same level or of higher levels. The router delivers it after the
-/// current event is complete, so no machine is entered while its state is half changed.
+/// A message from a state machine to machines of its level or above. The router delivers it after
+/// the current event is complete, so no machine is called while its state is half changed.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// The answer to a call of [`ClientId::STORE`](crate::message::ClientId::STORE).
+    /// The answer to a call that this store itself made, as
+    /// [`ClientId::STORE`](crate::message::ClientId::STORE).
     Answer(CallId, Result<Response, Error>),
     BatchAnswered(CallKey),
-    /// The report on a hop that this store both coordinates and performs.
+    /// The report on a hop (a part of a reduce) that this store both coordinates and performs.
     Report(HopId, HopReport),
     Changed(ObjectId),
     TargetPublished(ObjectId),
     /// A deleted copy or a reduce's target has left the index.
     Gone(ObjectId, CopyId, Error),
-    /// A reduce's or collective's call has ended, with an error unless it was answered.
+    /// The call of a reduce or collective has ended, with an error unless it succeeded.
     ReduceEnded(CallKey, ObjectId, Option<Error>),
-    /// A source's locations, with the source's index in the request for the target.
+    /// The locations of a source, with the target and the source's index.
     SourceLocated(ObjectId, usize, Locations),
-    /// A target's locations; empty if it is unknown.
+    /// The locations of a target; empty for an unknown target.
     TargetLocated(Locations),
-    /// A target was deleted that the directory does not know yet.
+    /// A target was deleted before the directory knew it.
     TargetDeleted(ObjectId),
     TargetLacksRoom(ObjectId),
     QueryFailed(ObjectId, Error),

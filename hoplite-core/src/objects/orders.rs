@@ -1,4 +1,4 @@
-//! Orders of shards to keep objects.
+//! Orders from shards to keep a copy of an object.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Owners that connected clients hold, and the copies that end with them.
+//! Owners, i.e. names that connected clients hold, and the copies that end with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub(super) struct Owners {
 struct Record {
     holders: usize,
     copies: BTreeSet<CopyId>,
-    /// The end of the grace period without holders.
+    /// The end of the grace period while no client holds the owner.
     ends_at: Option<Time>,
 }
 

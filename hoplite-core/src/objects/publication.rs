@@ -1,4 +1,4 @@
-//! The publication of one copy: the shards that know it, and their verdicts on its put.
+//! The publication of one copy: the shards that know the copy, and their verdicts on its put.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,45 +9,42 @@ use crate::message::{CallKey, ClientId};
 use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
-/// Disputed publications before a shard is told to forget the conflicting put. They take more than
-/// five seconds. By then, that put's store should have withdrawn it: a store waits two seconds
-/// before it concedes to a shard that was away.
+/// The number of disputed publications after which a shard is told to forget the conflicting put.
+/// They take more than five seconds. The other store should concede sooner: two seconds after the
+/// return of a shard.
 const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 
-/// A shard's view of a copy. Small, because a store has a million objects.
+/// A shard's knowledge of a copy in this session. Small, because a store may have a million
+/// objects.
 #[derive(Debug)]
 struct ShardView {
     shard: usize,
-    /// The latest run of the shard that certainly listed the put.
+    /// The latest run of the shard's process that certainly listed the put.
     listed_in: Option<ShardRun>,
-    /// `true` if the shard was told of the copy in this session.
     is_told: bool,
-    /// `true` until the shard confirms the put.
+    /// `true` while the store waits until the shard confirms that the put still exists.
     is_unverified: bool,
-    /// `true` if the shard accepted the put in this session.
     has_accepted: bool,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     shards: Vec<ShardView>,
-    /// An earlier put of the id. The store compares both once this copy is complete.
+    /// An earlier put of the same id. The store compares the bytes once this copy is complete.
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// The first connected shard, which was told that it leads.
+    /// The shard that was told that it leads: it alone orders further copies.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
-    /// `true` while a put that wants more copies waits for the number of stores.
+    /// `true` while a repeated put that wants more copies waits for the number of stores.
     pub(crate) counts_nodes: bool,
-    /// The time of the next publication after a dispute.
     republish_at: Option<Time>,
     disputes: u32,
     is_confirmed: bool,
     pub(crate) writer: Option<ClientId>,
-    /// `true` after a deciding shard has accepted the put.
     was_accepted: bool,
     is_recovered: bool,
 }
@@ -59,7 +56,7 @@ impl Publication {
 
     fn view_mut(&mut self, shard: usize) -> &mut ShardView {
         let index = self.shards.iter().position(|view| view.shard == shard).unwrap_or_else(|| {
-            // An object mostly has two shards.
+            // Most objects have two shards.
             self.shards.reserve_exact(if self.shards.is_empty() { 2 } else { 1 });
             let (listed_in, is_told, is_unverified, has_accepted) = (None, false, false, false);
             self.shards.push(ShardView { shard, listed_in, is_told, is_unverified, has_accepted });
@@ -68,7 +65,6 @@ impl Publication {
         &mut self.shards[index]
     }
 
-    /// The shards that were told of the copy in their present session.
     pub(crate) fn known_at(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.is_told).map(|view| view.shard)
     }
@@ -90,7 +86,7 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.is_unverified)
     }
 
-    /// Notes a shard's answer. Returns `true` if the copy waited for it.
+    /// Notes a shard's answer. Returns `true` if the copy waited for this answer.
     pub(crate) fn verified(&mut self, shard: usize) -> bool {
         let view = self.shards.iter_mut().find(|view| view.shard == shard);
         view.is_some_and(|view| std::mem::take(&mut view.is_unverified))
@@ -108,12 +104,12 @@ impl Publication {
         run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
     }
 
-    /// The shards that have listed the put in any run.
+    /// Returns the shards that have listed the put in any of their runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
     }
 
-    /// Lets a copy of a killed store return to the directory, which may know it.
+    /// Marks a copy from a killed store's spill files. The directory may know its put.
     pub(crate) const fn recover(&mut self) {
         (self.is_recovered, self.was_told) = (true, true);
     }
@@ -131,13 +127,13 @@ impl Publication {
         watching.map(|view| view.shard)
     }
 
-    /// Returns `true` if no shard that knew the copy is connected, and none has confirmed the put
-    /// since.
+    /// Returns `true` if all shards that knew the copy have disconnected, and no shard has
+    /// confirmed the put since.
     pub(crate) fn is_returning(&self) -> bool {
         self.was_told && self.watched_by().next().is_none()
     }
 
-    /// Forgets a shard's view, because a new session begins without publications.
+    /// Forgets a shard's knowledge, because a new session begins without publications.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
@@ -151,7 +147,7 @@ impl Publication {
         self.lead
     }
 
-    /// Notes the leading shard, and drops the earlier shard's reports.
+    /// Notes the shard that orders further copies, and drops the earlier shard's reports.
     pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
         (self.lead, self.replication) = (lead, None);
     }
@@ -164,13 +160,13 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
-    /// Notes a shard's acceptance, which counts as long as the shard decides.
+    /// Notes a shard's acceptance, which counts while the shard decides about the id.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// Forgets the rival after the deciding shard's acceptance: the rival is gone, or was never
-    /// first there. Otherwise two equal puts could each take the other's put id.
+    /// Forgets the rival put once the deciding shard has accepted this put: the rival is gone, or
+    /// came later there. Otherwise two equal puts could each take the other's put id.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
         (self.is_confirmed, self.was_accepted) = (true, true);
@@ -180,7 +176,7 @@ impl Publication {
         self.was_accepted
     }
 
-    /// Moves the copy to another put, which no shard has accepted from this store.
+    /// Prepares the copy for another put id, which no shard has accepted from this store.
     pub(crate) fn rename(&mut self) {
         for view in &mut self.shards {
             (view.has_accepted, view.listed_in) = (false, None);
@@ -188,8 +184,8 @@ impl Publication {
         self.set_lead(None);
     }
 
-    /// Notes that the deciding shard knows another put, even if an earlier deciding shard has
-    /// accepted this put.
+    /// Notes that the deciding shard lists another put of the id. An earlier deciding shard may
+    /// have accepted this put.
     pub(crate) fn contest(&mut self) {
         for view in &mut self.shards {
             view.has_accepted = false;
@@ -197,7 +193,8 @@ impl Publication {
         self.is_confirmed = false;
     }
 
-    /// Notes a dispute. Returns the time of the next publication, if new.
+    /// Notes a disagreement of shards. Returns the time of the next publication, unless it was set
+    /// before.
     pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
         if self.republish_at.is_some() {
             return None;
@@ -213,7 +210,7 @@ impl Publication {
     }
 
     /// Returns `true` if the conflicting put is a leftover: the deciding shard has accepted this
-    /// put, and the other was not withdrawn in time.
+    /// put, and the other put was not withdrawn in time.
     pub(crate) const fn has_outlasted_rivals(&self) -> bool {
         self.is_confirmed && self.disputes >= DISPUTES
     }

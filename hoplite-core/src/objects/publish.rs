@@ -1,4 +1,4 @@
-//! Publication: the first two connected shards of an id know each copy.
+//! Publishes copies: the first two connected shards of an id must know each copy.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToS
 use crate::version::Version;
 
 impl Objects {
-    /// Returns the connected shards that must hear of a copy: responsible ones, and those told
+    /// Returns the connected shards that must hear of a copy: responsible shards, and shards told
     /// before.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
@@ -45,7 +45,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy at all shards except `answered_by`, which lists it already.
+    /// Publishes a copy at all its shards except `answered_by`, which lists the copy already.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -89,8 +89,8 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// Notes that a shard is told of a copy. Returns the store's absence from the shard if the copy
-    /// returns to it.
+    /// Notes that a shard is told of a copy. If the shard listed the put in an earlier session,
+    /// returns the store's absence from the shard.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -99,7 +99,7 @@ impl Objects {
         let is_witness = publication.was_listed_by(shard, self.ctx.sessions.run(shard));
         let returns = is_first && is_witness && !is_produced;
         let must_verify = returns || (publication.is_returning() && !is_produced);
-        // The shard rejects a recovered put unless it certainly remembers the loss.
+        // With an absence of zero, the shard rejects a recovered put unless it remembers the loss.
         let absence = if self.ctx.sessions.is_first(shard) {
             Duration::ZERO
         } else {
@@ -129,7 +129,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy again after a pause, because shards disagree on the put of its id.
+    /// Publishes a copy again after a pause, because shards disagree on its put.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
@@ -161,8 +161,8 @@ impl Objects {
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in 0..self.ctx.shard_count() {
             // A shard may have sent the put's inline bytes to a store while another shard was away.
-            // Unless told, the shard would send the bytes again, and revive the put once the first
-            // put is deleted.
+            // Unless told, this shard would send the bytes again, and revive the put once the
+            // winning put is deleted.
             let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
             if has_bytes || local.publication.is_known_at(shard) {
                 self.ctx.tell_shard(shard, message.clone());
@@ -173,8 +173,8 @@ impl Objects {
         }
     }
 
-    /// Handles a change of sessions: publishes copies at newly responsible shards, and moves
-    /// queries.
+    /// Publishes copies at newly responsible shards, and moves queries, after a session began or
+    /// ended.
     pub(crate) fn shard_changed(&mut self, shard: usize) {
         let is_up = self.ctx.is_up(shard);
         if is_up {
@@ -204,7 +204,7 @@ impl Objects {
     }
 
     pub(crate) fn remember_end(&mut self, message: ToShard) {
-        // A shard that is away must hear of all ends, however long its absence lasts.
+        // A shard that is away must hear of all ended puts, however long its absence lasts.
         if self.ctx.sessions.are_all_up() {
             self.recent_ends.forget_older(self.ctx.now(), self.ctx.limits().tombstone_ttl);
         }
@@ -215,7 +215,7 @@ impl Objects {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    /// Tells a shard the remembered end of this put. Returns `false` if there is none.
+    /// Tells a shard that this put has ended. Returns `false` if the end is unknown.
     pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
@@ -236,8 +236,8 @@ impl Objects {
             DropReason::Lost => {
                 let Some(copy) = self.copies.public_put(id, put) else { return };
                 match self.copies[&copy].location_state() {
-                    // The first shard decides. This one may have lost a session that the first one
-                    // has.
+                    // Only the id's first shard decides. This shard may lack a session that the
+                    // first shard has.
                     LocationState::Partial if self.ctx.first_shard(id) != Some(shard) => {
                         self.publish_again_later(copy);
                     }
@@ -255,8 +255,8 @@ impl Objects {
         }
     }
 
-    /// Drops the partial copy of a put that its producer makes again. Calls for the whole object go
-    /// on waiting.
+    /// Drops the partial copy of a put that its producer makes again under another put id. Calls
+    /// for the whole object keep waiting.
     fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_received() {
@@ -266,7 +266,6 @@ impl Objects {
         }
     }
 
-    /// Drops a deleted copy, and tells every shard that may list it.
     pub(crate) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
         self.remember_deletion(id, put);
         let copy = self.copies.public_put(id, put);
@@ -285,7 +284,8 @@ impl Objects {
         }
         if let Some(copy) = copy {
             let error = Error::Deleted { id: id.clone() };
-            // Gets that wait for a returning copy have not seen it: they look for its replacement.
+            // Gets that wait for a returning copy have seen none of its bytes: they look for its
+            // replacement.
             let was_served = self.may_serve(copy);
             self.detach(copy, error.clone());
             if was_served {
@@ -303,8 +303,9 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy that `shard` ordered to keep, even if `shard` is no longer responsible.
-    /// Otherwise, the shard would order another store, and miss the copy's end.
+    /// Publishes a copy that `shard` ordered to keep, also at `shard` if it is no longer
+    /// responsible. Otherwise, the shard would give the order to another store, and miss the copy's
+    /// end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

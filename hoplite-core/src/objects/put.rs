@@ -6,14 +6,12 @@
 //! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete
 //!    copy of equal size and metadata, the client compares the bytes with it. A copy of another
 //!    size or metadata fails the call with `AlreadyExists`. The call waits for an incomplete copy.
-//! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts unpinned,
-//!    unreferenced copies, the least recently used first, unless even all of them would free too
-//!    little. Without memory, the call waits.
+//! 2. The node allocates memory (`table/space.rs`). If the arena is full, it evicts unpinned,
+//!    unreferenced copies, the least recently used first. Without memory, the call waits.
 //! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It
 //!    publishes small objects, below 64 KiB by default, only when complete.
 //! 4. The client copies the bytes into the arena and advances the progress in the extent's header.
-//!    If a task of the store waits for progress, it sets a flag there. The client then sends a
-//!    doorbell message on the socket.
+//!    If a flag there says that the store waits for progress, the client sends a doorbell message.
 //! 5. The client seals the object. The node completes the copy and publishes it again, with its
 //!    bytes if it is inline.
 //!
@@ -38,14 +36,13 @@ use crate::version::Version;
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
     Answered(Result<Response>),
-    /// Another writer makes the object, or has made it without the directory's acceptance.
+    /// Another put of the id is unfinished, or the directory has not accepted it yet.
     IsBusy,
     LacksSpace,
     LacksQuota,
 }
 
 impl Objects {
-    /// Allocates memory for an object, refers to an existing copy, or waits for either.
     pub(crate) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
@@ -120,7 +117,7 @@ impl Objects {
             Err(error) => return Attempt::Answered(Err(error)),
         }
         let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
-        // Waiting calls get this copy.
+        // Calls that wait for the fetch get this copy.
         self.end_fetch(&create.id);
         let put = self.ctx.next_put();
         let phase = Phase::Writing { client };
@@ -130,14 +127,15 @@ impl Objects {
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
-    /// Handles a repeated put. Returns `None` if enough copies exist.
+    /// Handles a put of an existing object that may need more copies. Returns `None` if enough
+    /// exist.
     fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
         }
         let local = &self.copies[&copy];
         let is_more = replicas.wanted > local.metadata.replicas.wanted;
-        // An older shard tells no more nodes than the copies that the object had.
+        // A shard of an older version reports at most as many nodes as the object had copies.
         let first = self.ctx.first_shard(&local.id);
         let tells_all = first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::WITH_TERMS));
         if is_more && !tells_all {
@@ -203,7 +201,7 @@ impl Objects {
         }
     }
 
-    /// Seals a copy that its writer declares complete. With `confirm`, answers after the
+    /// Seals a copy that its writer declares complete. With `confirm`, the answer waits for the
     /// directory's verdict.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
@@ -276,7 +274,7 @@ impl Objects {
         self.complete_put(copy);
     }
 
-    /// Gives up an unfinished copy: no copy of this put can become complete anywhere.
+    /// Gives up a copy that is not sealed: no copy of its put can become complete anywhere.
     pub(crate) fn abort(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
         if !local.is_written() {
@@ -327,7 +325,8 @@ impl Objects {
             Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {
                 self.publish_again_later(copy);
             }
-            // The winner may have ended while the shard was away. Another store will tell the shard.
+            // The winning put may have ended while the shard was away. Another store will tell the
+            // shard.
             Verdict::Conflict { .. }
                 if self.ctx.sessions.has_just_returned(shard)
                     && (self.copies[&copy].publication.was_accepted()
@@ -375,7 +374,8 @@ impl Objects {
     ) {
         let local = &self.copies[&copy];
         if local.is_comparing {
-            // Only one comparison runs at a time. During one with another put, publish again later.
+            // A copy has only one comparison at a time. For another put, publish the copy again
+            // later.
             if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
                 self.publish_again_later(copy);
             }
@@ -398,7 +398,7 @@ impl Objects {
             // The directory has accepted the put during the comparison.
             (_, None) => {}
             (Some(true), Some((winner, _))) => self.adopt(copy, winner),
-            // The holder may have died, and the first put with it: the directory knows.
+            // The first put may have died with its holder. The next publication will tell.
             (None, _) => self.publish_again_later(copy),
             (Some(false), Some((winner, _))) => self.lost_conflict(copy, winner),
         }
@@ -447,7 +447,7 @@ impl Objects {
         decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
     }
 
-    /// Reconsiders a put after a shard's acceptance, or a change of the deciding shard.
+    /// Answers waiting calls if the deciding shard has accepted the put.
     pub(crate) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();
@@ -456,7 +456,7 @@ impl Objects {
                 self.ctx.notify(Notice::TargetPublished(id.clone()));
             }
             self.answer_sealer(copy);
-            // A repetition of the put may wait.
+            // A repeated put may wait for this.
             self.wake(&id);
         }
     }

@@ -12,7 +12,7 @@ use crate::shard::{RequestId, ToShard};
 #[derive(Debug)]
 pub(crate) struct OpenQuery {
     pub(crate) id: ObjectId,
-    /// `None` while no shard is connected.
+    /// The shard that has the query. `None` while no shard of the id is connected.
     shard: Option<usize>,
     pub(crate) purpose: Purpose,
 }
@@ -23,16 +23,15 @@ pub(crate) enum Purpose {
     Delete(CallKey, DeleteStep),
     /// Locations for a call, with the object's index in the call.
     Locations(CallKey, usize),
-    /// Locations of a source for the reduce or collective that makes this target, with the source's
-    /// index.
+    /// Locations of a source, with the target and the source's index.
     Source(ObjectId, usize),
-    /// News of a target that the directory does not know yet: a copy, or a delete.
+    /// News of a target that the directory does not know yet: its first copy, or a delete.
     Target,
 }
 
 impl Purpose {
-    /// Returns `true` for a delete at a connected shard, unless it may only wait there because the
-    /// shard was restarted.
+    /// Returns `true` if a connected shard may have begun this delete. A restarted shard only holds
+    /// new deletes for a while.
     fn is_performed_at(&self, ctx: &Context, shard: usize) -> bool {
         let Self::Delete(_, step) = self else { return false };
         ctx.is_up(shard) && (ctx.sessions.is_trusted(shard) || step.has_found() || step.is_confirmation())
@@ -56,7 +55,6 @@ impl Queries {
         request
     }
 
-    /// Returns an open query and the shard at which it waits.
     pub(crate) fn sitting(&self, request: RequestId) -> Option<(usize, &OpenQuery)> {
         let query = self.open.get(&request)?;
         Some((query.shard?, query))
@@ -92,14 +90,14 @@ impl Queries {
         }
     }
 
-    /// Moves queries after the session with `changed` began or ended; `None` if a shard is trusted
-    /// now. Returns the queries to send again.
+    /// Moves queries to the shards now responsible, and returns the queries to send again.
+    /// `changed` is the shard whose session began or ended, if any.
     pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: Option<usize>) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, query) in &mut self.open {
             let responsible = query.purpose.shard(ctx, &query.id);
             let is_changed = query.shard.is_some() && query.shard == changed;
-            // A shard that has removed the object would be the only one to know that it was there.
+            // A delete stays: if the shard has removed the object, no other knows that it existed.
             let is_deleting = query.shard.is_some_and(|shard| query.purpose.is_performed_at(ctx, shard));
             if (query.shard == responsible || is_deleting) && !is_changed {
                 continue;
@@ -119,8 +117,8 @@ impl Queries {
 
 fn withdraw_at(ctx: &mut Context, shard: usize, request: RequestId, purpose: &Purpose) {
     match purpose {
-        // The shard goes on with a delete. The query may come back to the shard, so the shard must
-        // forget its number.
+        // The shard still completes a delete. It must forget the query's number, because the query
+        // may come back.
         Purpose::Fetch | Purpose::Delete(..) => ctx.tell_shard(shard, ToShard::Cancel { request }),
         Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
             ctx.tell_shard(shard, ToShard::Unsubscribe { request });

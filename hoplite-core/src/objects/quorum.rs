@@ -43,7 +43,7 @@ impl Objects {
         self.copies.get(&copy).is_some_and(waits)
     }
 
-    /// Fails a put that waits for both shards, because one cannot be reached any more.
+    /// Fails a put that waits for both shards if one of them cannot be reached any more.
     pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         if !local.is_complete() || local.publication.sealer.is_none() || self.is_accepted_by_both(copy) {

@@ -19,7 +19,6 @@ use crate::id::ObjectId;
 use crate::message::ClientId;
 use crate::quota::{MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 
-/// The user to whom a copy is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
     /// Not charged: the copy is not a put of a program of this node.
@@ -35,7 +34,6 @@ struct Entry {
     used: QuotaUse,
 }
 
-/// Something that quotas count: a copy, or memory for one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Charge<'a> {
     pub(crate) payer: Payer,
@@ -67,10 +65,9 @@ pub(crate) struct Quotas {
     users: BTreeMap<u32, Entry>,
     prefixes: BTreeMap<ObjectId, Entry>,
     clients: BTreeMap<ClientId, u32>,
-    /// Memory for targets of reduces that are not open yet.
+    /// Memory for targets of reduces whose copies do not exist yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
-    /// `true` if a quota may have gained room since the waiters last tried.
     has_new_room: bool,
 }
 
@@ -95,7 +92,7 @@ impl Quotas {
         self.users.is_empty() && self.prefixes.is_empty()
     }
 
-    /// Makes a quota with this use, or changes the limits of an existing one.
+    /// Creates a quota, or changes the limits of an existing one. `used` is the present use.
     pub(crate) fn set(
         &mut self,
         subject: QuotaSubject,
@@ -155,7 +152,8 @@ impl Quotas {
         self.has_new_room |= is_charged;
     }
 
-    /// Checks that a new object fits all its quotas. Prefers an excess for which a wait is in vain.
+    /// Checks that a new object fits all its quotas. Of several excesses, prefers one that a wait
+    /// cannot end.
     pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return Ok(());
@@ -222,7 +220,7 @@ impl Quotas {
         }
     }
 
-    /// Changes the use of each quota of a charge. Returns `true` if there is one.
+    /// Changes the use of each quota that counts a charge. Returns `true` if any does.
     fn change(&mut self, charge: Charge<'_>, change: impl Fn(&mut QuotaUse)) -> bool {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return false;
@@ -249,7 +247,8 @@ impl Quotas {
 }
 
 impl Entry {
-    /// Notes an excess of this quota, if none is known, or if only this one is final.
+    /// Notes an excess of this quota, if none is known, or if only this one is final: the object
+    /// alone exceeds the limit.
     fn check(&self, needed: QuotaUse, subject: impl Fn() -> QuotaSubject, excess: &mut Option<QuotaExcess>) {
         let (limits, used) = (self.limits, self.used);
         let both = [
@@ -267,8 +266,8 @@ impl Entry {
     }
 }
 
-/// Finds the longest prefix of `id`. Each step of the search shortens the rest of the id to the
-/// bytes that it shares with the greatest prefix before it.
+/// Finds the longest prefix of `id`. Each step shortens `rest` to the bytes that it shares with the
+/// last prefix up to it in byte order.
 fn longest_prefix<'a>(
     prefixes: &'a BTreeMap<ObjectId, Entry>,
     id: &[u8],

@@ -1,8 +1,7 @@
 //! Messages to shards about ended puts.
 //!
-//! A shard that is away must hear of the end when it comes back. Otherwise it would answer with the
-//! bytes of a deleted small object for ever, and regard the replacement of a superseded target as
-//! another put.
+//! A shard that was away must hear of these ends. Otherwise it would serve the bytes of a deleted
+//! small object for ever, and treat the target of a repeated reduce as a conflicting put.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +13,6 @@ use crate::time::Time;
 /// Enough for some seconds of a busy store.
 const MAX_RECENT_ENDS: usize = 4096;
 
-/// The latest messages, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct RecentEnds(VecDeque<(Time, ToShard)>);
 

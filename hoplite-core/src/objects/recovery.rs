@@ -1,8 +1,7 @@
 //! Recovery of the objects of killed stores from their spill files.
 //!
 //! 1. With `--recover`, the store gives each complete spill file an index
-//!    (`Effect::IndexSpillFile`). A record that no copy needs any more is retired there: its object
-//!    was deleted or given up, or has moved to another file.
+//!    (`Effect::IndexSpillFile`). The store retires a record there once no copy needs it.
 //! 2. The shell of a later run reads the indices of complete files, before clients and shards
 //!    connect (`Event::Recover`). Each object becomes a pinned copy that is only in its file.
 //! 3. The copy *returns* ([`returning`](super::returning)): the store serves it only after a shard
@@ -13,14 +12,14 @@
 //! The store drops a recovered copy in any doubt:
 //!
 //! * A shard that had a session with the killed store, and is one of the first two shards of the
-//!   id, is a witness of all its puts. It rejects a put that it neither lists nor remembers as lost.
+//!   id, is a witness of the put. It rejects a put that it neither lists nor remembers as lost.
 //! * Without a connected witness, the store waits two seconds after the first session. Stores with
 //!   newer puts can publish first.
 //! * Before its acceptance, the copy loses every conflict, even against an equal put.
 //!
-//! An object comes back after its delete if all witnesses were restarted since the store was
-//! killed, and the store has not retired the record: the delete came while no store ran, or
-//! milliseconds before the end of the store.
+//! A deleted object can still come back if all witnesses were restarted since the kill, and the
+//! store had not retired the record: the delete came while no store ran, or milliseconds before the
+//! kill.
 
 use std::time::Duration;
 
@@ -33,7 +32,6 @@ use crate::placement::REPLICAS;
 use crate::shard::UnpublishReason;
 
 impl Objects {
-    /// Describes the copies in a new spill file to a later run of the store.
     pub(crate) fn index(&mut self, file: SpillFile, places: &[(CopyId, u64)]) {
         let described = places.iter().filter_map(|(copy, offset)| self.describe_spilled(*copy, *offset));
         let objects: Vec<SpilledObject> = described.collect();
@@ -93,11 +91,11 @@ impl Objects {
         self.copies.adopt_file(&mut self.ctx, file, copies);
     }
 
-    /// Returns `None` if the object does not come back, or is there already.
+    /// Returns `None` if the object cannot be recovered, or was recovered before.
     fn recover_object(&mut self, record: SpillRecord, object: SpilledObject) -> Option<CopyId> {
         let (id, lifetime, ends_in) = (object.id.clone(), object.lifetime(), object.ends_in);
         if let Some((other, local)) = self.copies.live(&id) {
-            // A compaction that was under way has left two records of the same put.
+            // A compaction that the kill interrupted has left two records of the same put.
             if local.put == object.put {
                 return None;
             }
@@ -144,8 +142,8 @@ impl Objects {
             return;
         };
         let shards = &self.ctx.config().shards;
-        // After a change of the list, a shard may not have known the put. The store would lose the
-        // object if it believed the shard that the put was deleted.
+        // After a change of the list of shards, a shard may never have known the put. Its answer
+        // that the put was deleted would lose the object.
         if shards.version() > 0 {
             return;
         }
@@ -155,13 +153,13 @@ impl Objects {
         }
     }
 
-    /// Returns `true` if no shard that decides has accepted the recovered copy yet.
+    /// Returns `true` for a recovered copy that no deciding shard has accepted yet.
     pub(crate) fn is_in_doubt(&self, copy: CopyId) -> bool {
         let publication = &self.copies[&copy].publication;
         publication.is_recovered() && !publication.was_accepted()
     }
 
-    /// Drops a recovered copy. No reader has seen it.
+    /// Drops a recovered copy. No client has read it yet.
     pub(crate) fn drop_recovered(&mut self, copy: CopyId, reason: Unrecovered) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);

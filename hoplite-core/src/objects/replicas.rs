@@ -1,4 +1,4 @@
-//! Copies that a shard orders this store to keep, and puts that wait for copies elsewhere.
+//! Copies that a shard orders this store to keep, and puts that wait for copies at other stores.
 
 use super::Objects;
 use super::fetch::FetchStep;
@@ -109,8 +109,8 @@ impl Objects {
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
-    /// Returns `false` if the first shard has yet to tell the number of stores that can keep a copy.
-    /// Earlier numbers may be outdated.
+    /// Returns `false` until the first shard reports the number of stores that can keep a copy. An
+    /// earlier number may be outdated.
     pub(crate) fn has_counted_nodes(&mut self, copy: CopyId) -> bool {
         let publication = self.copies.publication_mut(copy);
         if std::mem::replace(&mut publication.counts_nodes, true) {
@@ -123,7 +123,6 @@ impl Objects {
         false
     }
 
-    /// Returns the error of a repeated put with more replicas than stores.
     pub(crate) fn check_nodes(&self, copy: CopyId, replicas: Replicas) -> Option<Error> {
         let told = self.copies[&copy].publication.replication.as_ref()?;
         let (wanted, present) = (replicas.to_keep() as u64, u64::from(told.nodes));

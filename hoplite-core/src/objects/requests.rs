@@ -13,12 +13,12 @@ use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Requ
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::Locations;
 
-/// Replaces a timeout of zero, which means one answer of the directory.
+/// Replaces a timeout of zero, which requests the first answer of the directory.
 const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
 
-/// Removes the metadata that only stores set.
+/// Removes the metadata that only stores may set.
 fn of_client(mut request: Request) -> Request {
     if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
         metadata.agreement = None;
@@ -27,7 +27,8 @@ fn of_client(mut request: Request) -> Request {
 }
 
 impl Objects {
-    /// Serves a checked request, except reduces, collectives and deletes, which concern targets.
+    /// Serves a checked request, except reduces, collectives and deletes, which concern targets of
+    /// reduces.
     pub(crate) fn request(&mut self, key: CallKey, request: Request) {
         match self.with_default_replicas(of_client(request)) {
             Request::Create { id, size_bytes, metadata, timeout } => {
@@ -212,7 +213,7 @@ impl Objects {
         }
     }
 
-    /// Waits for more bytes of a growing copy, whose progress the shell sees.
+    /// Waits for more bytes of a growing copy. The shell watches its progress in shared memory.
     fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
@@ -235,7 +236,7 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// The shell queries the shards, and bounds the time.
+    /// The shell queries the shards, and limits the time.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),

@@ -2,21 +2,21 @@
 //!
 //! # Serving
 //!
-//! The store serves a copy while a shard that knows the copy has a lease
-//! ([`shard_sessions`](super::shard_sessions)). Otherwise gets wait as if there were no copy. A
-//! copy that no shard was told of, or that is being produced here, needs no lease.
+//! The store serves a copy while it has a lease ([`shard_sessions`](super::shard_sessions)) of a
+//! shard that knows the copy. Otherwise gets wait as if there were no copy. A copy that no shard
+//! was told of, or that is being produced here, needs no lease.
 //!
 //! # Returning
 //!
-//! A shard does not remember deleted objects for ever, but forgets nothing that it lists, except in
-//! a restart. If it no longer lists a put that it has listed in its present run, the put was
-//! deleted, or all its copies were lost; it remembers losses (`shard/memory.rs`). So the store
-//! remembers which runs of shards have listed the put, and marks the first publication of a new
-//! session with such a run as *returning*. The shard answers `Deleted` if it has listed the put and
-//! has not lost it.
+//! A shard forgets deleted objects after a while, but no object that it lists, except in a restart.
+//! If it no longer lists a put that it has listed in its present run, the put was deleted, or all
+//! its copies were lost. The shard remembers losses (`shard/memory.rs`). So the store remembers
+//! which runs of shards have listed the put, and marks the first publication of a new session with
+//! such a run as *returning*. The shard answers `Deleted` if it has listed the put and has not lost
+//! it.
 //!
 //! The store is sure that a shard has listed a put if the shard has accepted a publication, or has
-//! granted or sent the object. An unanswered publication proves nothing.
+//! granted or sent the object.
 //!
 //! After the store has lost contact with all shards of a copy, the copy *returns*: it is served
 //! only after a shard has confirmed the put. The store first queries shards that have listed the
@@ -32,7 +32,7 @@ use crate::time::Time;
 use crate::version::Version;
 
 impl Objects {
-    /// Returns `true` if the copy's put cannot have been deleted without this store.
+    /// Returns `true` if the copy's put cannot have been deleted without this store's knowledge.
     pub(crate) fn may_serve(&self, copy: CopyId) -> bool {
         let local = &self.copies[&copy];
         let has_lease = |shard| self.ctx.sessions.has_lease(self.ctx.now(), shard);
@@ -46,7 +46,8 @@ impl Objects {
         self.copies.complete_copy(id).filter(|copy| self.may_serve(*copy))
     }
 
-    /// Removes shards that the store may not tell of a copy yet.
+    /// Removes shards at which a returning copy may not be published yet: shards that have listed
+    /// the put come first.
     pub(crate) fn limit_to_witnesses(&mut self, copy: CopyId, mut shards: Vec<usize>) -> Vec<usize> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -55,7 +56,7 @@ impl Objects {
         }
         let is_witness = |shard: &usize| publication.was_listed_by(*shard, self.ctx.sessions.run(*shard));
         let settled_at = self.ctx.sessions.settled_at();
-        // The witnesses of a recovered put are unknown until they connect.
+        // The shards that listed a recovered put are unknown until they connect.
         let lacks_witness = publication.is_recovered() && !shards.iter().any(is_witness);
         let is_awaited = lacks_witness || publication.witnesses().any(|shard| !self.ctx.is_up(shard));
         let may_connect = self.ctx.now() < settled_at && is_awaited;
@@ -68,7 +69,7 @@ impl Objects {
         shards
     }
 
-    /// Tells shards of copies that waited for other shards to connect.
+    /// Publishes the returning copies that waited for other shards to connect.
     pub(crate) fn sessions_settled(&mut self) {
         for copy in self.copies.live_copies() {
             if self.copies[&copy].publication.is_returning() {

@@ -2,13 +2,12 @@
 //!
 //! A delete waits until each store with a copy has confirmed it. A shard stops waiting for a store
 //! that was silent for six seconds and then away for the grace period. Then a client may put the id
-//! again, so the store must not serve its copy. A store that is cut off or frozen does not hear of
-//! this.
+//! again, so the store must not serve its old copy. But a store that is cut off or frozen does not
+//! hear of this.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
-//! the shard waits for this store. A store serves a local copy only while a shard that knows the
-//! copy has a valid lease. The store compares times when a get arrives, so a process that was
-//! stopped answers nothing before a shard has answered it again.
+//! the shard waits for this store. The store checks its leases when a get arrives, so a process
+//! that was stopped answers nothing before a shard has answered it again.
 //!
 //! A shard in the process of the store stops and resumes together with the store, so its lease
 //! lasts as long as the session.
@@ -37,15 +36,14 @@ struct ShardSession {
     is_up: bool,
     version: Version,
     run: Option<ShardRun>,
-    /// The time of the latest message that the shard is known to have answered.
+    /// The time when the store sent the latest message that the shard has answered.
     heard_at: Time,
     /// `heard_at` of the previous session.
     heard_before: Time,
     is_first: bool,
-    /// `true` if the shard joined the directory while this store ran.
     has_joined: bool,
     is_removed: bool,
-    /// The end of leases of the shard's previous run, after a restart.
+    /// After a restart of the shard, the end of the leases of its previous run.
     young_until: Option<Time>,
     /// The time by which every store should have told a returned shard the puts that ended during
     /// its absence.
@@ -72,13 +70,12 @@ impl ShardSessions {
         Self { shards: vec![ShardSession::NONE; count], settled_at: Time::ZERO }
     }
 
-    /// Adds a shard that has joined the directory. It is trusted only after a while, like a
-    /// restarted shard, because it lacks copies.
+    /// Adds a shard that has joined the directory. It is trusted only after a while, because it
+    /// does not know all copies yet.
     pub(crate) fn add(&mut self) {
         self.shards.push(ShardSession { has_joined: true, ..ShardSession::NONE });
     }
 
-    /// Marks a shard that has left the directory.
     pub(crate) fn remove(&mut self, shard: usize) {
         if let Some(session) = self.shards.get_mut(shard) {
             session.is_removed = true;
@@ -121,18 +118,18 @@ impl ShardSessions {
         session.into_iter().flat_map(|session| [session.young_until, session.returned_until]).flatten()
     }
 
-    /// Returns `false` after a restart: the shard lacks copies, and stores that are cut off may
-    /// have a lease of its previous run.
+    /// Returns `false` for a while after a restart: the shard does not know all copies yet, and
+    /// stores that are cut off may have a lease of its previous run.
     pub(crate) fn is_trusted(&self, shard: usize) -> bool {
         self.shards.get(shard).is_none_or(|session| session.young_until.is_none())
     }
 
-    /// Returns `true` for a while after the shard was away and has kept its memory.
+    /// Returns `true` for a while after the shard was away without a restart.
     pub(crate) fn has_just_returned(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
-    /// Ends doubts about a shard that are due. Returns `true` if there were any.
+    /// Ends the waits after a shard's restart or return that are over. Returns `true` if any was.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let Some(session) = self.shards.get_mut(shard) else { return false };
         let doubts = [&mut session.young_until, &mut session.returned_until];
@@ -160,7 +157,7 @@ impl ShardSessions {
         self.shards.iter().all(|session| session.is_up || session.is_removed)
     }
 
-    /// Returns the version of a session. Messages and fields of later versions must not be sent.
+    /// Returns a session's protocol version, which limits the messages and fields to send.
     pub(crate) fn version(&self, shard: usize) -> Option<Version> {
         self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)
     }
@@ -196,12 +193,12 @@ impl ShardSessions {
         self.settled_at
     }
 
-    /// The time since the shard's last answer before the present session.
+    /// Returns the time since the shard's last answer before the present session.
     pub(crate) fn absence(&self, now: Time, shard: usize) -> Duration {
         self.shards.get(shard).map_or(Duration::MAX, |session| now.since(session.heard_before))
     }
 
-    /// Returns `true` if this run of the store had no earlier session with the shard.
+    /// Returns `true` in this store's first session with the shard.
     pub(crate) fn is_first(&self, shard: usize) -> bool {
         self.shards.get(shard).is_none_or(|session| session.is_first)
     }

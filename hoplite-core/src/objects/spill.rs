@@ -13,8 +13,8 @@
 //!
 //! # Failures
 //!
-//! * **A disk is full or fails.** The copies stay in the arena. The spill directory rests for up to
-//!   a second. Calls wait for memory until their timeout.
+//! * **A disk is full or fails.** The copies stay in the arena. The store does not use the spill
+//!   directory for up to a second. Calls wait for memory until their timeout.
 //! * **A file is damaged.** The copy is lost. Waiting calls fail with [`Error::SpillFailed`].
 //! * **A file cannot be read now.** Calls fail with the same error, and the copy stays.
 
@@ -27,7 +27,7 @@ use crate::id::ObjectId;
 use crate::message::{CopyId, SpillFault, SpillFile, SpillRecord};
 use crate::shard::UnpublishReason;
 
-/// Time for which gets of an unreadable copy fail at once.
+/// Time after a failed read for which gets of the copy fail at once.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Objects {
         if self.ctx.is_shutting_down() {
             return;
         }
-        // First, because it frees space below the limit of the files.
+        // Compaction is first, because it frees space in the files.
         while self.copies.begin_compaction(&mut self.ctx) {}
         while self.copies.begin_batch(&mut self.ctx) {}
     }
@@ -109,7 +109,7 @@ impl Objects {
         } else {
             let retry_at = self.ctx.now() + READ_PAUSE;
             self.copies.set_unreadable(copy, retry_at, fault.to_string());
-            // A new publication makes the shard report the rival again.
+            // A new publication makes the shard report the rival put again.
             if self.copies.publication_mut(copy).rival.take().is_some() {
                 self.publish_again_later(copy);
             }

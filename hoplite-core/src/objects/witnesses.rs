@@ -7,8 +7,8 @@ use crate::shard::ShardRun;
 
 #[derive(Debug, Default)]
 pub(crate) struct Witnesses {
-    /// The runs of shards with which the killed stores had sessions.
+    /// The shard runs with which the killed stores had sessions.
     pub(super) runs: BTreeSet<ShardRun>,
-    /// Ids with several puts, during the recovery.
+    /// Ids with several puts in the files; empty after the recovery.
     pub(super) ambiguous: BTreeSet<ObjectId>,
 }

@@ -1,4 +1,4 @@
-//! Serves that wait for a copy to begin: a hop's output, or a queried copy without a grant.
+//! Serves (transfers to other nodes) that wait for a copy to begin.
 
 use std::collections::BTreeMap;
 

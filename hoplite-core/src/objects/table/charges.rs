@@ -18,9 +18,7 @@ impl Table {
         self.copies.values().map(|local| local.charge()).chain(self.quotas.reserved())
     }
 
-    /// Sets the limits of a quota, or removes it.
-    ///
-    /// With limits, takes time linear in the number of copies.
+    /// Setting limits takes time linear in the number of copies.
     pub(crate) fn set_quota(&mut self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
         match limits {
             Some(limits) => {
@@ -31,8 +29,7 @@ impl Table {
         }
     }
 
-    /// Returns `true` if the use of each quota is the sum over its copies. For checks of debug
-    /// builds.
+    /// Returns `true` if the use of each quota is the sum over its copies.
     pub(crate) fn are_quotas_exact(&self) -> bool {
         self.quotas.list().all(|quota| quota.used == use_of(&quota.subject, self.charges()))
     }
@@ -46,7 +43,8 @@ impl Table {
         self.quotas.check(charge_of(payer, id, size_bytes))
     }
 
-    /// Charges memory for the target of a reduce, until it is opened or given up.
+    /// Charges memory for the target of a reduce, until its copy begins or the memory is given
+    /// back.
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
         let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });

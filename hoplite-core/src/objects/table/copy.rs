@@ -30,7 +30,8 @@ pub(crate) enum Phase {
 pub(crate) struct ActivePull {
     pub(crate) pull: PullId,
     pub(crate) sender: NodeId,
-    /// The shard that granted the slot. `grant` is `None` once that session is lost.
+    /// The shard that granted the slot, i.e. the right to pull from the sender. `grant` is `None`
+    /// once the session with this shard is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
     /// The outcome to report if this store itself ended the pull.
@@ -70,7 +71,7 @@ pub(crate) struct LocalCopy {
     /// `true` if the directory may know the copy. Only nodes that were told its id request a
     /// private copy.
     pub(crate) is_public: bool,
-    /// The reason why the copy left the index, for its writer.
+    /// The reason, for the writer, why the copy was deleted, lost or given up.
     pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
     pub(super) serves: u32,
@@ -80,8 +81,7 @@ pub(crate) struct LocalCopy {
 }
 
 impl LocalCopy {
-    /// Makes a copy without users. A client's or reduce's copy is a put: pinned, and not yet
-    /// accepted by the directory.
+    /// A copy that a client or a reduce makes is a put, so it is pinned.
     pub(crate) fn begin(object: Object, extent: Extent, phase: Phase) -> Self {
         let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });

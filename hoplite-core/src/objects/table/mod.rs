@@ -1,7 +1,7 @@
 //! Copies and their users. The table knows nothing of the directory and of calls.
 //!
-//! It frees an extent only when no client references its copy, no serve or comparison reads it, and
-//! no pull or combination writes it.
+//! The table frees a copy's memory only when no client references the copy, no serve or comparison
+//! reads it, and no pull or combination writes it.
 
 mod awaiting;
 mod charges;
@@ -37,7 +37,7 @@ pub(crate) enum Room {
     Found(Extent),
     /// This copy, and maybe others, must be evicted first.
     AfterEvicting(CopyId),
-    /// This copy, which a spill file has too, and maybe others, must leave the arena first.
+    /// This copy, and maybe others, must leave the arena first. A spill file has the copy too.
     AfterDropping(CopyId),
     None,
 }
@@ -52,13 +52,12 @@ pub(crate) struct Table {
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
-    /// Memory for copies that are not open yet.
+    /// Memory allocated for copies that do not exist yet.
     reserved_bytes: u64,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
     awaiting_serves: AwaitingServes,
     space_waiters: Queue<SpaceWaiter>,
-    /// `true` if memory may have been freed since waiters last tried.
     has_new_space: bool,
     evictions: u64,
     spills: Option<Box<Spills>>,
@@ -131,7 +130,6 @@ impl Table {
         self.live_put(id, put).filter(|copy| self.copies[copy].is_public)
     }
 
-    /// Returns `true` if a copy is not deleted, lost or given up.
     pub(crate) fn is_live(&self, copy: CopyId) -> bool {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
@@ -182,8 +180,8 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Takes a copy out of the index. Its users keep it until they let go. Returns `false` if the
-    /// copy was not in the index.
+    /// Takes a deleted, lost or abandoned copy out of the index. Its users keep it until they let
+    /// go. Returns `false` if the copy was not in the index.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
@@ -232,7 +230,7 @@ impl Table {
         if local.is_pinned() {
             local.retention = Retention::Evictable;
             self.pinned_bytes -= local.extent.length_bytes;
-            // It is a cache now, like a copy that a get has brought.
+            // The copy is only a cache now, like a copy that a get fetched.
             self.quotas.subtract(self.copies[&copy].charge());
             self.copy_mut(copy).payer = Payer::Nobody;
             self.keep(copy);
@@ -251,7 +249,7 @@ impl Table {
         is_more
     }
 
-    /// Turns the copy into one of another put with the same bytes, without a lifetime.
+    /// Gives the copy the id of another put with the same bytes, and no lifetime.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
@@ -312,7 +310,7 @@ impl Table {
         self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
     }
 
-    /// Removes the grants of a lost session from pulls, which go on.
+    /// Removes a shard's grants from pulls after the loss of its session. The pulls continue.
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
@@ -324,8 +322,8 @@ impl Table {
         }
     }
 
-    /// Ends the pull with this slot, so that another receiver can have it. Keeps a pull that only
-    /// other nodes need.
+    /// Ends the pull with this grant, so that another receiver can use the sender. Keeps a pull
+    /// that only other nodes need.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,
@@ -344,7 +342,7 @@ impl Table {
         }
     }
 
-    /// Ends the pull of a copy whose sender waits for this store.
+    /// Ends the pull of a copy, because its sender itself waits for bytes of this store.
     pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
         if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
             active.end_as(ctx, PullOutcome::SenderStalled);
@@ -358,7 +356,7 @@ impl Table {
     pub(crate) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
         let local = self.copy_mut(copy);
         let valid_bytes = valid_bytes.min(local.size_bytes);
-        // A complete copy stays complete while its exchange goes on for others.
+        // A complete copy stays complete while the collective continues for other members.
         if matches!(local.phase, Phase::Combining { .. }) {
             local.phase = Phase::Combining { combine: None };
         }

@@ -13,7 +13,6 @@ impl Table {
         self.spills.is_some()
     }
 
-    /// Adds a pinned copy that is only in a spill file.
     pub(crate) fn recover(
         &mut self,
         ctx: &mut Context,
@@ -40,7 +39,7 @@ impl Table {
         copy
     }
 
-    /// Takes a file whose live records belong to `copies`, or removes it.
+    /// Takes over a file whose useful records belong to `copies`, or removes it if none is left.
     pub(crate) fn adopt_file(&mut self, ctx: &mut Context, file: &RecoveredFile, copies: Vec<CopyId>) {
         let lengths = copies.iter().map(|copy| SpillRecord::length_bytes(self.copies[copy].size_bytes));
         let live_bytes = lengths.sum();

@@ -20,8 +20,8 @@ impl Table {
         Ok(())
     }
 
-    /// Finds memory, or the copy to evict first. Evicts nothing if all evictions together would
-    /// free too little.
+    /// Finds memory, or the copy to evict first. Names no copy if all evictions together would free
+    /// too little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()
@@ -72,7 +72,7 @@ impl Table {
         self.free(room);
     }
 
-    /// Wakes no waiter, because no memory was gained.
+    /// Gives memory back without waking waiters, because none was gained.
     pub(crate) fn give_back_after_search(&mut self, rooms: impl IntoIterator<Item = Extent>) {
         let has_new_space = self.has_new_space;
         for room in rooms {

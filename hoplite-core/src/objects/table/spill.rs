@@ -15,13 +15,12 @@ const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
 
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
-/// The end of a compaction.
+/// The result of a compaction, which moves the useful records of a file to a new file.
 #[derive(Debug)]
 pub(crate) struct Compaction {
     old: SpillFile,
-    /// The records in the old file of the copies that moved, with sizes.
+    /// The old records of the moved copies, with the copies' sizes.
     moved: Vec<(SpillRecord, u64)>,
-    /// `true` if the old file may be compacted again.
     again: bool,
 }
 
@@ -52,7 +51,7 @@ impl Table {
         }
     }
 
-    /// Begins a file with the least recently used copies, if necessary. Returns `true` if it did.
+    /// Begins to spill the least recently used copies, if necessary. Returns `true` if it did.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) = (self.allocator.capacity_bytes(), self.allocator.free_bytes());
         let has_waiters = !self.space_waiters.is_empty();
@@ -81,8 +80,8 @@ impl Table {
         true
     }
 
-    /// Begins to move a file's useful records, if more than half of it is useless. Returns `true`
-    /// if a file was begun.
+    /// Begins to move the useful records of a file that is more than half useless. Returns `true`
+    /// if it did.
     pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
         let Some(spills) = &mut self.spills else { return false };
         if !spills.may_compact() {
@@ -113,7 +112,7 @@ impl Table {
         let Some(spills) = &self.spills else { return picked };
         let room_bytes = spills.room_in_files();
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
-        // The iterator begins with the most recently used one.
+        // The list begins with the most recently used copy.
         for (copy, bytes) in spills.dirty.iter().rev().take(MAX_EXAMINED) {
             let is_first = picked.copies.is_empty();
             let is_full = picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= batch_bytes;
@@ -194,7 +193,7 @@ impl Table {
                 moved.sort_unstable();
                 spills.written(ctx, file, batch, moved);
             }
-            // The damaged record fails the next load of its copy.
+            // The next load of the copy fails at the damaged record.
             Err(SpillFault::Damaged(_)) => {}
             Err(fault @ SpillFault::Unread(_)) => spills.directory_failed(ctx, old.directory, fault),
             Err(fault) => spills.directory_failed(ctx, file.directory, fault),
@@ -323,7 +322,7 @@ impl Table {
         }
     }
 
-    /// Forgets the record of a copy that has left the index, unless the shell uses it now.
+    /// Forgets the record of a copy that has left the index, unless it is being written or loaded.
     pub(super) fn forget_spilled(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = &self.copies[&copy];
         let Some(spilled) = &local.spilled else { return };

@@ -14,11 +14,11 @@ use crate::time::Time;
 
 /// Used share of the arena from which the store spills even without waiting calls.
 const START_PERCENT: u64 = 80;
-/// Share of the arena down to which it then spills.
+/// Used share of the arena down to which the store then spills.
 const STOP_PERCENT: u64 = 70;
-/// The size of the copies in one file. A larger copy gets a separate file.
+/// The most bytes of copies in one file. A larger copy gets a separate file.
 const BATCH_BYTES: u64 = 100 << 20;
-/// In a small arena, limits a batch to the arena's size divided by this.
+/// A small arena limits a batch to the arena's size divided by this number.
 const BATCHES_PER_ARENA: u64 = 8;
 pub(super) const MAX_BATCH_OBJECTS: usize = RecoveredFile::MAX_OBJECTS;
 const MAX_BATCHES: usize = 2;
@@ -27,7 +27,7 @@ const MAX_BATCHES: usize = 2;
 pub(crate) struct Spilled {
     pub(crate) record: SpillRecord,
     pub(crate) step: SpillStep,
-    /// The last failure of a read, and the time of the next attempt.
+    /// The last failed read, and the time of the next attempt.
     pub(crate) fault: Option<(Time, String)>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Batch {
     pub(super) length_bytes: u64,
     /// The copies' memory in the arena; zero for copies from a file.
     pub(super) arena_bytes: u64,
-    /// The source file, unless the copies come from the arena.
+    /// The compacted file, unless the copies come from the arena.
     pub(super) compacts: Option<SpillFile>,
 }
 
@@ -96,15 +96,14 @@ pub(super) struct Spills {
     next_directory: usize,
     /// Copies that may be spilled, with their extents' lengths, in the order of use.
     pub(super) dirty: LruCache<CopyId, u64>,
-    /// Copies that a file has too, in the same order.
+    /// Copies in the arena that a file has too, in the same order.
     pub(super) clean: LruCache<CopyId, u64>,
     pub(super) clean_bytes: u64,
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
-    /// Files with more dead than live bytes.
     wasteful: BTreeSet<SpillFile>,
-    /// `true` from the start watermark until the stop watermark.
+    /// `true` since the arena's use reached `START_PERCENT`, until it falls to `STOP_PERCENT`.
     is_above: bool,
     pub(super) status: SpillStatus,
 }
@@ -199,7 +198,7 @@ impl Spills {
         !self.wasteful.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
-    /// Takes a wasteful file. Returns the copies that may need it.
+    /// Takes a mostly useless file to compact, with the copies that may need it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
         let file = self.wasteful.pop_first()?;
         let used = self.files.get_mut(&file)?;
@@ -207,7 +206,7 @@ impl Spills {
         Some((file, &used.copies))
     }
 
-    /// Ends a compaction. With `again`, the file is compacted later if it is still wasteful.
+    /// With `again`, compacts the file later if it is still wasteful.
     pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile, again: bool) {
         let Some(used) = self.files.get_mut(&file) else { return };
         used.is_compacting = false;
@@ -272,7 +271,6 @@ impl Spills {
         }
     }
 
-    /// Takes a file of a killed store, with its live records.
     pub(super) fn adopt(
         &mut self,
         ctx: &mut Context,
@@ -303,8 +301,8 @@ impl Spills {
         }
     }
 
-    /// Returns `true` if more than half of the limit is used: copies in the arena then leave their
-    /// files.
+    /// Returns `true` if more than half of the files' limit is used: copies in the arena then leave
+    /// their files.
     pub(super) fn is_scarce(&self) -> bool {
         self.config.limit_bytes.is_some_and(|limit| self.file_bytes > limit / 2)
     }
