@@ -1,7 +1,7 @@
 //! Remembers lost nodes that may still have copies of an object.
 //!
-//! A delete does not wait for lost nodes, but can name them, or wait for them on request. A node
-//! that returns as the same run (process) drops deleted puts; another run has no copies.
+//! A delete names the lost nodes in its answer, and waits for them only on request. A lost node
+//! that returns as the same process drops deleted puts; a new process has no copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::time::Time;
 use crate::vocabulary::directory::RequestId;
 
 const ABSENCE_TTL: Duration = Duration::from_secs(600);
-/// Most puts of lost nodes: about 30 MiB, at some 500 bytes each. Beyond, the shard forgets the
-/// oldest node.
+/// Most remembered copies of lost nodes: about 30 MiB, at some 500 bytes each. Beyond, the shard
+/// forgets the node that was lost first.
 const MAX_ABSENT: usize = 1 << 16;
 
 type Put = (ObjectId, PutId);
@@ -23,7 +23,6 @@ pub(super) struct LostNodes {
     pub(super) nodes: BTreeMap<NodeId, Lost>,
     by_time: BTreeSet<(Time, NodeId)>,
     holders: BTreeMap<Put, BTreeSet<NodeId>>,
-    /// The number of puts of all lost nodes.
     count: usize,
     pub(super) waiting: BTreeMap<ObjectId, Waiting>,
 }
@@ -42,7 +41,6 @@ pub(super) struct Waiting {
 }
 
 impl LostNodes {
-    /// Remembers that the lost run of a node may have copies of `puts`.
     pub(super) fn note(
         &mut self,
         now: Time,
@@ -107,7 +105,7 @@ impl LostNodes {
         }
     }
 
-    /// Returns the puts of `id`, except `live`, and the lost nodes that may have them.
+    /// Returns the puts of `id`, except `live`, with each lost node that may have a copy.
     pub(super) fn holders_of(
         &self,
         id: &ObjectId,

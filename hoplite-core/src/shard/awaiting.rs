@@ -15,7 +15,8 @@ impl Shard {
         Named::of(nodes.into_iter().cloned())
     }
 
-    /// Adds the delete to the waiting ones. Returns `false` if no lost node may have the object.
+    /// Makes a delete wait for the lost nodes that may have the object. Returns `false` if there is
+    /// none.
     pub(super) fn await_absent(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) -> bool {
         let live = self.entries.get(id).map(|entry| entry.put);
         let holders = self.absent.holders_of(id, live);

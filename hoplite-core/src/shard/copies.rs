@@ -1,7 +1,7 @@
-//! The copies of one object, in the order in which the shard offers them.
+//! The copies of one object, in the order in which the shard offers them to receivers.
 //!
-//! Each copy has *slots*: the right of one receiver to pull from it. Most objects have one copy or
-//! two, in a short vector that each operation scans. An object with more than [`MAX_UNINDEXED`]
+//! Each copy has *slots*, the rights of receivers to pull from it. Most objects have one or two
+//! copies, in a short vector that each operation scans. An object with more than [`MAX_UNINDEXED`]
 //! copies has indices, so that no cost grows with the number of copies.
 
 mod indexed;
@@ -83,7 +83,7 @@ impl Copies {
                     return;
                 };
                 if records.is_empty() {
-                    // Most objects have one copy. A push would reserve memory for four.
+                    // A push would reserve memory for four copies.
                     records.reserve_exact(1);
                 }
                 records.insert(position, record);
@@ -113,19 +113,18 @@ impl Copies {
         }
     }
 
-    /// Returns a group's copies of one class, with a free slot at a connected node, best first.
+    /// Returns the copies of `class` with a free slot, at connected nodes in `group` (a set of
+    /// close nodes), best first.
     pub(super) fn free(&self, group: Path, class: Class) -> impl Iterator<Item = &LocationRecord> {
         self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }
 
-    /// Returns the first time after `now` at which another unfinished copy has bytes to forward.
+    /// Returns the next time after `now` at which an incomplete copy gets bytes to forward.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
         let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
         self.free_from(EVERYWHERE, first).next().map(|record| record.since)
     }
 
-    /// Returns a group's copies with a free slot, of the class of `first`, from the rank `first`
-    /// on.
     fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
         let (unindexed, indexed) = match self {
             Self::Unindexed(records) => {
@@ -141,7 +140,6 @@ impl Copies {
         unindexed.into_iter().map(|(_, record)| record).chain(indexed.into_iter().flatten())
     }
 
-    /// Counts a group's copies at connected nodes, with or without a free slot.
     pub(super) fn connected_count(&self, group: Path) -> usize {
         match self {
             Self::Unindexed(records) => {

@@ -2,10 +2,9 @@ use std::collections::BTreeSet;
 
 use crate::time::Time;
 
-/// Keys by due time. Each operation takes O(log n).
+/// A queue of keys, ordered by due time. Each operation takes O(log n).
 ///
-/// The owner of a key remembers its time, and can remove exactly that key, so no outdated keys
-/// accumulate.
+/// A caller that removes a key passes its due time, so no outdated keys accumulate.
 #[derive(Debug)]
 pub(super) struct Deadlines<K>(BTreeSet<(Time, K)>);
 

@@ -1,14 +1,14 @@
 //! Deletes all copies of a put, and keeps a *tombstone*: a record by which the shard refuses copies
 //! that come back.
 //!
-//! Deletions are kept apart from live entries, so the shard can accept a new put while nodes drop
-//! the old one. A deletion lasts as long as its tombstone. If nodes have not confirmed by then, the
-//! delete times out.
+//! Pending deletions are kept apart from live objects, so the shard can accept a new put while
+//! nodes drop the old one. A deletion lasts as long as its tombstone. If nodes have not confirmed
+//! by then, the delete times out.
 //!
-//! During the warm-up after a shard's start, stores may not have published an id yet. The shard
-//! holds a delete of an unknown id until a store publishes it, or the warm-up ends. The hold lasts
-//! at least for a [`LEASE`](crate::session::LEASE), because a store that is cut off may have a
-//! lease of the shard's previous run.
+//! In the warm-up after a shard's start, stores may not have published their copies yet. The shard
+//! holds a delete of an unknown id until a store publishes the id, or the warm-up ends. For
+//! deletes, the warm-up lasts at least a [`LEASE`](crate::session::LEASE), because a store may
+//! still serve copies by a lease of the shard's previous process.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Shard {
             return;
         }
         let is_known = self.entries.contains_key(id) || self.deletion_of(id).is_some();
-        // A delete of one named put needs no hold: a store that publishes it later drops it.
+        // A delete of one particular put needs no hold, because the shard refuses this put later.
         if !is_known && terms.only.is_none() && turn.now < self.deletes_from {
             self.held_deletes.entry(id.clone()).or_default().insert(requester, terms);
             if let Some(record) = self.nodes.get_mut(node) {
@@ -54,7 +54,6 @@ impl Shard {
         }
     }
 
-    /// Performs all held deletes, because the stores had enough time to publish.
     pub(super) fn end_warm_up(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.held_deletes.keys().next().cloned() {
             self.perform_held_delete(turn, &id);
@@ -77,7 +76,7 @@ impl Shard {
         id: &ObjectId,
         terms: DeleteTerms,
     ) {
-        // A repeated delete spares a newer put.
+        // A repeated delete must not end a put that came after the first try.
         let repeated = self.deleted_by(requester, id);
         if terms.only.is_none() && repeated.is_none() {
             self.loss_memory.id_deleted(id);
@@ -112,13 +111,11 @@ impl Shard {
         }
     }
 
-    /// Returns the put that the same delete ended before.
     fn deleted_by(&self, requester: Requester, id: &ObjectId) -> Option<PutId> {
         let (deleted, put) = self.performed_deletes.get(&requester)?;
         (deleted == id).then_some(*put)
     }
 
-    /// Removes the put's copies, and refuses the put from now on.
     fn end_put(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         let is_listed = self.entries.get(id).is_some_and(|entry| entry.put == put);
         let dropped = if is_listed { self.drop_everywhere(turn, id) } else { None };
@@ -136,7 +133,8 @@ impl Shard {
         self.finish_if_dropped(turn, &(id.clone(), put));
     }
 
-    /// Answers a delete. Its request stays open if it waits for lost nodes.
+    /// Answers a delete. If its caller wants to wait for lost nodes, the request stays open for a
+    /// second answer.
     fn answer_delete(
         &mut self,
         turn: &mut Turn<'_>,
@@ -161,8 +159,7 @@ impl Shard {
             deletion.pending.remove(&node);
             self.finish_if_dropped(turn, &key);
         } else if !self.tombstones.contains_key(&key) {
-            // The other shard of this id had the node drop the put, and sends the delete here as
-            // well.
+            // The other shard of this id made the node drop the put, so it is deleted here, too.
             if self.entries.get(id).is_some_and(|entry| entry.put == put) {
                 let lost_at = turn.now + self.config.limits.node_grace;
                 self.remove_location(turn, id, node, lost_at);
@@ -185,8 +182,8 @@ impl Shard {
         self.deletions.range(all).next_back().map(|((_, put), _)| *put)
     }
 
-    /// Answers an id's deletes once no node has a copy of any deleted put. Their callers must not
-    /// see a put that an earlier delete has not removed everywhere.
+    /// Answers an id's deletes once no node has a copy of any deleted put of the id. Afterwards,
+    /// their callers must not find an older put.
     fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let id = &key.0;
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
@@ -249,8 +246,8 @@ impl Shard {
         self.due.tombstones.insert(until, key);
     }
 
-    /// Ends a tombstone, or extends it if a lost node may have the put and the limit allows it.
-    /// Times out the put's delete. The deadline was removed.
+    /// Ends an expired tombstone, or extends it while a lost node may have the put and the limit
+    /// allows it. The put's waiting deletes time out. The caller has removed the deadline.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let ttl = self.config.limits.tombstone_ttl;
         self.absent.forget_expired(turn.now);

@@ -21,7 +21,7 @@ const MAX_LISTED_LOCATIONS: usize = 1 << 16;
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Description {
     pub locations: Locations,
-    /// The latest grants, at most 64, oldest first.
+    /// The latest grants (senders given to receivers), at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
     pub waiting_receivers: usize,
 }
@@ -36,15 +36,15 @@ pub struct ShardStatus {
     pub waiting_queries: usize,
     pub subscriptions: usize,
     pub grants: usize,
-    /// Objects with fewer copies than their puts want, and objects at stores that drain, as far as
-    /// this is their first shard.
+    /// Objects with fewer copies than their puts want, or at stores that drain. Only an object's
+    /// leading shard counts it.
     pub under_replicated: usize,
     pub tombstones: usize,
     pub received_messages: u64,
     pub sent_messages: u64,
-    /// The version of measured places, and the capacity of the groups' uplinks if a node uses it.
+    /// The version of the measured places, and the capacity of the links between groups of nodes if
+    /// a node uses it.
     pub measured: (u64, Uplink),
-    /// The nodes, by id.
     pub nodes: Vec<KnownNode>,
 }
 
@@ -55,7 +55,7 @@ pub struct KnownNode {
     pub node: NodeId,
     pub data_address: SocketAddr,
     pub labels: Vec<(String, String)>,
-    /// `false` in the grace period after a session.
+    /// `false` while the shard waits for a disconnected node to return.
     pub connected: bool,
     pub version: Version,
 }
@@ -73,8 +73,8 @@ impl Shard {
     /// Returns objects whose ids start with `prefix` and are greater than `after`, by id, and
     /// `true` if more follow.
     ///
-    /// Returns at most `limit` objects, or fewer with many locations; none without a root (see
-    /// `loss`).
+    /// Returns at most `limit` objects, or fewer with many locations. Omits objects without a
+    /// complete copy, a producer or inline bytes.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.
@@ -98,7 +98,7 @@ impl Shard {
         (page, has_more)
     }
 
-    /// Adds the creator, age and last use of objects, which only tools read.
+    /// Adds the creator, age and last use of objects, for tools.
     pub fn add_origins(&self, now: Time, objects: &mut [Locations]) {
         for Locations { id, object, .. } in objects {
             if let (Some(object), Some(entry)) = (object, self.entries.get(id)) {

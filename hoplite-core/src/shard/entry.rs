@@ -13,10 +13,10 @@ use crate::vocabulary::directory::{GrantId, InlineBytes, Publish};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) put: PutId,
-    /// The first publisher, as far as this shard knows.
+    /// The first node that published the object at this shard.
     pub(super) creator: NodeId,
     pub(super) created: Time,
-    /// The time of the latest grant or inline answer.
+    /// The time at which a receiver last got a sender or bytes.
     pub(super) used: Option<Time>,
     pub(super) size_bytes: u64,
     pub(super) metadata: Metadata,
@@ -24,18 +24,17 @@ pub(super) struct Entry {
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
     pub(super) state: EntryState,
-    /// If this is [`Pin::Missing`], the shard pins the next complete copy.
     pub(super) pin: Pin,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryState {
     Live,
-    /// Only partial copies exist. The object is lost at `due`.
+    /// Only partial copies exist. Without a complete one, the object is lost at `due`.
     Rootless {
         due: Time,
     },
-    /// Queries for the lost object fail at once, until `forget_at`.
+    /// No copy is left. Until `forget_at`, queries for the object fail at once.
     Lost {
         forget_at: Time,
     },
@@ -52,27 +51,27 @@ pub(super) enum Pin {
 pub(super) struct Transfers {
     links: BTreeMap<(NodeIndex, GrantId), Transfer>,
     served: BTreeMap<NodeIndex, u32>,
-    /// Transfers from a group to a receiver outside it.
+    /// Transfers from a group of close nodes to a receiver outside it.
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 
-/// A transfer, which uses a slot of its sender. Its key is the receiver.
+/// A running transfer, which uses one of its sender's slots.
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     pub(super) began: Time,
     /// The sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
-    /// `true` once the receiver must give the slot to another one.
+    /// `true` once the receiver must leave the sender to another receiver.
     pub(super) is_recalled: bool,
     /// `true` if the receiver began before its sender had bytes to forward, so that their
-    /// completions are one hop apart.
+    /// completions are one hop's delay apart.
     pub(super) is_timed: bool,
     /// `true` if a complete copy is sent from its first byte, so that the duration measures the
     /// link.
     pub(super) is_paced: bool,
-    /// `true` if the bytes come over a slow link, here or earlier in the chain.
+    /// `true` if the bytes cross a slow link, here or earlier in the chain of senders.
     pub(super) is_slow: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Answers queries with a sender's slot, which the receiver returns after its pull, or with the
-//! bytes of an inline object.
+//! Answers queries with a *grant*, the right to pull from one sender, or with the bytes of an
+//! inline (small) object. The receiver returns the sender's slot after its pull.
 
 use super::copies::LocationRecord;
 use super::entry::{Pin, Transfer, groups_left};
@@ -43,7 +43,7 @@ impl Shard {
         self.next_grant += 1;
         let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
         let is_fresh = entry.copies.get(node).is_none();
-        // The grant implies a partial copy, so the receiver need not publish its start.
+        // The shard now assumes a partial copy, so the receiver need not publish one.
         if is_fresh {
             let mut copy = LocationRecord::new(
                 (node, record.place.path),
@@ -59,7 +59,8 @@ impl Shard {
         let session = record.session_number;
         let has_turned = entry.copies.change(node, |own| own.begin_pull(&sender_name, session, is_slow));
         let has_followers = entry.transfers.served_by(node) > 0;
-        // A receiver that the estimate of a hop held back would confirm this estimate.
+        // The estimate of a hop's delay held back this receiver, whose time would confirm the
+        // estimate.
         let is_paced_chain = entry.transfers.len() >= unpaced(entry.size_bytes);
         let is_timed = sender_state == LocationState::Partial && turn.now < sender_has && !is_paced_chain;
         let leaves = groups_left(sender_path, record.place.path);
@@ -95,7 +96,7 @@ impl Shard {
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
     }
 
-    /// Answers with an inline object's bytes. The receiver is then a complete location.
+    /// Answers with an inline object's bytes. The receiver then counts as a complete location.
     pub(super) fn answer_inline(
         &mut self,
         turn: &mut Turn<'_>,
@@ -164,8 +165,8 @@ impl Shard {
         }
     }
 
-    /// Removes the location of a receiver that declined its grant, unless the receiver has another
-    /// slot, or has published a copy, perhaps for a grant of the other shard.
+    /// Removes the assumed copy of a receiver that declined its grant, unless the receiver has
+    /// another grant, or has published the copy, perhaps for a grant of the id's other shard.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);

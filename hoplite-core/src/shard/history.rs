@@ -10,7 +10,7 @@ pub(super) const MAX_GRANTS_PER_OBJECT: usize = 64;
 /// Most remembered grants: about 16 MiB.
 pub(super) const MAX_GRANTS: usize = 1 << 16;
 
-/// One grant, as tools show it.
+/// A grant (a sender for a receiver), as tools show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct GrantRecord {
@@ -74,8 +74,8 @@ impl GrantHistory {
         ids.filter_map(|id| self.by_object.get_key_value(id)).collect()
     }
 
-    /// Returns grants with `node` as receiver or sender, latest first: at most `limit` of the
-    /// latest `examined` grants.
+    /// Returns at most `limit` grants with `node` as receiver or sender, latest first. Searches
+    /// only the latest `examined` grants.
     pub(super) fn of_node(
         &self,
         node: &NodeId,

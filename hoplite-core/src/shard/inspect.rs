@@ -1,5 +1,5 @@
-//! Inspections of a shard for the dashboard. Each one's work is bounded, because the shard serves
-//! no store while it runs.
+//! Inspections of a shard for the dashboard. Their work is bounded, because the shard serves no
+//! store while they run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub const MAX_EXAMINED: usize = 20_000;
 const MAX_SHORT: usize = 1024;
 /// Most copies of an object that are shown.
 pub const MAX_SHOWN_COPIES: usize = 2048;
-/// Most slots counted to find the busiest objects: all slots of a thousand busy nodes.
+/// Most running transfers counted to find the busiest objects: all of a thousand busy nodes.
 const MAX_COUNTED_SLOTS: usize = 1 << 15;
 
 /// A node, as a shard sees it.
@@ -31,10 +31,8 @@ pub struct NodeOverview {
     pub node: NodeId,
     pub data_address: SocketAddr,
     pub labels: Vec<(String, String)>,
-    /// `false` in the grace period after a session.
     pub connected: bool,
     pub copies: usize,
-    /// The number of granted transfers to the node.
     pub receiving: usize,
     pub requests: usize,
 }
@@ -87,9 +85,9 @@ pub struct CopyOverview {
     pub state: LocationState,
     pub retention: Retention,
     pub away: bool,
-    /// The present sender, by the shard's grant, or else by the store's report.
+    /// The present sender, as the shard chose it or else as the store reports it.
     pub sender: Option<NodeId>,
-    /// Reason and time of the running grant, if this shard remembers it.
+    /// The reason and time of the choice of `sender`, if remembered.
     pub grant: Option<(GrantReason, Time)>,
 }
 
@@ -102,7 +100,7 @@ pub struct NodeTransfer {
     pub is_running: bool,
 }
 
-/// The grants of an object that was sent lately.
+/// The latest transfers of an object that was sent lately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct RecentObject {
@@ -139,14 +137,15 @@ fn node_overview(record: &NodeRecord) -> NodeOverview {
 }
 
 impl Shard {
-    /// Returns nodes whose names are greater than `after`, and `true` if more follow.
+    /// Returns at most `limit` nodes whose names are greater than `after`, and `true` if more
+    /// follow.
     pub fn node_overviews(&self, after: &str, limit: usize) -> (Vec<NodeOverview>, bool) {
         let mut later = self.nodes.iter().filter(|record| record.info.node.as_str() > after);
         let nodes = later.by_ref().take(limit).map(node_overview).collect();
         (nodes, later.next().is_some())
     }
 
-    /// Returns the numbers of nodes that are connected, and in their grace period.
+    /// Returns the numbers of connected nodes, and of disconnected nodes that may return.
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)
@@ -179,7 +178,7 @@ impl Shard {
     /// Returns the objects with the most running transfers.
     pub fn busiest_objects(&self, limit: usize) -> Vec<ObjectOverview> {
         let mut counts: BTreeMap<&ObjectId, usize> = BTreeMap::new();
-        // Counts the latest slots, because receivers of old ones may hang.
+        // Counts only the latest transfers, because older ones may hang.
         for id in self.grants.values().rev().take(MAX_COUNTED_SLOTS) {
             *counts.entry(id).or_default() += 1;
         }
@@ -258,7 +257,8 @@ impl Shard {
         self.losses.iter().cloned().collect()
     }
 
-    /// Returns objects with too few copies that no store can take now, among the first 1,024.
+    /// Returns objects with too few copies that no store can take now, and the reasons, among the
+    /// first 1,024.
     pub fn blocked_copies(&self) -> Vec<(ObjectId, Obstacle)> {
         let short = self.replicas.objects.iter().take(MAX_SHORT);
         let blocked = short.filter(|(_, shortage)| shortage.targets.is_empty());

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use crate::placement::REPLICAS;
 use crate::vocabulary::directory::Locations;
 
-/// Most bytes of a page, far below the longest answer.
+/// Most bytes of a page, far below the size limit of an answer.
 pub const MAX_PAGE_BYTES: usize = 4 << 20;
 
 /// A page of a listing: objects by id.
@@ -18,11 +18,11 @@ pub struct Page {
 }
 
 impl Page {
-    /// Merges the pages of a cluster's shards; `None` for a shard without an answer.
+    /// Merges the pages of all shards; `None` stands for a shard without an answer.
     ///
     /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so up to
     /// `REPLICAS - 1` may be missing. The merged page ends where the first unfinished page ends,
-    /// because the caller continues after the last object.
+    /// because the caller continues after its last object.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let unreachable = pages.iter().filter(|page| page.is_none()).count();
         if unreachable == pages.len() || unreachable >= REPLICAS {
@@ -47,7 +47,7 @@ impl Page {
         Some(Self { objects, more })
     }
 
-    /// Cuts the page to `limit_bytes`. Keeps its first object, because the caller continues after
+    /// Cuts the page to `limit_bytes`. Keeps the first object, because the caller continues after
     /// the last one.
     pub fn cut(mut self, limit_bytes: usize, size_bytes: impl Fn(&Locations) -> usize) -> Self {
         let mut taken_bytes = 0;
@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-/// Takes the earlier origin, because a shard may have restarted, and the last known use.
+/// Keeps the higher age, because a restarted shard reports a lower one, and the latest use.
 fn keep_older(kept: &mut Locations, other: &mut Locations) {
     if let (Some(kept), Some(other)) = (&mut kept.object, &mut other.object)
         && other.put == kept.put
@@ -79,9 +79,9 @@ fn keep_older(kept: &mut Locations, other: &mut Locations) {
     }
 }
 
-/// Returns the index of the shard that knows most about an object. `answers` are in the order of
-/// responsibility; `None` if a shard failed. A restarted shard may lack objects. If both know the
-/// same, the first one wins, because it granted the pulls.
+/// Returns the index of the answer that knows most about an object, because a restarted shard may
+/// lack it. `answers` are in the order of responsibility; `None` if a shard failed. Of equal
+/// answers, the first one wins, because its shard granted the pulls.
 pub fn best_informed<'a>(answers: impl IntoIterator<Item = Option<&'a Locations>>) -> Option<usize> {
     let answers = answers.into_iter().enumerate();
     let known = answers.filter_map(|(index, answer)| {

@@ -1,8 +1,9 @@
-//! Lets receivers wait for close copies, and moves slots to closer receivers.
+//! Lets receivers wait for close copies, and moves slots (rights to pull from a copy) to closer
+//! receivers.
 //!
 //! A *group* is a set of close nodes, such as a rack. A query gets the closest copy with a free
 //! slot, or waits while all copies in a group of its node are busy.
-//! [`plan::locality`](crate::plan::locality) has the reasons.
+//! [`plan::locality`](crate::plan::locality) explains why.
 
 use std::collections::{BTreeSet, btree_map};
 use std::iter::successors;
@@ -21,7 +22,7 @@ use crate::vocabulary::directory::{GrantId, GrantReason, RequestId, ToStore};
 
 enum Nearby {
     /// A sender in the receiver's group number `steps`, counted outwards from 0. `is_in_group` is
-    /// `false` if it shares no group with the receiver.
+    /// `false` if the sender shares no group with the receiver.
     Sender {
         steps: usize,
         is_in_group: bool,
@@ -30,12 +31,10 @@ enum Nearby {
     },
     /// A copy in the receiver's group will have bytes soon.
     Soon,
-    /// All copies in this group serve others.
     Busy(Path),
     Nothing,
 }
 
-/// The next query of a group, and its answer. The flags are as in [`Nearby::Sender`].
 struct Nearest {
     steps: usize,
     is_in_group: bool,
@@ -44,7 +43,7 @@ struct Nearest {
 
 impl Shard {
     /// Returns the group in which the node's query waits: the innermost one, or [`EVERYWHERE`] for
-    /// a receiver that has begun, or has lost a sender.
+    /// a receiver that has begun to pull, or has lost a sender.
     pub(super) fn waiting_group(
         &self,
         node: NodeIndex,
@@ -61,8 +60,8 @@ impl Shard {
         groups_of(path).next().unwrap_or(EVERYWHERE)
     }
 
-    /// Lets the node's waiting queries accept senders everywhere, because the node has a copy or
-    /// serves others.
+    /// Lets the node's waiting queries accept senders outside its group, because the node now has a
+    /// copy or serves others.
     pub(super) fn accept_all_senders(&mut self, node: NodeIndex, id: &ObjectId) {
         let Some(queue) = self.waiting.get_mut(id) else { return };
         let Some(record) = self.nodes.get_mut(node) else { return };
@@ -85,8 +84,8 @@ impl Shard {
         self.end_group_wait_if_unused(id, group);
     }
 
-    /// Chooses the next query that waits in its group, and its answer. The flag is `true` if the
-    /// sender is in a group of the node, or the query has waited for too long.
+    /// Chooses the next query that waits for a copy in its group, and its sender. The flag is
+    /// `true` if the sender is in a group of the node, or the query has waited for too long.
     ///
     /// First come queries that have waited for long without a copy in their group, then queries
     /// with the closest senders, then queries with a slow sender.
@@ -121,8 +120,8 @@ impl Shard {
         }
     }
 
-    /// Chooses a group's next query: the first one, or a later one if all before it have slow
-    /// links. The flag is `true` if the query lets others go first.
+    /// Chooses a group's next query: the first, or a later one if all before it come from nodes
+    /// with slow links. The flag is `true` if the query lets others go first.
     fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;
@@ -143,8 +142,8 @@ impl Shard {
         first_that_does_not_yield(waiters.filter_map(answer))
     }
 
-    /// Returns the first query of each group. A later one can get a better sender only if the first
-    /// has slow links.
+    /// Returns the first query of each group. Later ones get no better sender unless the first has
+    /// slow links.
     fn first_of_groups<'a>(
         &'a self,
         queue: &'a Queue,
@@ -158,7 +157,6 @@ impl Shard {
         })
     }
 
-    /// Chooses the closest sender. Returns `None` if the receiver must wait.
     pub(super) fn offer_nearby(
         &self,
         now: Time,
@@ -216,8 +214,8 @@ impl Shard {
         slow.unwrap_or(Nearby::Nothing)
     }
 
-    /// Makes queries wait if all copies in their group are busy, and recalls slots from receivers
-    /// outside the group.
+    /// Makes queries wait while all copies in their group are busy, and makes receivers outside the
+    /// group give up their slots.
     pub(super) fn hold_queries(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
@@ -253,8 +251,8 @@ impl Shard {
         }
     }
 
-    /// Chooses a transfer out of a group that frees its slot for a receiver in the group: only a
-    /// young one, and one at a time.
+    /// Chooses a transfer out of `group` that must give up its slot for a receiver in the group:
+    /// only a young one, and one at a time.
     fn transfer_to_recall(&self, now: Time, entry: &Entry, group: Path) -> Option<(NodeIndex, GrantId)> {
         let leaving: Vec<_> = entry.transfers.leaving(group).take(MAX_GROUPS).collect();
         if leaving.iter().any(|(.., transfer)| transfer.is_recalled) {
@@ -284,7 +282,7 @@ impl Shard {
         }
     }
 
-    /// Returns the reason for a sender found in `group`, or `reason` if locality did not decide.
+    /// Returns the reason for a sender in `group`, or `reason` if locality did not decide.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

@@ -1,12 +1,12 @@
 //! Detects objects whose last complete copy is gone.
 //!
-//! An object has a *root* if some node has all its bytes, or will have them without another copy: a
-//! complete location, a producing location, or the inline bytes.
+//! An object has a *root* if its bytes need no partial copy: a complete location, a producing
+//! location, or the inline bytes.
 //!
 //! An object without a root is lost. If partial copies are left, the shard waits for a grace
-//! period, because a receiver may have become complete without having published it yet.
+//! period, because a receiver may have completed its copy without having published this yet.
 //!
-//! A lost object leaves a marker, so that queries fail at once. The marker ends when the same put
+//! A lost object leaves a *marker*, so that queries fail at once. The marker ends when the same put
 //! comes back, when another put replaces it, or when it expires.
 
 use std::time::Duration;
@@ -25,7 +25,8 @@ const MARKER_TTL: Duration = Duration::from_secs(600);
 const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
-    /// Updates the state after a publication: the object has its root back, or is new without one.
+    /// Updates the state after a publication: the object has its root (a source of all bytes) back,
+    /// or is new without one.
     pub(super) fn check_root_returned(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
@@ -44,8 +45,8 @@ impl Shard {
         entry.state = EntryState::Live;
     }
 
-    /// Updates the state after a location was removed. An object without a root is lost: at
-    /// `lost_at` if partial copies are left, or else at once.
+    /// Updates the state after a location was removed. An object without a root (a source of all
+    /// bytes) is lost: at `lost_at` if partial copies are left, or else at once.
     pub(super) fn check_root_lost(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.has_root() || entry.state != EntryState::Live {
@@ -82,8 +83,8 @@ impl Shard {
         self.dismantle(id);
     }
 
-    /// Ends a put after its producer gave up, because no node can complete it. Sends `reason` to
-    /// the nodes with partial copies.
+    /// Ends a put whose producer gave up, because no node can complete it. Sends `reason` to the
+    /// nodes with partial copies.
     pub(super) fn abort(
         &mut self,
         turn: &mut Turn<'_>,

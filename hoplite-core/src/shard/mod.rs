@@ -1,4 +1,4 @@
-//! One shard of the directory, as a pure state machine.
+//! One shard of the directory (the location service), as a pure state machine.
 //!
 //! A shard knows which nodes have copies of its objects, or will have them, and chooses a sender
 //! for each receiver. [`Event`]s and the time go into [`Shard::apply`], and [`Effect`]s come out. A
@@ -11,10 +11,9 @@
 //! * `query`, `grant`: choose senders, and grant their slots.
 //! * `locality`, `slow`, `places`: prefer close senders and fast links.
 //! * `delete`: removes all copies, and keeps tombstones so that the copies do not come back.
-//! * `absent`, `awaiting`: name lost nodes that may have copies, or wait for them.
+//! * `absent`, `awaiting`: let deletes name lost nodes, or wait for them.
 //! * `replicas`, `orphans`: make stores keep further copies.
-//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: inform clients, tools and the
-//!   dashboard of objects and nodes.
+//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: inform clients and tools.
 //!
 //! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
 //! and the constants of this module.
@@ -87,11 +86,11 @@ use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
-/// Most inline bytes of a shard: 8192 objects of the largest inline size. Beyond it, receivers pull
+/// Most inline bytes of a shard: 8192 objects of the largest inline size. Beyond, receivers pull
 /// small objects from stores. The million entries of a full shard need less than 1 GiB in addition.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
-/// The number of a node's clients that may reach their limit of requests.
+/// A node's limit of open requests, as a multiple of one client's limit.
 const CLIENTS_PER_NODE: usize = 64;
 
 /// The configuration of a shard.
@@ -106,7 +105,6 @@ pub struct ShardConfig {
 }
 
 impl ShardConfig {
-    /// Returns the end of the warm-up, and the end of the time in which deletes are held.
     fn warm_up_from(&self, now: Time) -> (Time, Time) {
         let holds_deletes = if self.warm_up.is_zero() { self.warm_up } else { self.warm_up.max(LEASE) };
         (now + self.warm_up, now + holds_deletes)
@@ -126,9 +124,9 @@ impl Default for ShardConfig {
 pub enum Event {
     /// A store's session ended. Refused and replaced sessions send no event.
     Disconnected { node: NodeId, incarnation: Incarnation },
-    /// The shard has ended a store's session. Unaware, the store may serve copies for a [`LEASE`].
+    /// The shard has ended a store's session. An unaware store may serve copies for a [`LEASE`].
     Ended { node: NodeId, incarnation: Incarnation },
-    /// A message of a store's current session, within the bounds of its fields.
+    /// A message of a store's current session, with fields within their bounds.
     Message { node: NodeId, message: ToShard },
     /// Measured places of nodes. The shard ignores measurements older than its own.
     Places(MeasuredPlaces),
@@ -142,20 +140,20 @@ pub enum Event {
 pub enum Effect {
     /// Send a message to a connected store.
     Send { node: NodeId, message: ToStore },
-    /// Log a grant.
+    /// Log a grant (a sender for a receiver).
     Granted { id: ObjectId, record: GrantRecord },
-    /// Log that stores use different label keys, once for each set of keys.
+    /// Log that stores use different label keys, such as `rack`, once for each set of keys.
     PlaceKeysDiffer { counts: KeyCounts },
 }
 
 /// The result of opening a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reception {
-    /// The session is now the node's.
+    /// The shard uses the session from now on.
     Accepted,
-    /// An older session of the same run ends. The shell must close it.
+    /// The session replaces an older one of the same process. The shell must close the older one.
     Replaces,
-    /// The shell must close the session with this error. An older session stays.
+    /// The shell must close the session with this error. An older session of the node stays.
     Refused(Error),
 }
 
@@ -175,24 +173,24 @@ pub struct Shard {
     next_grant: u64,
     hop_time: HopTime,
     transfer_times: TransferTimes,
-    /// The time at which the last copy of an object's chain has bytes for waiting receivers.
+    /// The time at which an object's next incomplete copy has bytes for waiting receivers.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     losses: Losses,
     loss_memory: LossMemory,
     absent: LostNodes,
     waiting: BTreeMap<ObjectId, Queue>,
-    /// The time at which a group stops waiting for its close copies, which all serve others.
+    /// The time at which a group's queries stop waiting for its copies, which are all busy.
     held_back: BTreeMap<(ObjectId, Path), Time>,
     next_arrival: u64,
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
     pauses: BTreeMap<ObjectId, Time>,
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
-    /// The deletes that created tombstones. A store repeats a delete if its answer is lost with the
-    /// session, or if the shard was away. No later request of the store has the same number.
+    /// The deletes that created tombstones. A store repeats a delete under its old number if the
+    /// answer is lost with the session, or if the shard was away. No later request has this number.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
-    /// Deletes that wait for nodes. Each has a tombstone.
+    /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
     /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
     held_deletes: BTreeMap<ObjectId, HeldDeletes>,
@@ -208,21 +206,16 @@ pub struct Shard {
 #[derive(Debug, Default)]
 struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
-    /// A waiting query begins to accept avoided senders, or slow links.
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
-    /// A group's queries stop waiting for a close copy.
     held_back: Deadlines<(ObjectId, Path)>,
     /// A node is lost, or loses the copies that it has not published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
     tombstones: Deadlines<(ObjectId, PutId)>,
-    /// Subscribers get the changes that came during a pause between updates.
     news: Deadlines<ObjectId>,
-    /// The last copy of a chain has bytes to forward.
     extensions: Deadlines<ObjectId>,
     orphans: Deadlines<ObjectId>,
-    /// The end of an assignment or a pause of an object with too few copies.
     replicas: Deadlines<ObjectId>,
 }
 
@@ -275,7 +268,7 @@ impl Shard {
 
     /// Handles a session that a store has opened, and appends the effects.
     ///
-    /// Unless it is refused, all later messages for the node belong to the session, including the
+    /// Unless the session is refused, all later messages for the node belong to it, including the
     /// ones in `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
@@ -402,7 +395,6 @@ impl Shard {
         }
     }
 
-    /// Serves waiting queries and informs subscribers, once for each affected object.
     fn settle(&mut self, turn: &mut Turn<'_>) {
         self.assign_replicas(turn);
         while let Some(id) = self.to_serve.pop_first() {

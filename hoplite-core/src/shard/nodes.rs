@@ -16,7 +16,7 @@ use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 /// Most nodes that a shard knows: six times the largest simulated cluster.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// Number of a node's run (process) in the shard's tables. Never used twice.
+/// The number of a store's process in the shard's tables. No number is used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
 
@@ -27,14 +27,14 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// The node's point on the ring, which orders stores for new copies: a hash of its name.
+    /// The node's position on the ring by which the shard chooses stores: a hash of its name.
     point: u64,
     pub(super) place: Place,
     pub(super) slow_peers: Vec<NodeId>,
     pub(super) presence: Presence,
     is_draining: bool,
     pub(super) session_number: u32,
-    /// The time of the last repeated publication of a copy from an earlier session.
+    /// The time at which the node last repeated a publication of an earlier session.
     pub(super) refreshed: Time,
     pub(super) holdings: BTreeSet<ObjectId>,
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
@@ -44,7 +44,7 @@ pub(super) struct NodeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Connected {
-        /// The end of copies that the node has not published again; `None` in its first session.
+        /// The time at which the shard removes copies that the node has not published again.
         sweep_at: Option<Time>,
     },
     Away {
@@ -58,7 +58,6 @@ pub(super) enum OpenRequest {
     Query(WaitingQuery),
     Subscription(ObjectId),
     Delete(ObjectId, PutId),
-    /// A delete of an unknown id during the warm-up.
     HeldDelete(ObjectId),
     AwaitingDelete(ObjectId),
 }
@@ -74,8 +73,7 @@ pub(super) struct WaitingQuery {
     pub(super) avoid: Vec<NodeIndex>,
     /// The time from which the query accepts a slow or avoided sender.
     pub(super) waits_until: Time,
-    /// The innermost group of the node, or [`EVERYWHERE`] if the query may not wait for a close
-    /// copy.
+    /// The group in which the query waits for a copy, or [`EVERYWHERE`] if any sender will do.
     pub(super) group: Path,
 }
 
@@ -85,7 +83,7 @@ impl NodeRecord {
     }
 }
 
-/// Returns `true` if `path` adds levels to the place by the node's labels.
+/// Returns `true` if `path` has further groups inside the groups that the node's labels name.
 fn refines(path: Path, info: &NodeInfo) -> bool {
     let labelled = Place::of_labels(&info.labels).path;
     is_in(path, labelled) && path != labelled
@@ -98,11 +96,10 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// `true` if `measured` consists only of places that stores repeated from an earlier survey.
+    /// `true` if `measured` has only places that stores repeated after the shard's restart.
     is_recalled: bool,
-    /// `true` if a node has used `measured`.
+    /// `true` once a node has a measured place.
     uses_measured: bool,
-    /// The nodes that report a slow link to a peer, by peer.
     slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
     draining: usize,
     next: u32,
@@ -183,10 +180,11 @@ impl Nodes {
             && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
     }
 
-    /// Returns `true` if the sender reports the link as slow, or enough nodes report one of its
-    /// ends.
+    /// Returns `true` if the sender reports the link as slow, or enough nodes report slow links to
+    /// one of its ends.
     ///
-    /// The sender's report counts only within a group: groups already stand for slow uplinks.
+    /// The sender's report counts only within a group, because slow links between groups are
+    /// expected.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
         let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to)) else {
             return false;
@@ -217,8 +215,8 @@ impl Nodes {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
 
-    /// Enables the measured uplinks if this node has a measured place. Returns `true` if this
-    /// enables them.
+    /// Begins to use the measured uplinks if this node has a measured place. Returns `true` if they
+    /// were unused.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured = self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
         is_measured && !std::mem::replace(&mut self.uses_measured, true)
@@ -232,14 +230,13 @@ impl Nodes {
         &self.measured
     }
 
-    /// Returns `true` if `places` are newer than the shard's. After a restart, the shard has only
-    /// the places that stores have repeated to it: complete places of the same version replace
-    /// them.
+    /// Returns `true` if `places` replace the shard's. After a restart, the shard has only places
+    /// that stores have repeated, which complete places of the same version replace.
     pub(super) fn is_newer(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
 
-    /// Sets measured places. Returns the nodes that move, for [`place`](Self::place).
+    /// Sets the measured places. Returns the nodes that change groups, for [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
         self.measured = places;
@@ -248,8 +245,8 @@ impl Nodes {
         self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
     }
 
-    /// Adds a place that a store repeats, unless newer places are known. Returns the nodes that
-    /// move, for [`place`](Self::place).
+    /// Adds a measured place that a store repeats, unless newer places are known. Returns the nodes
+    /// that change groups, for [`place`](Self::place).
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -261,7 +258,7 @@ impl Nodes {
             return None;
         }
         if !self.is_recalled {
-            // Another shard has a node with a measured place.
+            // Another shard, which told the store this uplink, has a node with a measured place.
             let is_news = placed.uplink != self.uplink() && placed.uplink == self.measured.uplink;
             self.uses_measured |= is_news;
             return is_news.then(Vec::new);
@@ -320,7 +317,7 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
-    /// Returns the connected nodes in the order of the ring, from `point` on.
+    /// Returns the connected nodes in the order of their hashes, from `point` on and around.
     pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
@@ -333,7 +330,7 @@ impl Nodes {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }
 
-    /// Counts the nodes that may keep copies, at most `most`. A node in its grace period may return.
+    /// Counts the nodes that may keep copies, at most `most`. A disconnected node may return.
     pub(super) fn count_receivers(&self, most: usize) -> usize {
         self.records.keys().filter(|index| !self.is_draining(**index)).take(most).count()
     }

@@ -1,9 +1,9 @@
-//! Hands over orphans: inline objects whose bytes only shards have, because the last node with a
-//! copy is gone.
+//! Hands over *orphans* to stores: inline (small) objects whose bytes only shards have, because the
+//! last node with a copy is gone.
 //!
-//! After a restart, one shard of the id lacks the orphan, and queries there would wait in vain. So
-//! the shard offers the object to a store, and to the next one if the first publishes no copy
-//! within the nodes' grace period.
+//! A restarted shard does not know an orphan, so its queries would wait in vain. Therefore the
+//! shard offers an orphan to a store, and to the next one if the first publishes no copy within the
+//! nodes' grace period.
 
 use std::time::Duration;
 
@@ -59,7 +59,6 @@ impl Shard {
         }
     }
 
-    /// Schedules orphans that no store could keep, because a store has connected.
     pub(super) fn reconsider_orphans(&mut self, now: Time) {
         let idle = self.orphans.objects.iter().filter(|(_, orphan)| orphan.again_at.is_some());
         for id in idle.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
@@ -67,7 +66,7 @@ impl Shard {
         }
     }
 
-    /// Offers an object, whose deadline was removed, to the next store.
+    /// Offers an orphan to the next store. The caller has removed its deadline.
     pub(super) fn offer_to_next_store(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         orphan.due = None;

@@ -1,4 +1,4 @@
-//! Measured places of nodes, within the groups of their labels.
+//! Measured places of nodes, which subdivide the groups of the nodes' labels.
 
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
@@ -8,7 +8,7 @@ use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{Placed, ToStore};
 
 impl Shard {
-    /// Returns a node's measured place, if any.
+    /// Returns a node's place, if places were measured.
     pub fn place_of(&self, node: &NodeId) -> Option<Placed> {
         self.placed(self.nodes.index(node)?)
     }
@@ -32,7 +32,8 @@ impl Shard {
         self.send_places(turn);
     }
 
-    /// Learns the place that a store repeats, because the shard restarted or missed a survey.
+    /// Learns a measured place that a store repeats, because the shard restarted or missed the
+    /// measurement.
     pub(super) fn restore_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
@@ -58,7 +59,6 @@ impl Shard {
         self.reconsider_places();
     }
 
-    /// Reconsiders waiting queries and slow links, because nodes have changed their groups.
     pub(super) fn reconsider_places(&mut self) {
         self.to_serve.extend(self.waiting.keys().cloned());
         if self.nodes.has_slow_links() {

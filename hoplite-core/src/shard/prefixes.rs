@@ -1,4 +1,4 @@
-//! Sums over the objects of a prefix, for the dashboard.
+//! Adds up the objects whose ids begin with a prefix, for the dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -15,19 +15,18 @@ pub const MAX_PREFIXES: usize = 200;
 pub const MAX_CREATORS: usize = 4;
 const SEPARATOR: u8 = b'/';
 
-/// The sum of a group's objects.
+/// The sum of the objects in one group of ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct PrefixSum {
     pub objects: u64,
     pub bytes: u64,
     pub copies: u64,
-    /// The time at which the shard learned of the first object.
     pub oldest: Option<Time>,
     pub newest: Option<Time>,
-    /// The latest transfer of an object of the group.
+    /// The time of the latest transfer in the group.
     pub used: Option<Time>,
-    /// The first publishers by name, at most [`MAX_CREATORS`].
+    /// The first publishers, at most [`MAX_CREATORS`].
     pub creators: BTreeSet<NodeId>,
     pub has_more_creators: bool,
 }
@@ -78,7 +77,7 @@ impl PrefixSum {
 }
 
 impl PrefixSums {
-    /// Begins the sums of `prefix`.
+    /// Makes empty sums for ids that begin with `prefix`.
     pub fn of(prefix: Vec<u8>) -> Self {
         Self { prefix, ..Self::default() }
     }
@@ -134,8 +133,8 @@ impl PrefixSums {
 }
 
 impl Shard {
-    /// Adds at most [`MAX_EXAMINED`] objects after `after` to `sums`, in about two milliseconds.
-    /// Returns the last one, for the next call; `None` at the end.
+    /// Adds the objects after `after` to `sums`: at most [`MAX_EXAMINED`], in about two
+    /// milliseconds. Returns the last one, for the next call; `None` at the end.
     pub fn sum_prefixes(&self, sums: &mut PrefixSums, after: &[u8]) -> Option<ObjectId> {
         let prefix = sums.prefix.clone();
         let start = if after >= &prefix[..] { Bound::Excluded(after) } else { Bound::Included(&prefix[..]) };

@@ -14,7 +14,7 @@ use crate::vocabulary::directory::{
     DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
 };
 
-/// Most copies considered for the comparison with a second put.
+/// Most copies considered for the comparison with a second put of the id.
 const MAX_COMPARED: usize = 64;
 
 enum Relation {
@@ -34,8 +34,8 @@ impl Shard {
         if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
             && publish.state == LocationState::Partial
         {
-            // The receiver does not know that the put ended. The put was not deleted, so the
-            // receiver's gets continue with the next put, or end as lost.
+            // The put was not deleted, so the receiver's gets continue with the next put, or end as
+            // lost.
             let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
@@ -105,10 +105,10 @@ impl Shard {
         Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
     }
 
-    /// Makes space for an entry. At the limit, drops the oldest marker of a lost object. Returns
-    /// `false` if the shard is full.
+    /// Makes space for an object. At the limit, forgets the oldest lost object. Returns `false` if
+    /// the shard is full.
     fn make_space(&mut self, id: &ObjectId) -> bool {
-        // `Relation::New` with an entry means a marker of a lost object.
+        // If the id of a new put has an entry, it is the marker of a lost object.
         self.dismantle(id);
         if self.entries.len() < self.config.limits.max_objects {
             return true;
@@ -172,8 +172,8 @@ impl Shard {
         }
     }
 
-    /// Records the node's copy. Returns `true` if the store missed a promotion, which must be sent
-    /// again.
+    /// Records the node's copy. Returns `true` if the store missed the order to pin it, which must
+    /// be sent again.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
@@ -245,7 +245,7 @@ impl Shard {
         };
         entry.copies.change(survivor, |copy| {
             copy.retention = Retention::Pinned;
-            // The copy counts once the store says that it keeps it.
+            // The pin counts once the store confirms it.
             copy.is_published = false;
         });
         entry.pin = Pin::Held;
@@ -280,7 +280,8 @@ impl Shard {
             // Receivers may be complete by now, with their publications under way.
             self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
             if reason == UnpublishReason::Conceded {
-                // A store that takes the put over would revive it once the winning put is deleted.
+                // A store that takes over the orphan would revive this put once the winning put is
+                // deleted.
                 self.remove_orphan(id);
                 if self.entries.get(id).is_some_and(|entry| !entry.is_lost() && !entry.has_followers()) {
                     // Otherwise the inline bytes would be listed and served.
@@ -321,7 +322,8 @@ impl Shard {
         self.mark_changed(id);
     }
 
-    /// Removes an entry from all tables. Returns the nodes that have a copy or pull one.
+    /// Removes an object from all tables. Returns its entry, and the nodes that have or pull a
+    /// copy.
     pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
         let mut entry = self.entries.remove(id)?;
         self.remove_orphan(id);

@@ -1,4 +1,4 @@
-//! Queries of receivers: queues them, and chooses a sender for each.
+//! Queues the queries of receivers, and chooses a sender for each.
 
 use std::time::Duration;
 
@@ -123,7 +123,8 @@ impl Shard {
         }
     }
 
-    /// Answers waiting queries. If some are left, looks again when the end of a chain has bytes.
+    /// Answers waiting queries. If some are left, looks again when the next copy has bytes to
+    /// forward.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             let query = self.remove_query(node, request);
@@ -195,13 +196,14 @@ impl Shard {
             || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
-    /// Returns `true` if the shard may send a receiver to this unfinished copy.
+    /// Returns `true` if a receiver may pull from this unfinished copy, which has bytes, or has
+    /// them soon.
     fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
 
-    /// Chooses the best free location for a receiver, in the closest group first. Until the query's
-    /// wait limit, returns `None` instead of a slow or avoided sender if a better one may become
+    /// Chooses the best location with a free slot, in the closest group first. Until the query's
+    /// wait limit, returns `None` rather than a slow or failed sender if a better one may become
     /// free.
     fn offer(
         &self,
@@ -304,7 +306,6 @@ impl Shard {
     }
 }
 
-/// Returns the first answer that does not yield to others, or else the first answer.
 pub(super) fn first_that_does_not_yield<A>(
     mut answers: impl Iterator<Item = (bool, A)>,
 ) -> Option<(bool, A)> {

@@ -1,10 +1,10 @@
 //! Keeps as many pinned copies of each object as its put wants, and moves the copies of stores that
-//! drain.
+//! drain (are about to leave).
 //!
 //! In this file, a *copy* is pinned and complete, at a connected store that does not drain; inline
-//! bytes do not count. An object with fewer copies than wanted has a [`Shortage`]. Only the first
-//! connected shard of the id creates copies; stores tell their shards which one that is ([`Lead`]).
-//! The shard assigns the object to a store, which fetches it by an ordinary query
+//! bytes do not count. An object with too few copies has a [`Shortage`]. Only the leading shard of
+//! an id, its first connected one, creates copies; stores tell their shards which one leads
+//! ([`Lead`]). The shard assigns the object to a store, which fetches it by an ordinary query
 //! ([`ToStore::Replicate`]). So several stores receive one object in a chain, even while it is
 //! being produced.
 //!
@@ -30,7 +30,7 @@ use crate::vocabulary::directory::{
 
 const MAX_CANDIDATES: usize = 64;
 const MAX_PASSED: usize = 64;
-/// Time after which a store without any byte loses its assignment.
+/// Time after which a store that receives nothing loses its assignment.
 const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before an object is offered again to stores that have refused it.
 const ROUND_PAUSE: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const REPAIR_BYTES_PER_MICROSECOND: u64 = 500;
 
 #[derive(Debug, Default)]
 struct Count {
-    /// Pinned copies at stores that do not drain, including producing and absent ones.
+    /// Pinned copies at stores that do not drain, including producing and disconnected ones.
     kept: usize,
     present: usize,
     leads: bool,
@@ -73,7 +73,7 @@ impl Shard {
         }
         self.end_assignments(turn.now, node);
         if is_draining {
-            // The store says for each copy whether this shard is the first one.
+            // The store tells for each copy if this shard must replace it.
             return;
         }
         self.reconsider_all_replicas(turn.now);
@@ -119,7 +119,7 @@ impl Shard {
         }
     }
 
-    /// Offers objects to a store that has come. Queued objects are offered anyway.
+    /// Offers objects to a store that has connected. Queued objects are offered anyway.
     pub(super) fn store_came(&mut self, now: Time) {
         self.replicas.is_dirty = true;
         let stalled = self.replicas.objects.iter_mut().filter(|(_, shortage)| shortage.rank.is_none());
@@ -161,7 +161,7 @@ impl Shard {
         }
     }
 
-    /// Begins, updates or ends an object's shortage. With `is_new`, a put waits for the copies.
+    /// Begins, updates or ends an object's shortage of copies. With `is_new`, a put waits for them.
     fn reconsider_replicas(&mut self, now: Time, id: &ObjectId, is_new: bool) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_lost()) else {
             return self.end_shortage(id);
@@ -293,7 +293,8 @@ impl Shard {
         self.replicas.is_dirty = false;
     }
 
-    /// Assigns an object to one store. Returns `false` if all are busy, or a repair is too early.
+    /// Assigns an object to a store, which fetches it. Returns `false` if all stores are busy, or
+    /// it is too early for a repair.
     fn assign_one(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> bool {
         let Some(entry) = self.entries.get(id) else { return true };
         let Some(shortage) = self.replicas.objects.get(id) else { return true };
@@ -331,7 +332,7 @@ impl Shard {
     }
 
     /// Chooses a store: far from the other copies, then one with bytes of the object, then the next
-    /// on the ring, which begins at another point for each object. Two shards with the same
+    /// in the order of hashes, from another point for each object. Two shards with the same
     /// knowledge choose alike.
     fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
         let mut paths = self.count_copies(entry).paths;
@@ -367,7 +368,6 @@ impl Shard {
         }
     }
 
-    /// Sends the number of copies to stores that regard this shard as the first one.
     fn notify_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);

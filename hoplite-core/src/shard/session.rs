@@ -1,14 +1,15 @@
 //! Sessions of nodes: connection, disconnection, return and loss.
 //!
-//! A disconnected node keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace),
-//! but serves no receivers. If the shard ended the session, the node keeps them at least for a
-//! [`LEASE`](crate::session::LEASE), because an unaware node still serves copies.
+//! The shard keeps a disconnected node's locations for
+//! [`Limits::node_grace`](crate::Limits::node_grace), but sends it no receivers. If the shard ended
+//! the session, it keeps them at least for a [`LEASE`](crate::session::LEASE), because an unaware
+//! node still serves copies.
 //!
-//! If the same run (process) comes back, its locations count again at once, and it publishes all
-//! its copies again. The shard removes the rest once the node has published nothing for the grace
+//! If the same process comes back, its locations count again at once, and it publishes all its
+//! copies again. The shard removes the rest once the node has published nothing for the grace
 //! period.
 //!
-//! If the node comes back as another run, its old copies are gone with the old process.
+//! If the node comes back with another process, its old copies are gone.
 
 use std::time::Duration;
 
@@ -58,7 +59,6 @@ impl Shard {
         }
     }
 
-    /// Logs differing label keys, once for each set of keys.
     fn compare_keys(&mut self, turn: &mut Turn<'_>) {
         let counts = self.nodes.keys();
         if counts.differ() && counts.iter().any(|(keys, _)| !self.reported_keys.contains(&keys)) {
@@ -123,7 +123,6 @@ impl Shard {
         }
     }
 
-    /// Drops a session's open requests and slots, and starts the grace period.
     fn begin_grace(&mut self, turn: &mut Turn<'_>, index: NodeIndex, lease: Duration) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let Presence::Connected { sweep_at } = record.presence else { return };

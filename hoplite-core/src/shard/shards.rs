@@ -1,15 +1,16 @@
 //! The list of the directory's shards, as one shard knows it.
 //!
-//! Operators change the list by one shard at a time. A *coordinator*, a store, changes it in two
-//! steps. It first proposes the new list to the shards of the old one. Once a majority has accepted
-//! it, the coordinator commits it at every shard. A shard accepts one proposal at a time, so of two
-//! coordinators at most one gets a majority, unless a shard restarts and forgets a proposal in
-//! between. Then two lists may have one version, and shards refuse stores with the other list. A
-//! proposal ends after [`PROPOSAL_TTL`], in case its coordinator has died, and the coordinator
-//! commits nothing after [`COMMIT_LIMIT`](super::COMMIT_LIMIT).
+//! Operators change the list by one shard at a time. A store, the *coordinator*, performs the
+//! change in two steps. It first proposes the new list to the shards of the old one. Once a
+//! majority has accepted the proposal, the coordinator commits the list at every shard. A shard
+//! accepts one proposal at a time, so of two coordinators at most one gets a majority, unless a
+//! shard restarts and forgets a proposal in between. Then two lists may have one version, and
+//! shards refuse stores with the other list. A proposal ends after [`PROPOSAL_TTL`], in case its
+//! coordinator has died, and the coordinator commits nothing after
+//! [`COMMIT_LIMIT`](super::COMMIT_LIMIT).
 //!
-//! A shard tells the committed list to its stores, which tell it to the shards that miss it. Stores
-//! repeat the list to a restarted shard.
+//! A shard tells the committed list to its stores, which tell it to shards that missed the change.
+//! Stores repeat the list to a restarted shard.
 //!
 //! The old and the new list have at least one shard of each id in common, which sees the puts and
 //! deletes of all stores during the change. A shard that joins knows no objects at first. It then
@@ -26,12 +27,13 @@ use crate::version::Version;
 use crate::vocabulary::directory::{NodeInfo, ToStore};
 
 impl Shard {
-    /// Handles a step of a change of the list of shards, and appends the effects.
+    /// Performs a step of changing the list of shards, and appends the effects.
     ///
     /// # Errors
-    /// [`Error::ShardListMismatch`] if the shard's list is newer, or is another one of this version.
-    /// [`Error::InvalidRequest`] if another proposal is under way, or the list differs by more than
-    /// one shard. [`Error::VersionMismatch`] if a connected store cannot change its list.
+    /// [`Error::ShardListMismatch`] if the shard's list is newer, or is a different one of this
+    /// version. [`Error::InvalidRequest`] if another proposal is under way, or the list differs by
+    /// more than one shard. [`Error::VersionMismatch`] if a connected store is too old to change
+    /// its list.
     pub fn change_list(&mut self, now: Time, step: ListStep, effects: &mut Vec<Effect>) -> Result<()> {
         self.turn(now, effects, |shard, turn| match step {
             ListStep::Propose(proposal) => shard.propose(turn.now, proposal),
@@ -104,7 +106,7 @@ impl Shard {
         connected().try_for_each(|record| record.info.version.require(Version::WITH_SHARD_CHANGES))
     }
 
-    /// Returns the reason to refuse a store because of its list of shards, if any.
+    /// Returns the error with which to refuse a store's list of shards, if any.
     ///
     /// Until the first change, all connected stores need one list. Afterwards, a store with an
     /// older list is told the newer one.
@@ -125,7 +127,7 @@ impl Shard {
         (!in_use.agrees_with(theirs)).then(|| mismatch(theirs, in_use))
     }
 
-    /// Handles a store's list: learns a newer one, or tells the store the shard's.
+    /// Adopts a store's list if it is newer, or else tells the store the shard's list.
     pub(super) fn list_learnt(&mut self, turn: &mut Turn<'_>, index: NodeIndex, list: ShardList) {
         if list.version() == self.list.list.version() && list != self.list.list {
             return;
@@ -148,8 +150,8 @@ impl Shard {
         }
     }
 
-    /// Begins the warm-up of a shard that has never had a store and hears of a changed list: the
-    /// shard joins a directory that has objects.
+    /// Begins the warm-up of a shard that has never had a store and hears of a changed list,
+    /// because it joins a directory that has objects.
     pub(super) fn begin_to_fill(&mut self, now: Time, list: &ShardList) {
         if list.version() > 0 && self.nodes.is_unused() {
             (self.warm_until, self.deletes_from) = self.config.warm_up_from(now);

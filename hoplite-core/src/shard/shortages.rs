@@ -1,4 +1,4 @@
-//! Objects with fewer copies than wanted, and the stores that must keep more of them.
+//! Objects with fewer copies than wanted, and the stores that must fetch more of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::Obstacle;
 
-/// Most assignments of a store. Repairs and drains leave the rest of its link to others.
+/// Most assignments of a store for repairs and drains, to leave its link to others.
 const MAX_ASSIGNED: usize = 8;
-/// Most assignments of a store, including those for waiting puts.
+/// Most assignments of a store, including copies for which puts wait.
 pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
 
 /// The queue's order: objects whose puts wait, then objects with few copies, then the oldest
@@ -35,12 +35,12 @@ pub(super) struct Shortage {
     pub(super) is_new: bool,
     pub(super) is_drain: bool,
     pub(super) rank: Option<Rank>,
-    /// The assigned stores, and the end of each assignment.
+    /// The stores that must fetch a copy, and the end of each assignment.
     pub(super) targets: BTreeMap<NodeIndex, Time>,
     pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
     pub(super) obstacle: Option<Obstacle>,
     pub(super) again_at: Option<Time>,
-    /// The next end of an assignment, or of the pause.
+    /// The earliest time in `targets` and `again_at`.
     pub(super) due: Option<Time>,
 }
 

@@ -1,6 +1,6 @@
 //! Routes receivers around links that stores report as slow: a receiver takes another sender, or
 //! waits for one. After a while it accepts a slow link, so no receiver starves. A *usual* link is
-//! not reported.
+//! one that no store reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::time::Time;
 use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 
-/// Smaller objects take slow links, because they arrive before a receiver could give way.
+/// Smaller objects use slow links, because they arrive before a receiver could change its sender.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
-    /// Returns the time for which a receiver waits rather than accept an avoided sender, or a slow
-    /// link.
+    /// Returns the time for which a receiver waits before it accepts a slow link, or a sender that
+    /// has failed it.
     pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
@@ -100,7 +100,6 @@ impl Shard {
         entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Returns `true` if a large object would reach `node` from this copy over a slow link.
     pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
@@ -108,7 +107,6 @@ impl Shard {
         record.is_behind_slow_link() || self.nodes.is_slow_link(record.node, node)
     }
 
-    /// Returns `true` if no slow sender was chosen while a complete copy with a usual link is free.
     pub(super) fn is_without_better(
         &self,
         id: &ObjectId,
@@ -128,8 +126,7 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Sets the peers of a node's slow links, and reconsiders waiting queries. The first slow links
-    /// of all start the wait limits.
+    /// Sets the peers of a node's slow links. The first slow links of all start the wait limits.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -165,7 +162,7 @@ impl Shard {
         if entry.size_bytes < MIN_ROUTED_BYTES || entry.transfers.is_empty() {
             return;
         }
-        // Only a receiver's latest slot counts, so that the transfers form trees.
+        // Only a receiver's latest sender counts, so that the transfers form trees.
         let senders: BTreeMap<NodeIndex, NodeIndex> =
             entry.transfers.iter().map(|(receiver, _, transfer)| (receiver, transfer.sender)).collect();
         let mut receivers: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
@@ -200,7 +197,7 @@ impl Shard {
         self.mark_servable(id);
     }
 
-    /// Returns `true` if a transfer is slow. `slowly` says which senders receive slowly.
+    /// Returns `true` if a transfer is slow. `slowly` tells which senders receive over slow links.
     fn is_slow_behind(
         &self,
         entry: &Entry,
@@ -218,8 +215,8 @@ impl Shard {
         is_behind_slow_link || self.nodes.is_slow_link(sender, receiver)
     }
 
-    /// Recalls a slot over a slow link for a waiting receiver with a better link to the sender. The
-    /// first receiver continues behind the waiting one.
+    /// Makes a receiver with a slow link give up its slot for a waiting receiver with a better
+    /// link, and then continue behind it.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         let is_recalled = |(.., transfer): (_, _, &Transfer)| transfer.is_recalled;

@@ -10,16 +10,16 @@ use crate::topology::live::MAX_SLOW_PEERS;
 use crate::topology::place::Path;
 use crate::vocabulary::directory::{DeleteTerms, DeleteWait, DropReason, RequestId};
 
-/// Most senders that a query can avoid. The shard ignores further ones.
+/// Most senders that a query can ask to avoid. The shard ignores further ones.
 pub(super) const MAX_AVOIDED: usize = 64;
-/// Most copies of either class considered for one receiver: more than a query can avoid.
+/// Most copies considered for one receiver: more than a query can avoid.
 pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
-/// Most receivers examined for a usual link to their sender: more than a store's slow peers.
+/// Most waiting receivers that are passed over because of slow links: more than a store reports.
 pub(super) const MAX_PASSED: usize = 2 * MAX_SLOW_PEERS;
 pub(super) const MAX_GROUPS: usize = 64;
 
-/// Pause between objects for stores, besides the time for their bytes: the hundred thousand objects
-/// of a dead node must not flood another node's session.
+/// Pause between objects for stores, besides the time for their bytes, because the hundred thousand
+/// objects of a dead node would flood another node's session.
 const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
@@ -43,7 +43,7 @@ pub(super) struct Tombstone {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     pub(super) objects: BTreeMap<ObjectId, Orphan>,
-    /// The earliest time of the next orphan's first offer.
+    /// The earliest time at which another orphan gets its first offer.
     pub(super) next: Time,
     /// The earliest time of the next repeated offer of an orphan.
     pub(super) next_again: Time,
@@ -52,7 +52,7 @@ pub(super) struct Orphans {
 #[derive(Debug, Default)]
 pub(super) struct Orphan {
     pub(super) due: Option<Time>,
-    /// The time when all stores get offers again, once each had one.
+    /// The time at which all stores get offers again, if none kept the object.
     pub(super) again_at: Option<Time>,
     /// Stores that had an offer and did not keep the object, at most `MAX_OFFERS`.
     pub(super) offered: BTreeSet<NodeIndex>,
@@ -65,8 +65,8 @@ impl Orphans {
     }
 }
 
-/// Returns the first time, from `earliest` on, for sending `size_bytes`. Moves `next` to the end of
-/// that transfer.
+/// Returns the first time for sending `size_bytes`, not before `earliest` or `next`. Moves `next`
+/// to the end of this transfer.
 pub(super) fn paced(next: &mut Time, earliest: Time, size_bytes: u64, bytes_per_microsecond: u64) -> Time {
     let due = earliest.max(*next);
     *next = due + INTERVAL + Duration::from_micros(size_bytes / bytes_per_microsecond);

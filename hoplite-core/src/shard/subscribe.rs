@@ -1,7 +1,7 @@
 //! Sends updates to the subscribers of an object.
 //!
-//! Each update has the object's full state, and would dominate a large broadcast. So updates of an
-//! object with many copies cover several changes.
+//! Each update lists all copies, and would dominate a large broadcast. So updates of an object with
+//! many copies cover several changes.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 /// Most copies of an object whose subscribers hear of each change at once.
 const MAX_PROMPT_COPIES: usize = 64;
 /// Pause per listed copy and subscriber. Listing a copy takes about 0.3 us, so updates take at most
-/// a thirtieth of the time.
+/// a thirtieth of the shard's time.
 const PAUSE_PER_COPY: Duration = Duration::from_micros(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 

@@ -179,7 +179,7 @@ impl Group {
     }
 }
 
-/// Returns a property before and after a change, or `None` twice if the property is the same.
+/// Returns a property before and after a change, or `None` twice if it is the same.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

@@ -11,20 +11,24 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
     pub(in crate::shard) is_disconnected: bool,
-    /// `false` while the shard only assumes the copy after its answer, or the pin after a
-    /// promotion.
+    /// `false` until the store confirms the copy or its pin. The shard assumes them once it has
+    /// given the store a sender, or told it to pin.
     pub(in crate::shard) is_published: bool,
-    /// `true` if the store regards this shard as the object's first connected one.
+    /// `true` if the store regards this shard as the object's leading one, which alone creates
+    /// further copies.
     pub(in crate::shard) leads: bool,
     pub(in crate::shard) free_slots: u32,
-    /// The node's session that last published the copy. In a newer session, the copy is stale.
+    /// The number of the session in which the node last published the copy. In a newer session, the
+    /// copy is stale.
     pub(in crate::shard) session: u32,
     pub(in crate::shard) last_grant: u64,
-    /// The time at which the copy became complete, or has its first bytes to forward.
+    /// The time at which the copy became complete or, if incomplete, has its first bytes to
+    /// forward.
     pub(in crate::shard) since: Time,
-    /// The sender's name, because this shard may not know the sender yet.
+    /// The sender, by name because this shard may not know it yet.
     pub(in crate::shard) pulling_from: Option<NodeId>,
-    /// `true` if the bytes come over a slow link, here or earlier in the chain of senders.
+    /// `true` if the copy's bytes cross a slow link, to this node or earlier in the chain of
+    /// senders.
     pub(super) has_slow_source: bool,
 }
 
@@ -34,8 +38,8 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// The order of copies with a free slot: class, time, latest grant, node. The time is that of
-/// the first bytes of an unfinished copy, and zero for a complete one.
+/// The order of copies with a free slot: class, time, latest grant, node. The time is `since` for
+/// an unfinished copy, and zero for a complete one.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {
@@ -62,7 +66,8 @@ impl LocationRecord {
         }
     }
 
-    /// Notes the sender of a partial copy. Returns `true` if the speed of its source changes.
+    /// Notes the sender of a partial copy. Returns `true` if the bytes begin or cease to cross a
+    /// slow link.
     pub(in crate::shard) fn begin_pull(&mut self, sender: &NodeId, session: u32, is_slow: bool) -> bool {
         if self.state != LocationState::Partial {
             return false;
@@ -90,7 +95,6 @@ impl LocationRecord {
         if self.state == LocationState::Complete { Class::Complete } else { Class::Unfinished }
     }
 
-    /// Returns `true` if the copy is complete or producing.
     pub(in crate::shard) fn is_rooted(&self) -> bool {
         self.state != LocationState::Partial
     }
