@@ -1,7 +1,8 @@
 //! Calls with several requests: puts, gets and deletes of many small objects in one message.
 //!
 //! Each item is a call with its own [`CallKey`], so it waits, fails and expires as a single request
-//! does. The batch is answered with its last item, and keeps the references of its gets until then.
+//! does. The store answers the batch after its last item, and keeps references to the objects until
+//! then.
 
 use bytes::Bytes;
 
@@ -22,7 +23,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Answers a batch, with bytes instead of references for small objects.
+    /// Answers a batch. Gets of small objects return bytes instead of references.
     pub(crate) fn end_batch(&mut self, key: CallKey) {
         let Some(mut answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);
@@ -45,8 +46,7 @@ impl Objects {
             }
         }
         self.ctx.push(Effect::Reply { client, call, response: Ok(Response::Batch(answers)) });
-        // The store reads the bytes when it performs the effect above; then the copies may be
-        // freed.
+        // Only now, because the store reads these copies to perform the effect above.
         held.into_iter().for_each(|copy| self.release(ClientId::STORE, copy));
     }
 

@@ -1,5 +1,5 @@
-//! Open calls of clients with their deadlines, and the references that clients hold. Calls that
-//! wait for a change of an object's copies queue here.
+//! Open calls of clients with their deadlines, and the references to copies that clients hold.
+//! Calls that wait for a change of an object's copies queue here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::metadata::Metadata;
 use crate::shard::RequestId;
 use crate::time::Time;
 
-/// Most bytes of waiting puts, which the store keeps outside the arena.
+/// Limit on the bytes of puts that wait for memory. They stay outside the arena.
 const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone)]
@@ -67,8 +67,7 @@ pub(crate) enum Call {
     Subscription {
         query: RequestId,
     },
-    /// `sources` is the number of sources. `reduced` has their indices in joining order, once the
-    /// target is complete.
+    /// `reduced` lists the sources that went into the complete target, by index, in joining order.
     Reduce {
         target: ObjectId,
         sources: usize,
@@ -87,7 +86,7 @@ pub(crate) struct WaitCall {
     pub(crate) count: usize,
     pub(crate) ready: BTreeSet<usize>,
     pub(crate) queries: BTreeSet<RequestId>,
-    /// Indices of objects without an answer, if the directory's first answers are enough.
+    /// Indices of objects without an answer; `None` if the call waits for the objects themselves.
     pub(crate) unanswered: Option<BTreeSet<usize>>,
 }
 
@@ -148,7 +147,7 @@ struct OpenCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
-    /// Writes, or compares with an existing copy.
+    /// The client writes the copy, or compares its bytes.
     Write,
 }
 
@@ -180,8 +179,8 @@ impl Calls {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
-    /// Checks the number of ids in a client's open calls and this one. An item of a batch was
-    /// checked with its batch.
+    /// Limits the ids in a client's open calls and a new one. An item of a batch was checked with
+    /// its batch.
     pub(crate) fn check_ids(&self, limits: &Limits, key: CallKey, ids: usize) -> Result<()> {
         if key.is_item() {
             return Ok(());
@@ -273,7 +272,7 @@ impl Calls {
         timeout: Duration,
     ) {
         if let Call::Create(CreateCall { contents: Some(contents), .. }) = &mut call {
-            // The original bytes keep a connection's much larger buffer in memory.
+            // Without a copy, the bytes keep a connection's much larger buffer in memory.
             contents.bytes = Bytes::copy_from_slice(&contents.bytes);
         }
         self.handed_over_bytes += call.handed_over_bytes();
@@ -350,8 +349,8 @@ impl Calls {
 
     /// Checks that `client` may have one more reference.
     ///
-    /// A client at its limit of views can still put: `Write` gets an extra reference for each
-    /// possible open call.
+    /// At its limit, a client can still put, because `Write` has a reserve of one reference for
+    /// each possible open call.
     pub(crate) fn check_may_refer(&self, limits: &Limits, client: ClientId, access: Access) -> Result<()> {
         let limit = limits.max_references_per_client;
         let reserve = match access {

@@ -8,10 +8,10 @@ use crate::id::ObjectId;
 use crate::message::ClientId;
 
 impl Objects {
-    /// Returns `false` if a new object has to wait for its quota.
+    /// Returns `false` if a new object has to wait for room in its payer's quota.
     ///
     /// # Errors
-    /// [`Error::QuotaExceeded`] if the object is larger than the quota.
+    /// [`Error::QuotaExceeded`] if the object is larger than the whole quota.
     pub(crate) fn fits_quota(&self, payer: Payer, id: &ObjectId, size_bytes: u64) -> Result<bool> {
         match self.copies.check_quota(payer, id, size_bytes) {
             Ok(()) => Ok(true),

@@ -8,7 +8,7 @@ use crate::message::{CombineId, CopyId, HopOwner};
 pub(crate) enum CombineUser {
     Target(ObjectId),
     Hop(HopOwner),
-    /// The target of a collective's attempt with this store as a member.
+    /// The target of a collective.
     Membership(MembershipId),
 }
 

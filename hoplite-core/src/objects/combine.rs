@@ -1,5 +1,5 @@
-//! Fills copies with combinations of other copies: for a reduce, for a hop, or as a member of a
-//! collective.
+//! Fills copies by combining others: for a reduce's target, for one step of its tree (a hop), or
+//! for a collective.
 
 use super::Objects;
 use super::combinations::{Combination, CombineUser};
@@ -33,7 +33,7 @@ impl Objects {
         plan: Box<Plan>,
         membership: MembershipId,
     ) -> CombineId {
-        // The copy too: once it is complete, its exchange goes on for other members.
+        // The copy too: the exchange may still send its bytes once the copy is complete.
         let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
         let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
         self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange { combine, copy, sources, plan }));
@@ -55,8 +55,8 @@ impl Objects {
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
-    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes of a
-    /// copy that is still wanted.
+    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes
+    /// unless the filled copy is gone.
     pub(crate) fn combine_ended(
         &mut self,
         combine: CombineId,
@@ -71,7 +71,7 @@ impl Objects {
         Some((user, is_live.then_some(valid_bytes)))
     }
 
-    /// Returns the place of an input; `None` if this node should have the input, but lacks it or
+    /// Finds where to read an input. Returns `None` if this node should have it, but lacks it or
     /// has another size.
     pub(crate) fn resolve_input(&self, input: &HopInput) -> Option<CombineInput> {
         if input.node != *self.ctx.node() {
@@ -79,10 +79,10 @@ impl Objects {
         }
         let copy = self.copies.live_put(&input.id, input.put);
         match copy.filter(|copy| self.copies[copy].size_bytes == input.size_bytes) {
-            // The store reads its spill file like a remote input.
+            // The copy in a spill file is read like a remote input.
             Some(copy) if !self.copies[&copy].is_resident() => Some(CombineInput::Remote(input.clone())),
             Some(copy) => Some(CombineInput::Local { copy, base_bytes: input.base_bytes }),
-            // A hop of this node that has not begun is awaited like a remote one.
+            // A local hop that has not begun is awaited like a remote one.
             None => input.is_hop.then(|| CombineInput::Remote(input.clone())),
         }
     }

@@ -1,4 +1,4 @@
-//! Accepted puts that lost to a put on the other side of a network split.
+//! Accepted puts that lost to a put of the same id on the other side of a network split.
 //!
 //! The client of a lost put gets an error once, at its next request for the id.
 
@@ -11,13 +11,13 @@ const MAX_CONFLICTS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// By client and id, with the number of the conflict.
+    /// Lost puts that their clients do not know yet, numbered by age.
     waiting: BTreeMap<(ClientId, ObjectId), u64>,
     noted: u64,
 }
 
 impl Conflicts {
-    /// Notes a conflict of a connected client. A full list forgets its oldest conflict.
+    /// Notes a lost put of a connected client. A full list forgets its oldest one.
     pub(crate) fn note(&mut self, client: ClientId, id: ObjectId) {
         if self.waiting.len() >= MAX_CONFLICTS
             && let Some((oldest, _)) = self.waiting.iter().min_by_key(|(_, number)| **number)

@@ -1,4 +1,5 @@
-//! The context of all machines of a node: settings, time, effects, deadlines, numbers and notices.
+//! The context that a node's state machines share: settings, time, effects, deadlines, unique
+//! numbers and notices.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
@@ -65,7 +66,6 @@ impl Context {
         &self.config
     }
 
-    /// Takes over a newer list of shards. Returns the changes.
     pub(crate) fn adopt_shards(&mut self, list: &ShardList) -> Option<ShardMapChange> {
         let change = self.config.shards.adopt(list)?;
         for _ in &change.added {
@@ -112,7 +112,8 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// Notes this node's groups and uplinks. Returns `true` if they have changed.
+    /// Notes this node's groups and uplinks unless newer ones are known. Returns `true` if they
+    /// have changed.
     pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
@@ -152,7 +153,7 @@ impl Context {
         self.is_shutting_down = true;
     }
 
-    /// Returns `true` if the shard also keeps the bytes of a complete object of this size.
+    /// Returns `true` if shards keep the bytes of complete objects of this size too.
     pub(crate) fn is_inline(&self, size_bytes: u64) -> bool {
         size_bytes < self.config.limits.inline_below_bytes
     }
@@ -248,18 +249,18 @@ impl Context {
         self.sessions.count()
     }
 
-    /// Connected shards that are responsible for `id`, the best ranked first.
+    /// Returns the connected shards of `id`, the highest ranked first.
     pub(crate) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
         self.config.shards.replicas(id, |shard| self.sessions.is_up(shard))
     }
 
-    /// Returns the connected shard that decides about `id`: the first trusted one, if any.
+    /// Returns the connected shard that decides about `id`. Shards that just restarted come last.
     pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
         self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }
 
-    /// Returns the shard for reads of `id`. A shard that was away may list puts that were deleted
-    /// during its absence, so another connected shard comes first for a while.
+    /// Returns the shard for reads of `id`. A shard that was disconnected may list puts that were
+    /// deleted meanwhile, so another connected shard comes first for a while.
     pub(crate) fn reading_shard(&self, id: &ObjectId) -> Option<usize> {
         let sessions = &self.sessions;
         let doubts = |shard: &usize| (!sessions.is_trusted(*shard), sessions.has_just_returned(*shard));

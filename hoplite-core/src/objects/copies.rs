@@ -1,4 +1,4 @@
-//! Opens and ends copies, and tells waiting calls and the directory.
+//! Opens and ends local copies, and informs waiting calls and the directory.
 
 use super::Objects;
 use super::calls::Access;
@@ -17,7 +17,7 @@ impl Objects {
         self.make_room(|copies, limits| copies.find_room(limits, size_bytes))
     }
 
-    /// Allocates memory for an existing copy, so the limit of objects does not matter.
+    /// Allocates memory for an existing copy, so the limit on the number of objects does not apply.
     pub(crate) fn allocate_again(&mut self, size_bytes: u64) -> Option<Extent> {
         self.make_room(|copies, _| copies.find_extent(size_bytes))
     }
@@ -30,7 +30,7 @@ impl Objects {
                     self.copies.count_eviction();
                     let id = self.copies[&copy].id.clone();
                     self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Evicted);
-                    // Gets that waited for the copy's lease fetch the object now.
+                    // Gets that waited until the copy may be served fetch the object now.
                     self.wake(&id);
                 }
                 Room::AfterDropping(copy) => self.copies.drop_memory(&mut self.ctx, copy),
@@ -65,12 +65,12 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// Takes a copy out of the index. Its users keep it until they let go. The caller wakes waiting
+    /// Hides a copy from new users, and frees it after its present ones. The caller wakes waiting
     /// calls.
     pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.is_live() {
-            // The copy's fetch ends too. Waiting calls start another one.
+            // Waiting calls start another fetch.
             self.end_fetch(&local.id.clone());
             self.detach_copy(copy, error);
         }
@@ -105,7 +105,7 @@ impl Objects {
         self.detach(copy, error);
     }
 
-    /// Gives up a partial copy whose fetch goes on.
+    /// Gives up a partial copy. The fetch of its object goes on.
     pub(crate) fn abandon_received(&mut self, copy: CopyId, error: Error) {
         self.unpublish(copy, UnpublishReason::PullEnded);
         self.detach_copy(copy, error);

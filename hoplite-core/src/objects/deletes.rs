@@ -1,10 +1,10 @@
 //! Deletes of clients.
 //!
-//! 1. The shard that decides about an id removes the put, and waits for the stores with a copy.
+//! 1. One shard of an id removes the put, and waits until the stores with a copy have dropped it.
 //! 2. The other shard of the id removes the same put, because some stores may reach only that
 //!    shard.
-//! 3. The call is answered. If only restarted shards took part, the answer waits until leases of
-//!    their earlier runs have ended.
+//! 3. The store answers the call. If only restarted shards took part, it first waits until their
+//!    earlier leases, which let stores serve copies, have ended.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::shard::{DeleteWait, RequestId, ToShard};
 use crate::version::Version;
 
 impl Objects {
-    /// `ended` is the number of unfinished targets that the caller has deleted.
+    /// `ended` is the number of unfinished reduces that the caller ended, counted as deleted.
     pub(crate) fn delete(
         &mut self,
         key: CallKey,
@@ -37,8 +37,8 @@ impl Objects {
     }
 
     /// # Errors
-    /// [`Error::VersionMismatch`](crate::Error::VersionMismatch) if a connected shard of version 8
-    /// cannot wait for all stores.
+    /// [`Error::VersionMismatch`](crate::Error::VersionMismatch) if a connected shard of protocol
+    /// version 8 cannot wait for unreachable stores.
     pub(crate) fn check_wait(&self, ids: &BTreeSet<ObjectId>, wait: DeleteWait) -> Result<()> {
         if wait == DeleteWait::Reachable {
             return Ok(());
@@ -48,8 +48,8 @@ impl Objects {
     }
 
     /// Sends a delete to a shard. A shard of protocol version 8 ignores the terms, and might remove
-    /// a newer put. So it is only told to forget the deleted put, and a delete that waits for all
-    /// stores fails.
+    /// a newer put. So it is only told to forget the deleted put, and a delete that waits for
+    /// unreachable stores fails.
     pub(super) fn send_delete(
         &mut self,
         shard: usize,
@@ -102,12 +102,12 @@ impl Objects {
         }
     }
 
-    /// Returns `false` if a restarted shard could only wait, because no put is known.
+    /// Returns `false` for a restarted shard without a known put, which it could not confirm.
     fn must_confirm(&self, shard: usize, step: DeleteStep) -> bool {
         step.has_found() || self.ctx.sessions.is_trusted(shard)
     }
 
-    /// Tells further shards, which may know the put from an outage of another one.
+    /// Tells further shards to forget the put, which they may list after another shard's outage.
     fn tell_other_shards(&mut self, (by, next): (usize, Option<usize>), id: &ObjectId, put: PutId) {
         for other in 0..self.ctx.shard_count() {
             if other != by && Some(other) != next && self.ctx.is_up(other) {

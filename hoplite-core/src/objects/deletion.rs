@@ -1,4 +1,4 @@
-//! The progress of deletes.
+//! The progress of clients' deletes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::shard::{DeleteTerms, DeleteWait, RequestId};
 pub(crate) struct DeleteStep {
     wait: DeleteWait,
     put: Option<PutId>,
-    /// The shard that has deleted the object, while the id's other shard confirms it.
+    /// The shard that has deleted the object, while the id's other shard repeats the delete.
     done_by: Option<usize>,
 }
 
@@ -61,9 +61,9 @@ impl DeleteStep {
 pub(crate) struct DeleteCall {
     pub(crate) queries: BTreeSet<RequestId>,
     deleted: usize,
-    /// Lost stores that may have a copy, by query and shard.
+    /// Unreachable stores that may have a copy, by query and reporting shard.
     absent: BTreeMap<(RequestId, usize), Named<NodeId>>,
-    /// Restarted shards that have confirmed a delete without an older shard.
+    /// Restarted shards that have confirmed a delete without a shard that ran before.
     young: BTreeSet<usize>,
 }
 
@@ -80,7 +80,7 @@ impl DeleteCall {
         }
     }
 
-    /// `young` is a restarted shard for which the call must wait.
+    /// `young` is a restarted shard whose old leases must end first.
     pub(crate) fn answered(&mut self, query: RequestId, was_there: bool, young: Option<usize>) {
         self.queries.remove(&query);
         self.deleted += usize::from(was_there);
@@ -91,7 +91,7 @@ impl DeleteCall {
         (self.queries.is_empty() && self.awaited_shard(sessions).is_none()).then_some(self.deleted)
     }
 
-    /// Returns a restarted shard whose previous run's leases have not ended.
+    /// Returns a restarted shard whose previous run's leases may still let stores serve copies.
     pub(crate) fn awaited_shard(&self, sessions: &ShardSessions) -> Option<usize> {
         self.young.iter().copied().find(|shard| !sessions.is_trusted(*shard))
     }

@@ -1,30 +1,28 @@
-//! Queries to the directory shards, and their messages.
+//! Queries to the directory's shards, and messages from them.
 //!
 //! # Failures and their detection
 //!
-//! * **A sender dies or sends damaged bytes.** The receiver returns the slot, queries again, names
-//!   the sender to avoid, and resumes at its offset (`gets.rs`). Repeated failures back off up to a
-//!   second.
-//! * **A sender freezes.** A sender without bytes sends keepalives; five seconds of silence end the
-//!   pull.
-//! * **A transfer stalls although its sender lives.** Relays forward signs of life of the producer.
-//!   A receiver without a byte or a new sign for ten seconds leaves its sender
+//! * **A sender dies or sends damaged bytes.** The receiver queries for another sender, after a
+//!   pause of up to a second if failures repeat, and resumes at its offset (`gets.rs`).
+//! * **A sender freezes.** Idle senders send keepalives, so five seconds of silence end the pull.
+//! * **A transfer stalls although its sender lives.** Senders forward signs of life of the
+//!   producer. A receiver without a byte or a new sign for ten seconds leaves its sender
 //!   ([`stall`](crate::transfer::stall)).
-//! * **Two stores are sent to each other.** A store leaves a sender that requests bytes from it,
-//!   and serves that sender (`gets.rs`).
+//! * **Two stores pull from each other.** A store leaves a sender that requests bytes from it, and
+//!   serves that sender (`gets.rs`).
 //! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
 //!   aborts its unsealed puts (`requests.rs`).
 //! * **A store dies.** Its shards notice when its connection closes, or after six seconds without
-//!   an answer to a ping. They grant its copies no more, and after another second count them as
-//!   lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy of a pinned object is
-//!   promoted. If a shard has the bytes of an inline object, another store keeps them
-//!   (`shard/orphans.rs`). Otherwise gets fail with `ObjectLost`.
+//!   an answer to a ping. They send receivers elsewhere, and after another second count its copies
+//!   as lost (`shard/session.rs`, `shard/loss.rs`). A complete copy elsewhere is pinned instead. If
+//!   a shard has the bytes of a small object, another store keeps them (`shard/orphans.rs`).
+//!   Otherwise gets fail with `ObjectLost`.
 //! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries and
-//!   publications to the next shard of each id (`publish.rs`). A shard that comes back is refilled
-//!   in the same way. Until then it holds deletes of ids that it does not know (`shard/delete.rs`),
-//!   and the other shard of each id decides, if it is connected (`shard_sessions.rs`).
-//! * **The list of shards changes.** A shard that joins is filled like a restarted one. A shard that
-//!   leaves is handled like a dead one (`shard/shards.rs`).
+//!   publications to the next shard of each id (`publish.rs`), and back later. A restarted shard at
+//!   first holds deletes of ids that it does not know (`shard/delete.rs`). Meanwhile the other
+//!   shard of each id decides, if connected (`shard_sessions.rs`).
+//! * **The list of shards changes.** A shard that joins is filled like a restarted one. A shard
+//!   that leaves is handled like a dead one (`shard/shards.rs`).
 
 use std::time::Duration;
 
@@ -43,7 +41,7 @@ use crate::shard::{
 };
 use crate::version::Version;
 
-/// Time limit of queries that only followers of a copy need; the node repeats them.
+/// Time limit of queries for clients that read a growing copy. The node repeats such queries.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {
@@ -53,8 +51,8 @@ impl Objects {
         request
     }
 
-    /// Queries the locations of a source, and maybe its bytes, for the reduce or collective that
-    /// makes `target`.
+    /// Subscribes to the locations of a source, and maybe its bytes, for the reduce or collective
+    /// that makes `target`.
     pub(crate) fn query_source(
         &mut self,
         id: ObjectId,
@@ -77,7 +75,7 @@ impl Objects {
                 let timeout =
                     self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
                 let live = self.copies.live(&id);
-                // Clients that follow the copy have no deadline that the store knows.
+                // Clients that read a growing copy set no deadline.
                 let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
                 let is_followed = is_followed || self.orders.contains_key(&id);
                 let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
@@ -99,7 +97,7 @@ impl Objects {
 
     pub(crate) fn rehome_queries(&mut self, changed: usize) {
         self.move_queries(Some(changed));
-        // A lost shard needs no slots back.
+        // A lost shard needs no report on its grants.
         self.copies.forget_grants_of(changed);
     }
 
@@ -125,7 +123,7 @@ impl Objects {
         if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
             return;
         }
-        // A shard that has left the directory hears of no deletes, so it may remember deleted objects.
+        // A shard that has left the directory hears of no deletes, so it may list deleted objects.
         if self.ctx.sessions.is_removed(shard)
             && matches!(message, ToStore::TakeOver { .. } | ToStore::Replicate(_) | ToStore::Promote { .. })
         {
@@ -185,8 +183,7 @@ impl Objects {
         if let Error::Deleted { id } = &error
             && self.queries.is_subscription_at(shard, request)
         {
-            // The deleted id had no put. That concerns only a store that is about to make the
-            // object.
+            // The id was deleted before its put, which ends only work on making the object.
             if self.queries.purpose_at(shard, request) == Some(Purpose::Target) {
                 self.ctx.notify(Notice::TargetDeleted(id.clone()));
             }
@@ -205,7 +202,7 @@ impl Objects {
         }
     }
 
-    /// Notes this node's place, and tells the other shards, which may have missed the measurement.
+    /// Notes this node's place in the network, and tells the shards that may have missed it.
     fn placed(&mut self, shard: usize, placed: Placed) {
         if self.ctx.be_placed(placed) {
             for other in (0..self.ctx.shard_count()).filter(|other| *other != shard) {
@@ -214,9 +211,8 @@ impl Objects {
         }
     }
 
-    /// Uses a newer list of shards. Copies and queries move to new shards once these are
-    /// connected. A removed shard gets no new requests. Its session ends a little later, so that it
-    /// can still answer deletes.
+    /// Uses a newer list of shards. Copies and queries move to new shards once these are connected.
+    /// A removed shard gets no new requests, but two seconds to answer deletes.
     fn shards_learnt(&mut self, list: &ShardList) {
         let Some(ShardMapChange { added, removed }) = self.ctx.adopt_shards(list) else { return };
         for shard in removed {
@@ -240,7 +236,7 @@ impl Objects {
         self.ctx.push(Effect::ShardsChanged { added: Vec::new(), left: vec![shard] });
     }
 
-    /// Tells a shard the list of shards, unless it is the configured one.
+    /// Tells a shard the list of shards, unless it is still the configured one.
     pub(crate) fn tell_list(&mut self, shard: usize) {
         let shards = &self.ctx.config().shards;
         if shards.version() > 0 && self.ctx.sessions.knows(shard, Version::WITH_SHARD_CHANGES) {

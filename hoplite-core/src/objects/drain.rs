@@ -1,14 +1,14 @@
 //! The drain of a store: its pinned copies move to other stores before it stops.
 //!
-//! 1. The store tells its shards that it drains, and for each pinned copy which shard is the first
-//!    one ([`ToShard::Drain`], [`ToShard::Lead`]). It refuses new puts, and serves reads as before.
-//! 2. The shards assign each object to another store (`shard/replicas.rs`). Once enough copies
+//! 1. The store tells its shards that it drains ([`ToShard::Drain`]), and makes one shard
+//!    responsible for each pinned copy ([`ToShard::Lead`]). It refuses new puts, and serves reads.
+//! 2. The shards order other stores to keep the objects (`shard/replicas.rs`). Once enough copies
 //!    exist, the store unpins its copy.
-//! 3. The drain ends when no pinned copy is left, and no call and no put from before the drain is
-//!    open. The shell then stops the store.
+//! 3. The drain ends when no pinned copy is left, and all calls and puts from before the drain have
+//!    ended. The process then stops the store.
 //!
 //! A drain fails at its deadline, or at once without another store. The store then accepts puts
-//! again, unless the shell stops it.
+//! again, unless the process stops it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::shard::{Obstacle, Replication, ToShard};
 use crate::version::Version;
 
 impl Objects {
-    /// Begins a drain, or joins the one under way. Answers `caller` at its end.
+    /// Begins a drain, or sets a new deadline for the present one. Answers `caller` at its end.
     pub(crate) fn drain(&mut self, caller: Option<CallKey>, timeout: Duration) {
         let now = self.ctx.now();
         let deadline = now + timeout;
@@ -79,9 +79,9 @@ impl Objects {
         }
     }
 
-    /// Unpins a copy if enough other stores have a pinned one; otherwise notes the obstacle.
+    /// Unpins a copy if enough other stores have a pinned one. Otherwise notes the shard's reason.
     pub(crate) fn drain_told(&mut self, shard: usize, copy: CopyId, news: &Replication) {
-        // Sent before the shard knew of the drain, the news count this copy.
+        // A report from before the shard knew of the drain counts this copy.
         let may_be_early = self.ctx.sessions.knows(shard, Version::WITH_TERMS) && !news.is_draining;
         let Some(drain) = self.drain.as_mut().filter(|_| !may_be_early) else { return };
         let Some(left) = drain.left.get(&copy).copied() else { return };
@@ -89,7 +89,7 @@ impl Objects {
         let wanted = u32::try_from(local.metadata.replicas.to_keep()).unwrap_or(u32::MAX);
         let is_safe = news.copies >= wanted.min(news.nodes).max(1);
         if !is_safe {
-            // If there are other stores, one may still make a copy once it has memory.
+            // If other stores exist, one may still make a copy.
             let obstacle = news.obstacle.filter(|obstacle| *obstacle != Obstacle::NoNode || news.nodes == 0);
             return drain.set_obstacle(copy, obstacle);
         }
@@ -105,8 +105,8 @@ impl Objects {
         self.publish(copy);
     }
 
-    /// Ends the drain once all objects have moved, or none can move. `is_busy` is `true` while the
-    /// store works for other stores.
+    /// Ends the drain once all objects have moved, or none can move. `is_busy` means that the store
+    /// takes part in reduces.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
             return;
@@ -152,7 +152,7 @@ impl Objects {
         for key in callers {
             self.finish(key, Ok(Response::Drain(report.clone())));
         }
-        // Last, because the store stops then, and the answers must be on their way.
+        // Last, because the store stops then, and the answers must be sent.
         self.ctx.push(Effect::DrainEnded { report });
     }
 

@@ -4,15 +4,15 @@ use crate::message::{CallKey, CopyId, DrainReport, DrainState};
 use crate::shard::Obstacle;
 use crate::time::Time;
 
-/// A pinned copy that is not safe elsewhere.
+/// A pinned copy that has too few copies at other stores.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Left {
-    /// `true` once the directory has reported too few copies elsewhere.
+    /// `true` once a shard has reported that.
     pub(crate) is_reported: bool,
     pub(crate) obstacle: Option<Obstacle>,
 }
 
-/// A drain under way, or the last one.
+/// A drain that is under way or has ended.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pub(crate) state: DrainState,

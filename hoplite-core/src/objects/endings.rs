@@ -1,11 +1,11 @@
-//! Ends objects whose put has set an end: a time to live, or an owner.
+//! Ends objects whose put has set an end: a time to live, or an owner (a name that clients hold).
 //!
-//! A lifetime begins when the put has all bytes. The store of the put counts the time to live, and
-//! knows the clients that hold the owner. It deletes the object through the directory, as a client
-//! does. Reads, views and queries extend no lifetime.
+//! A lifetime begins when the put has all bytes. The store of the put measures the time to live,
+//! and knows the clients that hold the owner. It deletes the object through the directory, as a
+//! client does. Reads do not extend a lifetime.
 //!
-//! A store that keeps a copy by a shard's order starts the time to live again, unless its action is
-//! to free. The owner counts only at the store of the put.
+//! A store that a shard ordered to keep a copy starts the time to live again, unless that only
+//! frees the copy, and ignores the owner.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -34,7 +34,7 @@ impl Objects {
         }
     }
 
-    /// Pins a copy by a shard's order, and starts its time to live.
+    /// Pins a copy that a shard ordered to keep, and starts its time to live.
     pub(super) fn pin(&mut self, copy: CopyId) {
         let ttl = self.copies[&copy].metadata.lifetime.as_ref().and_then(|lifetime| lifetime.ttl);
         if let Some(lifetime) = Lifetime::of(None, ttl.filter(|ttl| ttl.action() == TtlAction::Delete)) {
@@ -43,7 +43,7 @@ impl Objects {
         self.copies.pin(copy);
     }
 
-    /// Acts at the end of a copy's time to live, or tries the delete again.
+    /// Deletes or frees a copy after its time to live, or repeats a failed delete.
     pub(crate) fn lifetime_due(&mut self, copy: CopyId) {
         let Some(ending) = self.lifetimes.endings.get_mut(&copy) else { return };
         ending.due = None;
@@ -81,7 +81,7 @@ impl Objects {
             if !self.copies.is_live(copy) {
                 continue;
             }
-            // Without a lease, the id may belong to a newer put.
+            // If this store is cut off, the id may belong to a newer put.
             if !self.may_serve(copy) {
                 self.delete_later(copy);
                 continue;
@@ -117,8 +117,8 @@ impl Objects {
         }
     }
 
-    /// Ends the store's own delete once the store lacks a lease on one of the objects. Otherwise,
-    /// the delete could reach a shard that knows a newer put.
+    /// Stops the delete of ended objects if the store is cut off and may not serve one of them.
+    /// Otherwise, the delete could reach a shard that knows a newer put.
     pub(super) fn hold_delete(&mut self) {
         let Some((call, copies)) = &self.lifetimes.deleting else { return };
         let is_unsure = |copy: &CopyId| self.copies.is_live(*copy) && !self.may_serve(*copy);

@@ -1,4 +1,4 @@
-//! Fetches: progress, avoided senders, and retries.
+//! Fetches from other stores: progress, avoided senders, and retries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use crate::time::Time;
 /// Pause before the second retry: a few round trips to a busy shard. The first retry is at once.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
-/// Most senders that a query avoids: the limit of the wire format.
+/// The most avoided senders that a query names: the limit of the wire format.
 const MAX_AVOIDED: usize = 64;
 
-/// A fetch lasts while a call waits for the object or a pull runs.
+/// The fetch of an object, which lasts while a call waits for it or a transfer runs.
 #[derive(Debug)]
 struct Fetch {
     step: FetchStep,
     avoid: Vec<NodeId>,
-    /// Failed attempts since bytes last arrived.
+    /// Failed transfers since bytes last arrived.
     failures: u32,
-    /// `true` if the store has declined an answer with inline bytes. A shard that has answered this
-    /// fetch may then regard the copy as gone.
+    /// `true` if the store has declined an answer that carried the bytes. The answering shard may
+    /// then lack this store's copy, so the store publishes it.
     has_declined: bool,
 }
 
@@ -40,8 +40,8 @@ pub(crate) enum FetchStep {
         size_bytes: u64,
     },
     Pulling,
-    /// `until` ends a pause after failures, or the time in which the object may come without a
-    /// query.
+    /// `until` ends a pause after failures, or the time in which a collective may make the object
+    /// here.
     BackingOff {
         until: Time,
     },
@@ -50,7 +50,7 @@ pub(crate) enum FetchStep {
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
-    /// Fetches that back off after pulls without a byte.
+    /// Fetches that back off after transfers without a byte.
     stalled: BTreeSet<ObjectId>,
 }
 
@@ -109,7 +109,7 @@ impl Fetches {
         }
     }
 
-    /// Notes a failed pull. Returns `true` to try again at once; otherwise sets a deadline.
+    /// Notes a failed transfer. Returns `true` to query again at once. Otherwise schedules a retry.
     pub(crate) fn failed(
         &mut self,
         ctx: &mut Context,

@@ -1,7 +1,6 @@
-//! Memory for the output of a step of a reduce, together with the step's inputs in the arena: all
-//! or none.
+//! Reserves memory for the output of a step of a reduce, and for its spilled inputs: all or none.
 //!
-//! In a small arena, single loads of spilled inputs would evict each other.
+//! In a small arena, inputs that are loaded one by one would evict each other.
 
 use super::Objects;
 use super::gatherings::Gathering;
@@ -14,21 +13,21 @@ use crate::message::CopyId;
 pub(crate) enum Gathered {
     /// Memory for the output. The inputs are in the arena.
     Here(Extent),
-    /// The waiter is queued until memory is free.
+    /// The waiter is queued: memory is lacking, or inputs are loading.
     Coming,
     Failed(Error),
 }
 
 impl Objects {
-    /// The inputs stay in the arena until the result is `Here`, or until
-    /// [`Objects::stop_gathering`].
+    /// The caller repeats the call until the result is `Here`, or calls
+    /// [`Objects::stop_gathering`]. Until then, the inputs stay in the arena.
     pub(crate) fn gather(&mut self, waiter: SpaceWaiter, inputs: &[CopyId], size_bytes: u64) -> Gathered {
         let now = self.ctx.now();
         if let Some(error) = inputs.iter().find_map(|input| self.copies[input].spill_error(now)) {
             return Gathered::Failed(error);
         }
         if inputs.iter().any(|input| self.copies[input].is_away()) {
-            // The first attempt, or a load has failed.
+            // No load has begun, or one has failed.
             self.stop_gathering(&waiter);
         }
         if !self.gatherings.contains(&waiter) {
@@ -54,7 +53,7 @@ impl Objects {
         }
     }
 
-    /// Returns `None`, and holds nothing, if there is too little memory now.
+    /// Returns `None`, and reserves nothing, if there is too little memory now.
     fn begin_gathering(&mut self, inputs: &[CopyId], size_bytes: u64) -> Result<Option<Gathering>, Error> {
         let mut inputs = inputs.to_vec();
         inputs.sort_unstable();

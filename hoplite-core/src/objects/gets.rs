@@ -1,4 +1,4 @@
-//! Gets: answered by a local copy, or by fetching the object from one sender after another.
+//! Gets: answered with a local copy, or by fetching the object from one sender after another.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::message::{
 };
 use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason};
 
-/// After this many failed senders, a fetch leaves no silent sender early.
+/// After this many failed senders, a fetch no longer leaves silent senders early.
 const MOST_EARLY_LEAVES: usize = 3;
 
-/// A client with more open calls gets references, because bytes would wait in the store until the
-/// client reads its answers.
+/// A client with more open calls gets references instead of bytes, because bytes would wait in the
+/// store until the client reads its answers.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
@@ -37,8 +37,8 @@ impl Objects {
         self.retry_get(key, &id, terms);
     }
 
-    /// Returns a local copy's answer to a get. An empty object or a private copy must be complete.
-    /// A stale copy answers only gets that allow it.
+    /// Answers a get with a local copy. An empty object or a private copy must be complete. A stale
+    /// copy, which may be deleted elsewhere, answers only gets that allow it.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -53,7 +53,7 @@ impl Objects {
         if !is_ready || (is_stale && !(allow_stale && local.is_complete())) {
             return None;
         }
-        // If no attempt ran here, no store has compared the agreements yet.
+        // An object made elsewhere has not been compared with this call's agreement.
         let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
         // A batch holds references until all of its objects are there.
         let is_small = until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
@@ -103,7 +103,8 @@ impl Objects {
         }
     }
 
-    /// Ends a fetch, but keeps the serves that await its copy. Returns `true` if there was a fetch.
+    /// Ends a fetch, but keeps other stores' requests for its copy. Returns `true` if there was
+    /// one.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         self.decline_order(id, Obstacle::Failed);
@@ -117,8 +118,8 @@ impl Objects {
         true
     }
 
-    /// Ends a fetch that no call, order or reference needs. A running pull goes on, because other
-    /// nodes may stream its bytes.
+    /// Ends a fetch that no get, reference or shard needs. A running transfer goes on, because
+    /// other nodes may read its bytes.
     pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
@@ -132,16 +133,15 @@ impl Objects {
         self.wake(id);
     }
 
-    /// Handles another node's request for a copy.
+    /// Handles another node's request for a copy's bytes.
     ///
-    /// Two shards with different knowledge may send two stores to each other. Neither would get new
-    /// bytes. So a store that gets a request from its sender leaves the sender, and serves it. A
-    /// store that does not need the copy refuses instead, because it would not look for another
-    /// sender.
+    /// Two shards with different knowledge may name two stores as each other's senders. Neither
+    /// would get new bytes. So a store that gets a request from its sender leaves the sender, and
+    /// serves it. A store that does not need the copy refuses instead, because it would not look
+    /// for another sender.
     ///
-    /// If two stores request from each other at once, both leave. Without another sender they come
-    /// back to each other, after growing pauses. Longer cycles end because they stall
-    /// ([`stall`](crate::stall)).
+    /// If two stores request from each other at once, both leave. Without another sender they meet
+    /// again, after growing pauses. Longer cycles end because they stall ([`stall`](crate::stall)).
     pub(crate) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
         if let Some(copy) = self.copies.live_put(id, put)
             && self.copies[&copy].sender() == Some(peer)
@@ -151,7 +151,7 @@ impl Objects {
             }
             self.copies.leave_sender(&mut self.ctx, copy);
         }
-        // The receiver's grant may arrive before this store's own grant.
+        // A shard may send receivers here before this store knows its own sender.
         let is_expected = self.is_querying(id);
         self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
@@ -166,7 +166,7 @@ impl Objects {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Queries for a sender again once memory is free, because the fetch has returned its slot.
+    /// Queries again once memory is free, because the fetch has given its sender back.
     pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {
@@ -176,8 +176,8 @@ impl Objects {
         }
     }
 
-    /// Opens a copy, or finds the one of an earlier pull. `None` if the fetch waits for memory, or
-    /// has failed.
+    /// Opens a copy to receive into, or finds the partial one. Returns `None` if the fetch waits
+    /// for memory, or has ended.
     fn receiving_copy(&mut self, object: Object) -> Option<CopyId> {
         if !self.fetches.contains(&object.id) {
             return None;
@@ -188,7 +188,7 @@ impl Objects {
             if local.awaits_sender() && (local.put, local.size_bytes) == (*put, *size_bytes) {
                 return Some(copy);
             }
-            // The directory names another put now, so the received bytes are useless.
+            // The received bytes belong to another put of the id, so they are useless.
             self.abandon_received(copy, Error::ObjectLost { id: id.clone() });
         }
         if let Err(error) = self.check_incoming(id, *size_bytes, metadata) {
@@ -242,8 +242,8 @@ impl Objects {
         self.wake(&grant.id);
     }
 
-    /// Returns `true` if another complete copy is left. A fetch in a slow network must not change
-    /// senders again and again.
+    /// Returns `true` if a pull may leave a silent sender for another complete copy. After many
+    /// failures it stays, because the network may be slow.
     fn is_replaceable(&self, grant: &Grant) -> bool {
         let failed = self.fetches.avoided(&grant.id).len();
         failed < MOST_EARLY_LEAVES
@@ -290,8 +290,8 @@ impl Objects {
         }
     }
 
-    /// Frees the copy of a fetch whose last pull brought no bytes; the fetch goes on. Returns
-    /// `true` if it freed memory.
+    /// Frees the partial copy of a fetch whose last transfer brought no bytes. The fetch goes on.
+    /// Returns `true` if it freed memory.
     pub(crate) fn give_up_stalled(&mut self) -> bool {
         while let Some(id) = self.fetches.take_stalled() {
             if let Some((copy, local)) = self.copies.live(&id)
@@ -314,7 +314,7 @@ impl Objects {
     pub(crate) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
         self.decline_order(id, Obstacle::Failed);
         if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
-            // A call with a later deadline joined after the query was sent.
+            // A call with a later deadline has come since the query.
             return self.query_again(id);
         }
         self.fetches.remove(&mut self.ctx, id);
@@ -356,20 +356,19 @@ impl Objects {
         self.publish_elsewhere(copy, shard);
     }
 
-    /// Opens a copy of an object whose bytes are available; `None` without memory, or beyond a
-    /// limit.
+    /// Opens a copy for bytes that a shard has sent; `None` without memory, or beyond a limit.
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;
         Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }, Payer::Nobody))
     }
 
-    /// Keeps an inline object whose last copy elsewhere is gone, if there is memory.
+    /// Keeps a small object whose bytes only a shard has now, if there is memory.
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
         if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard) {
-            // The object may be deleted. Otherwise, the shard offers it to other stores, and later
-            // to this one again.
+            // The object may have been deleted in the shard's absence. If not, the shard repeats
+            // its offer.
             return;
         }
         if self.copies.live(&id).is_some() {

@@ -6,27 +6,27 @@ use super::Objects;
 use super::table::LocalCopy;
 use crate::message::ClientId;
 
-/// Most examined references, which bounds the time.
+/// The most examined references, which bounds the time.
 const MAX_EXAMINED: usize = 1 << 16;
 
-/// The memory that one client's references keep in use.
+/// The memory that stays in use because of one client's references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Holder {
     pub client: ClientId,
     /// Copies that would be free, evictable or spillable without references.
     pub copies: usize,
-    /// The size of these copies, which count for each client that refers to them.
+    /// The size of these copies. A copy counts for each client that refers to it.
     pub bytes: u64,
 }
 
-/// The memory that only references keep in use.
+/// The memory that stays in use only because of clients' references.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
-    /// Clients with references to copies that are deleted, or could be evicted or spilled, most
-    /// bytes first.
+    /// Clients with references to copies that are deleted, evictable or spillable, most bytes
+    /// first.
     pub clients: Vec<Holder>,
-    /// The size of the pinned ones among these copies.
+    /// The bytes of the pinned copies among them.
     pub pinned_bytes: u64,
 }
 

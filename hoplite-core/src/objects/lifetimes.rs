@@ -1,4 +1,4 @@
-//! The lifetimes of copies. The module `endings` acts at their ends.
+//! The lifetimes of copies. The module `endings` deletes or frees the copies afterwards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Lifetimes {
         Ok(())
     }
 
-    /// Begins a lifetime. `ends_in` is the rest of a time to live that has begun before.
+    /// `ends_in` is the rest of a time to live that began in an earlier run.
     pub(super) fn begin(
         &mut self,
         ctx: &mut Context,
@@ -83,7 +83,7 @@ impl Lifetimes {
         }
     }
 
-    /// Queues a copy for deletion. Returns `false` if its lifetime was already over.
+    /// Queues a copy for deletion. Returns `false` if it was queued before.
     pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else { return false };
         ending.is_over = true;
@@ -94,7 +94,7 @@ impl Lifetimes {
         true
     }
 
-    /// Counts objects that ended after their time to live, and after their owner.
+    /// Returns the numbers of objects that ended with their time to live, and their owner.
     pub(super) const fn ended(&self) -> (u64, u64) {
         (self.expired, self.abandoned)
     }

@@ -1,24 +1,24 @@
 //! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication
 //! and memory.
 //!
-//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it.
-//! [`Objects`] informs them through a [`Notice`](notice::Notice), which the router of
-//! [`node`](crate::node) delivers after the current event is complete.
+//! [`Objects`] knows nothing of reduces and collectives. It informs their machines through a
+//! [`Notice`](notice::Notice), which [`node`](crate::node) delivers after the current event is
+//! complete.
 //!
 //! | files | tasks |
 //! | --- | --- |
-//! | `requests`, `calls`, `missing`, `holders` | begin, end and explain calls |
+//! | `requests`, `calls`, `missing`, `holders` | begin and end calls, and explain their waits |
 //! | `batch`, `batches` | collect the answers of a batch |
 //! | `gets`, `fetch` | answer gets, and fetch objects |
 //! | `deletes`, `deletion` | delete objects |
 //! | `put`, `conflicts` | create, seal and abort puts, resolve conflicts, and report lost puts |
 //! | `copies`, `table` | copies, their memory and their users |
-//! | `combine`, `combinations` | fill copies from other copies |
+//! | `combine`, `combinations` | combine copies into others |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
 //! | `quorum` | puts that both shards of an id must accept |
 //! | `endings`, `lifetimes`, `owners` | end objects with their time to live or owner |
-//! | `replicas`, `orders` | keep ordered copies, and let puts wait for copies elsewhere |
+//! | `replicas`, `orders` | keep copies for shards, and let puts wait for copies elsewhere |
 //! | `quotas`, `charges` | limit the objects of a user or a prefix |
 //! | `spill` | move pinned copies to files and back |
 //! | `recovery`, `witnesses` | bring objects in the files of killed stores back |
