@@ -21,7 +21,7 @@ use crate::shard::{DeleteWait, RequestId, ToShard};
 use crate::version::Version;
 
 impl Objects {
-    /// `ended` is the number of unfinished reduces that the caller ended, counted as deleted.
+    /// `ended` counts unfinished reduces and collectives of these ids that the caller has ended.
     pub(crate) fn delete(
         &mut self,
         key: CallKey,

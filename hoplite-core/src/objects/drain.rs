@@ -106,7 +106,7 @@ impl Objects {
     }
 
     /// Ends the drain once all objects have moved, or none can move. `is_busy` means that the store
-    /// takes part in reduces.
+    /// takes part in reduces or collectives.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
             return;
