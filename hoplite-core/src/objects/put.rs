@@ -7,7 +7,8 @@
 //!    copy of equal size and metadata, the client compares the bytes with it. A copy of another
 //!    size or metadata fails the call with `AlreadyExists`. The call waits for an incomplete copy.
 //! 2. The node allocates memory (`table/space.rs`). If the arena is full, it evicts unpinned,
-//!    unreferenced copies, the least recently used first. Without memory, the call waits.
+//!    unreferenced copies, the least recently used first, unless even all of them would free too
+//!    little. Without memory, the call waits.
 //! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It
 //!    publishes small objects, below 64 KiB by default, only when complete.
 //! 4. The client copies the bytes into the arena and advances the progress in the extent's header.

@@ -6,8 +6,9 @@
 //! hear of this.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
-//! the shard waits for this store. The store checks its leases when a get arrives, so a process
-//! that was stopped answers nothing before a shard has answered it again.
+//! the shard waits for this store. A store serves a local copy only while a shard that knows the
+//! copy has a valid lease. The store checks this when a get arrives, so a process that was stopped
+//! answers nothing before a shard has answered it again.
 //!
 //! A shard in the process of the store stops and resumes together with the store, so its lease
 //! lasts as long as the session.
@@ -41,6 +42,7 @@ struct ShardSession {
     /// `heard_at` of the previous session.
     heard_before: Time,
     is_first: bool,
+    /// `true` if the shard joined the directory while this store ran.
     has_joined: bool,
     is_removed: bool,
     /// After a restart of the shard, the end of the leases of its previous run.

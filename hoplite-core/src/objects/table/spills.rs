@@ -102,6 +102,7 @@ pub(super) struct Spills {
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
+    /// Files with more dead than live bytes.
     wasteful: BTreeSet<SpillFile>,
     /// `true` since the arena's use reached `START_PERCENT`, until it falls to `STOP_PERCENT`.
     is_above: bool,
