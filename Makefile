@@ -13,8 +13,8 @@ DIST := target/dist
 # What a run of the programs has shown to run most; `make dist PROFILE=` does without.
 PROFILE := target/profile/merged.profdata
 DEMO_ENV := target/demo-env
-# Parts of `test` that go on at the same time, since each waits most of its time: for the network, processes, clocks. What a part
-# says comes when it has ended. Cargo counts its own jobs: a fifo of make's would have it share these.
+# Runs parts of `test` at the same time: while one waits for the network, processes or clocks, another computes. Prints the output
+# of a part when the part has ended. Cargo counts its own jobs: a fifo of make's would have it share these.
 AT_ONCE = $(MAKE) --no-print-directory --output-sync=target $(if $(filter jobserver-fifo,$(.FEATURES)),--jobserver-style=pipe) --jobs
 # The wheel builds the same packages: with others beside them, their dependencies would have other features, and nearly all
 # would be built again.

@@ -29,7 +29,7 @@ tempfile.tempdir = None
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Else importing torch takes minutes on a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
-# Else Ray gives up a tensor after a minute, which pauses of a busy machine exceed.
+# On a busy machine, the transfer of a tensor may take longer than Ray's default limit of a minute.
 os.environ["RAY_rdt_fetch_fail_timeout_milliseconds"] = "300000"  # noqa: SIM112
 
 # Background jobs ignore Ctrl-C.

@@ -260,7 +260,7 @@ impl Context {
     }
 
     /// Returns the shard for reads of `id`. A shard that was disconnected may list puts that were
-    /// deleted meanwhile, so another connected shard comes first for a while.
+    /// deleted in that time, so another connected shard comes first for a while.
     pub(crate) fn reading_shard(&self, id: &ObjectId) -> Option<usize> {
         let sessions = &self.sessions;
         let doubts = |shard: &usize| (!sessions.is_trusted(*shard), sessions.has_just_returned(*shard));

@@ -19,8 +19,8 @@
 //!   Otherwise gets fail with `ObjectLost`.
 //! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries and
 //!   publications to the next shard of each id (`publish.rs`), and back later. A restarted shard at
-//!   first holds deletes of ids that it does not know (`shard/delete.rs`). Meanwhile the other
-//!   shard of each id decides, if connected (`shard_sessions.rs`).
+//!   first holds deletes of ids that it does not know (`shard/delete.rs`), and the other shard of
+//!   each id decides, if it is connected (`shard_sessions.rs`).
 //! * **The list of shards changes.** A shard that joins is filled like a restarted one. A shard
 //!   that leaves is handled like a dead one (`shard/shards.rs`).
 

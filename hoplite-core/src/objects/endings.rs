@@ -4,8 +4,8 @@
 //! and knows the clients that hold the owner. It deletes the object through the directory, as a
 //! client does. Reads do not extend a lifetime.
 //!
-//! A store that a shard ordered to keep a copy starts the time to live again, unless that only
-//! frees the copy, and ignores the owner.
+//! A shard may order another store to keep a copy. That store starts the time to live again, unless
+//! the end of the time only frees copies. It ignores the owner.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

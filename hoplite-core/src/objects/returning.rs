@@ -16,7 +16,7 @@
 //! it.
 //!
 //! The store is sure that a shard has listed a put if the shard has accepted a publication, or has
-//! granted or sent the object.
+//! granted or sent the object. An unanswered publication proves nothing.
 //!
 //! After the store has lost contact with all shards of a copy, the copy *returns*: it is served
 //! only after a shard has confirmed the put. The store first queries shards that have listed the

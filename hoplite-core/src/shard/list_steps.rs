@@ -15,7 +15,8 @@ pub const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 /// A step of a change of the list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListStep {
-    /// The shard accepts the list, and no other until a commit, a withdrawal or [`PROPOSAL_TTL`].
+    /// The shard accepts the list. It refuses other lists until this one is committed or withdrawn,
+    /// or [`PROPOSAL_TTL`] is over.
     Propose(Proposal),
     /// The shard uses the list from now on.
     Commit(Proposal),
