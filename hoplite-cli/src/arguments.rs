@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use hoplite_client::{
-    AfterLoss, Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, Lifetime, Notice, ObjectId, Owner, Ttl,
-    TtlAction, default_socket_path, default_timeout, parse_timeout,
+    AfterLoss, Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, Lifetime, Notice, ObjectId, Owner,
+    Ttl, TtlAction, default_socket_path, default_timeout, parse_timeout,
 };
 use hoplite_core::text::escape;
 use hoplite_core::{Error as ObjectError, Operation};
@@ -67,7 +67,11 @@ impl StoreArguments {
     }
 
     fn connect_options(&self) -> ConnectOptions {
-        ConnectOptions { socket: self.socket(), listener: print_notice, ..ConnectOptions::default() }
+        ConnectOptions {
+            socket: self.socket(),
+            listener: print_notice,
+            ..ConnectOptions::default()
+        }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -88,7 +92,8 @@ impl StoreArguments {
 
     /// Explains a failure on `ids`: a timeout names the objects and the cause.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
-        let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error else {
+        let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error
+        else {
             return error.into();
         };
         let objects = match ids {
@@ -121,7 +126,8 @@ pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
 /// Parses a time such as `1min 30s`, or a number of seconds.
 pub(crate) fn parse_duration(text: &str) -> anyhow::Result<Duration> {
     if let Ok(seconds) = text.parse() {
-        return Duration::try_from_secs_f64(seconds).context("not a duration that can be waited for");
+        return Duration::try_from_secs_f64(seconds)
+            .context("not a duration that can be waited for");
     }
     Ok(humantime::parse_duration(text)?)
 }
@@ -132,7 +138,11 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, NotASize> {
 
 pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     let extents = text.split(',').map(|extent| extent.trim().parse());
-    Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
+    Ok(Shape(
+        extents
+            .collect::<Result<_, _>>()
+            .context("a shape is a list of numbers, such as 1024,768")?,
+    ))
 }
 
 /// Lengths of an array. A separate type, because clap takes a plain list for a repeated argument.
@@ -158,7 +168,8 @@ mod tests {
     #[test]
     fn timeouts_name_what_was_waited_for() {
         let explained = |seconds, ids: &[&str]| {
-            let store = StoreArguments { socket: None, timeout: Some(Duration::from_secs(seconds)) };
+            let store =
+                StoreArguments { socket: None, timeout: Some(Duration::from_secs(seconds)) };
             let waited = Duration::from_micros(1_000_061);
             let missing = ids
                 .first()

@@ -32,8 +32,8 @@ use hoplite_daemon::settings::without_empty_variables;
 use arguments::StoreArguments;
 use cluster::Ended;
 use verbs::{
-    allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, quota, reduce,
-    shards, start, stat, status, stop, up, wait,
+    allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, quota,
+    reduce, shards, start, stat, status, stop, up, wait,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -215,7 +215,9 @@ mod tests {
 
     #[test]
     fn global_options_go_before_or_after_the_command() {
-        for line in ["hoplite --timeout 2s --socket /s get x", "hoplite get x --timeout 2s --socket /s"] {
+        for line in
+            ["hoplite --timeout 2s --socket /s get x", "hoplite get x --timeout 2s --socket /s"]
+        {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(arguments.store.timeout().as_secs(), 2, "{line}");
             assert!(matches!(arguments.command, Command::Get(_)), "{line}");
@@ -267,7 +269,8 @@ mod tests {
             "hoplite completion tcsh",
             "hoplite man",
         ] {
-            let error = Arguments::try_parse_from(line.split(' ')).map(|arguments| format!("{arguments:?}"));
+            let error = Arguments::try_parse_from(line.split(' '))
+                .map(|arguments| format!("{arguments:?}"));
             assert_eq!(error.unwrap_err().exit_code(), 2, "{line}");
         }
         assert!(Arguments::try_parse_from(["hoplite", "get", ""]).is_err());
@@ -278,7 +281,8 @@ mod tests {
     #[test]
     fn causes_are_told_once_and_in_one_line() {
         let cause = Err::<(), _>(io::Error::other("disk\non fire"));
-        let error = cause.context("cannot write").context("cannot write: disk on fire").unwrap_err();
+        let error =
+            cause.context("cannot write").context("cannot write: disk on fire").unwrap_err();
         assert_eq!(one_line(&error), "cannot write: disk on fire");
         let error = anyhow::anyhow!("the peer says \x1b[2J");
         assert_eq!(one_line(&error), r"the peer says \u{1b}[2J");

@@ -188,7 +188,8 @@ mod tests {
 
     #[test]
     fn ages_have_one_unit() {
-        let ages = [0, 59, 60, 3599, 3600, 86_399, 86_400, 200_000].map(|s| age(Duration::from_secs(s)));
+        let ages =
+            [0, 59, 60, 3599, 3600, 86_399, 86_400, 200_000].map(|s| age(Duration::from_secs(s)));
         assert_eq!(ages, ["0s", "59s", "1m", "59m", "1h", "23h", "1d", "2d"]);
     }
 
@@ -221,7 +222,8 @@ mod tests {
             (0, "bad") => Style::new().red().force_styling(true),
             _ => Style::new(),
         };
-        let mut table = Table::new([("verdict", Alignment::Left), ("says", Alignment::Left)]).styled(red);
+        let mut table =
+            Table::new([("verdict", Alignment::Left), ("says", Alignment::Left)]).styled(red);
         table.row(["bad".to_owned(), "no".to_owned()]);
         table.row(["good".to_owned(), String::new()]);
         let mut out = Vec::new();

@@ -19,7 +19,8 @@ fn main() -> Result<()> {
     let ids: Vec<String> = (0..PARTICIPANTS).map(|rank| format!("example/array/{rank}")).collect();
     thread::scope(|scope| {
         let ids = &ids;
-        let all: Vec<_> = (0..PARTICIPANTS).map(|rank| scope.spawn(move || participate(rank, ids))).collect();
+        let all: Vec<_> =
+            (0..PARTICIPANTS).map(|rank| scope.spawn(move || participate(rank, ids))).collect();
         all.into_iter().try_for_each(|one| one.join().expect("a participant panicked"))
     })?;
     let client = Client::connect(default_socket_path())?;

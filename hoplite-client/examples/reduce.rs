@@ -17,12 +17,17 @@ const WORKERS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> Result<()> {
-    let gradients: Vec<String> = (0..WORKERS).map(|rank| format!("example/gradient/{rank}")).collect();
+    let gradients: Vec<String> =
+        (0..WORKERS).map(|rank| format!("example/gradient/{rank}")).collect();
     let client = Client::connect(default_socket_path())?;
-    let options = ReduceOptions { num_objects: Some(3), timeout: TIMEOUT, ..ReduceOptions::default() };
+    let options =
+        ReduceOptions { num_objects: Some(3), timeout: TIMEOUT, ..ReduceOptions::default() };
     let used = thread::scope(|scope| -> Result<_> {
-        let puts: Vec<_> =
-            gradients.iter().enumerate().map(|(rank, id)| scope.spawn(move || put(rank, id))).collect();
+        let puts: Vec<_> = gradients
+            .iter()
+            .enumerate()
+            .map(|(rank, id)| scope.spawn(move || put(rank, id)))
+            .collect();
         let used = client.reduce_with("example/sum", &gradients, options)?;
         puts.into_iter().try_for_each(|put| put.join().expect("a worker panicked"))?;
         Ok(used)

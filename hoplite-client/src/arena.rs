@@ -65,7 +65,9 @@ impl Arena {
         let shared = mapped
             .iter()
             .flat_map(|mapped| mapped.iter())
-            .filter(|entry| file.as_ref() == Some(&entry.file) && entry.capacity_bytes == capacity_bytes)
+            .filter(|entry| {
+                file.as_ref() == Some(&entry.file) && entry.capacity_bytes == capacity_bytes
+            })
             .find_map(|entry| entry.mappings.upgrade());
         if let Some(mappings) = shared {
             return Ok(Self::over(mappings, file));
@@ -85,8 +87,10 @@ impl Arena {
 
     /// Keeps the descriptor until the first write. Returns `false` if it belongs to other memory.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
-        let is_of_arena =
-            self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));
+        let is_of_arena = self
+            .file
+            .as_ref()
+            .is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));
         if !is_of_arena {
             return false;
         }
@@ -110,7 +114,8 @@ impl Arena {
         let mapping = match self.mappings.writable.get() {
             Some(mapping) => Arc::clone(mapping),
             None => {
-                let mapping = Mapping::writable(fd.as_fd(), self.mappings.readable.capacity_bytes());
+                let mapping =
+                    Mapping::writable(fd.as_fd(), self.mappings.readable.capacity_bytes());
                 let mapping = mapping.map_err(NotWritable::Unmapped)?;
                 Arc::clone(self.mappings.writable.get_or_init(|| mapping))
             }
@@ -211,7 +216,10 @@ mod tests {
         let arena = map(one.read_only_fd(), CAPACITY_BYTES);
         assert!(!offer(&arena, &other));
         assert!(matches!(arena.map_writable(), Err(NotWritable::NoRight)));
-        assert!(offer(&arena, &one) && !arena.is_writable(), "nothing is mapped before the first write");
+        assert!(
+            offer(&arena, &one) && !arena.is_writable(),
+            "nothing is mapped before the first write"
+        );
         arena.map_writable().unwrap();
         assert!(arena.is_writable() && arena.lock_offered().is_none());
         let second = map(one.read_only_fd(), CAPACITY_BYTES);

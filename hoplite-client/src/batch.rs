@@ -77,7 +77,9 @@ impl Client {
         let call = self.begin(options.timeout).await?;
         let connection = &call.connection;
         check_count(objects.len(), connection.max_ids())?;
-        let Some(first) = objects.first().map(|object| object.id.clone()) else { return Ok(Vec::new()) };
+        let Some(first) = objects.first().map(|object| object.id.clone()) else {
+            return Ok(Vec::new());
+        };
         let put = pin!(put(connection, &objects, &options));
         let put = pin!(connection.bounded(Operation::Put, options.timeout, put));
         call.run(Wait::of("put", &first), Repeat::Harmless, put).await
@@ -89,7 +91,11 @@ impl Client {
     /// # Errors
     /// `LimitExceeded` for more than [`Client::max_ids`] ids; nothing is requested then. Results
     /// have the errors of [`Client::get`].
-    pub async fn get_many<I>(&self, ids: I, options: impl Into<GetOptions>) -> Result<Results<ObjectView>>
+    pub async fn get_many<I>(
+        &self,
+        ids: I,
+        options: impl Into<GetOptions>,
+    ) -> Result<Results<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
@@ -197,7 +203,8 @@ async fn put_part(
         let size_bytes = object.bytes.len() as u64;
         let valid = object.metadata.validate(size_bytes).map_err(Error::from);
         if valid.is_ok() {
-            let is_confirmed = awaits_directory(object) || size_bytes >= connection.confirmed_from_bytes();
+            let is_confirmed =
+                awaits_directory(object) || size_bytes >= connection.confirmed_from_bytes();
             requests.push(node::Request::Put {
                 id: object.id.clone(),
                 metadata: object.metadata.clone(),
@@ -210,7 +217,8 @@ async fn put_part(
     }
     let answers = batch(connection, requests, Operation::Put, timeout).await?;
     let mut delayed = Vec::new();
-    let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
+    let sent =
+        objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
     // Reads all answers, because a reference in an answer must be given back.
     for ((index, (object, result)), answer) in sent.zip(answers) {
         *result = match answer {
@@ -218,7 +226,9 @@ async fn put_part(
             Ok(Response::Existing(view)) => compared(connection, object, view),
             Ok(_) => Err(connection.unexpected()),
             Err(
-                ObjectError::StoreFull { .. } | ObjectError::QuotaExceeded(_) | ObjectError::Timeout { .. },
+                ObjectError::StoreFull { .. }
+                | ObjectError::QuotaExceeded(_)
+                | ObjectError::Timeout { .. },
             ) if !is_patient => {
                 delayed.push(index);
                 Ok(())
@@ -238,12 +248,19 @@ async fn put_one(
     options: &PutOptions,
     deadline: Deadline,
 ) -> Result<()> {
-    let options =
-        PutOptions { metadata: object.metadata.clone(), timeout: deadline.left(), confirm: options.confirm };
+    let options = PutOptions {
+        metadata: object.metadata.clone(),
+        timeout: deadline.left(),
+        confirm: options.confirm,
+    };
     writer::put(connection, object.id.clone(), &object.bytes, options).await
 }
 
-fn compared(connection: &Arc<Connection>, object: &NewObject<'_>, view: node::ObjectView) -> Result<()> {
+fn compared(
+    connection: &Arc<Connection>,
+    object: &NewObject<'_>,
+    view: node::ObjectView,
+) -> Result<()> {
     let view = ObjectView::open(connection, view)?;
     if *view != *object.bytes || !view.metadata().describes_same(&object.metadata) {
         return Err(ObjectError::AlreadyExists { id: object.id.clone() }.into());
@@ -256,8 +273,12 @@ async fn get(
     ids: &[ObjectId],
     GetOptions { timeout, allow_stale }: GetOptions,
 ) -> Result<Results<ObjectView>> {
-    let request =
-        |id: &ObjectId| node::Request::Get { id: id.clone(), until: Until::Contents, timeout, allow_stale };
+    let request = |id: &ObjectId| node::Request::Get {
+        id: id.clone(),
+        until: Until::Contents,
+        timeout,
+        allow_stale,
+    };
     let open = |response| match response {
         Response::Object(view) => ObjectView::open(connection, view),
         Response::Contents { view, bytes } => Ok(ObjectView::copied(view, &bytes)),
@@ -266,9 +287,16 @@ async fn get(
     of_ids(connection, ids, (Operation::Get, timeout), request, open).await
 }
 
-async fn delete(connection: &Arc<Connection>, ids: &[ObjectId], timeout: Duration) -> Result<Results<bool>> {
-    let request =
-        |id: &ObjectId| node::Request::Delete { ids: vec![id.clone()], timeout, wait: DeleteWait::Reachable };
+async fn delete(
+    connection: &Arc<Connection>,
+    ids: &[ObjectId],
+    timeout: Duration,
+) -> Result<Results<bool>> {
+    let request = |id: &ObjectId| node::Request::Delete {
+        ids: vec![id.clone()],
+        timeout,
+        wait: DeleteWait::Reachable,
+    };
     let was_there = |response| match response {
         Response::Deleted { count, .. } => Ok(count > 0),
         _ => Err(connection.unexpected()),

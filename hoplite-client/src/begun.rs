@@ -66,7 +66,9 @@ impl Access {
     pub(crate) fn connection(&self) -> Arc<Connection> {
         match self {
             Self::Lasting(lasting) => lasting.link.current(),
-            Self::Single(Single { connection, .. }) | Self::Inner(connection) => Arc::clone(connection),
+            Self::Single(Single { connection, .. }) | Self::Inner(connection) => {
+                Arc::clone(connection)
+            }
         }
     }
 
@@ -226,7 +228,8 @@ impl Begun {
         }
         let parts: Vec<&[ObjectId]> =
             needs.chunks(self.connection.max_ids().clamp(1, MAX_ASKED_IDS)).collect();
-        let ready = many::look(&self.connection, &parts, Deadline::after(Duration::ZERO)).await.ok()?;
+        let ready =
+            many::look(&self.connection, &parts, Deadline::after(Duration::ZERO)).await.ok()?;
         let is_missing = |index: &usize| ready.binary_search(index).is_err();
         Some((0..needs.len()).filter(is_missing).map(|index| needs[index].clone()).collect())
     }

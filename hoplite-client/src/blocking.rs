@@ -123,7 +123,12 @@ impl Client {
     }
 
     /// See [`crate::Client::create`].
-    pub fn create(&self, id: impl AsRef<[u8]>, size_bytes: u64, options: PutOptions) -> Result<ObjectWriter> {
+    pub fn create(
+        &self,
+        id: impl AsRef<[u8]>,
+        size_bytes: u64,
+        options: PutOptions,
+    ) -> Result<ObjectWriter> {
         let piped = self.shared.connected()?;
         let writer = piped.pump.run(piped.client.create(id, size_bytes, options))?;
         Ok(ObjectWriter { writer, pump: Arc::clone(&piped.pump) })
@@ -135,7 +140,11 @@ impl Client {
     }
 
     /// See [`crate::Client::get_reader_with`].
-    pub fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
+    pub fn get_reader_with(
+        &self,
+        id: impl AsRef<[u8]>,
+        options: GetOptions,
+    ) -> Result<ObjectReader> {
         let piped = self.shared.connected()?;
         let reader = piped.pump.run(piped.client.get_reader_with(id, options))?;
         Ok(ObjectReader { reader, pump: Arc::clone(&piped.pump) })

@@ -94,7 +94,9 @@ impl Client {
                     path,
                     kind: ConnectFailure::System { kind: std::io::ErrorKind::Interrupted },
                 })??;
-        Ok(Self { access: Access::Lasting(Arc::new(Lasting::new(options, Connection::start(greeted)?))) })
+        Ok(Self {
+            access: Access::Lasting(Arc::new(Lasting::new(options, Connection::start(greeted)?))),
+        })
     }
 
     /// Name of the store's node. It may change when the store restarts.
@@ -159,7 +161,12 @@ impl Client {
     ///
     /// # Cancel safety
     /// The object is aborted, unless the store has all bytes.
-    pub async fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
+    pub async fn put_with(
+        &self,
+        id: impl AsRef<[u8]>,
+        bytes: &[u8],
+        options: PutOptions,
+    ) -> Result<()> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let put = pin!(writer::put(&call.connection, id.clone(), bytes, options));
         call.run(Wait::of("put", &id), Repeat::Harmless, put).await
@@ -196,7 +203,8 @@ impl Client {
     pub async fn get_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectView> {
         let GetOptions { timeout, allow_stale } = options;
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
-        let request = node::Request::Get { id: id.clone(), until: Until::Contents, timeout, allow_stale };
+        let request =
+            node::Request::Get { id: id.clone(), until: Until::Contents, timeout, allow_stale };
         let get = pin!(async {
             if progress::is_tracked() {
                 return reader::get_tracked(&call.connection, id.clone(), options).await;
@@ -215,7 +223,12 @@ impl Client {
     /// # Errors
     /// The errors of [`Client::get`], and [`Error::BufferTooSmall`]. After an error, the contents
     /// of `out` are undefined.
-    pub async fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
+    pub async fn get_into(
+        &self,
+        id: impl AsRef<[u8]>,
+        out: &mut [u8],
+        timeout: Duration,
+    ) -> Result<usize> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_into(&call.connection, id.clone(), out, timeout));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
@@ -233,13 +246,21 @@ impl Client {
     /// # Errors
     ///
     /// See [`Client::get`].
-    pub async fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
+    pub async fn get_reader(
+        &self,
+        id: impl AsRef<[u8]>,
+        timeout: Duration,
+    ) -> Result<ObjectReader> {
         self.get_reader_with(id, timeout.into()).await
     }
 
     /// Opens a reader as [`Client::get_reader`] does. If the options allow it, the object may be
     /// [stale](ObjectReader::is_stale).
-    pub async fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
+    pub async fn get_reader_with(
+        &self,
+        id: impl AsRef<[u8]>,
+        options: GetOptions,
+    ) -> Result<ObjectReader> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let open = pin!(ObjectReader::open_with(&call.connection, id.clone(), options));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
@@ -259,9 +280,10 @@ impl Client {
         let ids = checked(ids, usize::MAX)?;
         let call = self.begin(timeout).await?;
         if count > ids.len() {
-            return Err(
-                ObjectError::invalid_request("cannot wait for more objects than there are ids").into()
-            );
+            return Err(ObjectError::invalid_request(
+                "cannot wait for more objects than there are ids",
+            )
+            .into());
         }
         let wait = pin!(many::wait(&call.connection, ids.clone(), count, timeout));
         call.run(Wait::for_objects("wait", &ids), Repeat::Harmless, wait).await
@@ -318,8 +340,11 @@ impl Client {
             }
             Ok(Bytes::copy_from_slice(bytes))
         };
-        let request =
-            Inspection::List { prefix: bounded(prefix.as_ref())?, after: bounded(after.as_ref())?, limit };
+        let request = Inspection::List {
+            prefix: bounded(prefix.as_ref())?,
+            after: bounded(after.as_ref())?,
+            limit,
+        };
         let call = self.begin(REPORT_TIMEOUT).await?;
         match call.report("list", None, request).await? {
             local::Response::Listing { objects, more } => {
@@ -338,7 +363,9 @@ impl Client {
         let id = ObjectId::new(id)?;
         let call = self.begin(REPORT_TIMEOUT).await?;
         match call.report("describe", Some(&id), Inspection::Describe { id: id.clone() }).await? {
-            local::Response::Description(description) => Ok(Description::decode(&id, *description)?),
+            local::Response::Description(description) => {
+                Ok(Description::decode(&id, *description)?)
+            }
             _ => Err(call.connection.unexpected()),
         }
     }
@@ -398,8 +425,9 @@ impl Client {
         if call.connection.node().as_str() == node {
             return self.drain(limit, report_progress).await;
         }
-        let drain = [Some(limit), None]
-            .map(|timeout| node::Request::Inspect(Inspection::DrainNode { node: node.to_owned(), timeout }));
+        let drain = [Some(limit), None].map(|timeout| {
+            node::Request::Inspect(Inspection::DrainNode { node: node.to_owned(), timeout })
+        });
         drained(&call.connection, drain, limit, REMOTE_PROGRESS_INTERVAL, report_progress).await
     }
 
@@ -411,12 +439,14 @@ impl Client {
         let call = self.begin(REPORT_TIMEOUT).await?;
         let connection = &call.connection;
         let request = match node.filter(|node| connection.node().as_str() != *node) {
-            Some(node) => {
-                node::Request::Inspect(Inspection::DrainNode { node: node.to_owned(), timeout: None })
-            }
+            Some(node) => node::Request::Inspect(Inspection::DrainNode {
+                node: node.to_owned(),
+                timeout: None,
+            }),
             None => node::Request::DrainProgress,
         };
-        let answer = connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT).await?;
+        let answer =
+            connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT).await?;
         drain_report(answer).ok_or_else(|| connection.unexpected())
     }
 
@@ -467,7 +497,8 @@ async fn drained(
     mut report_progress: impl FnMut(&DrainReport),
 ) -> Result<DrainReport> {
     let wait_limit = limit.saturating_add(REPORT_TIMEOUT);
-    let call = |request| connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT);
+    let call =
+        |request| connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT);
     let mut drain = pin!(connection.call(Request::Node(request), Operation::Connect, wait_limit));
     loop {
         let answer = match timeout(interval, &mut drain).await {
@@ -490,7 +521,10 @@ fn drain_report(response: local::Response) -> Option<DrainReport> {
     }
 }
 
-pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
+pub(crate) fn checked(
+    ids: impl IntoIterator<Item: AsRef<[u8]>>,
+    maximum: usize,
+) -> Result<Vec<ObjectId>> {
     let ids: Vec<ObjectId> = ids
         .into_iter()
         .take(maximum.saturating_add(1))

@@ -88,7 +88,11 @@ impl Client {
 }
 
 /// Deletes in parts that fit into one request. Sends all parts, even if one times out.
-async fn delete(connection: &Connection, ids: Vec<ObjectId>, options: DeleteOptions) -> Result<Deletion> {
+async fn delete(
+    connection: &Connection,
+    ids: Vec<ObjectId>,
+    options: DeleteOptions,
+) -> Result<Deletion> {
     let deadline = Deadline::after(options.timeout);
     let (mut count, mut absent, mut most, mut late) = (0, BTreeSet::new(), 0, None);
     for part in ids.chunks(connection.max_ids().max(1)) {

@@ -44,7 +44,9 @@ pub enum Error {
         call: LostCall,
     },
     /// A forked child uses its parent's connection. It must open a new one.
-    #[error("process {current} cannot use a connection that process {connected} made before it forked")]
+    #[error(
+        "process {current} cannot use a connection that process {connected} made before it forked"
+    )]
     ForkedChild {
         /// Process that made the connection.
         connected: u32,
@@ -244,7 +246,9 @@ impl Error {
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {
-            Self::ConnectionLost { path, reason, .. } => Self::ConnectionLost { path, reason, call },
+            Self::ConnectionLost { path, reason, .. } => {
+                Self::ConnectionLost { path, reason, call }
+            }
             error => error,
         }
     }
@@ -307,7 +311,10 @@ mod tests {
         };
         assert!(lost.to_string().ends_with("/run/store.sock is lost: the store closed it"));
         let lost = lost.leaving(LostCall::MayHaveHappened);
-        assert!(lost.to_string().ends_with("the store closed it; the store may have performed the call"));
+        assert!(
+            lost.to_string()
+                .ends_with("the store closed it; the store may have performed the call")
+        );
     }
 
     #[test]
@@ -327,8 +334,11 @@ mod tests {
         let timeout = Error::timeout(Operation::Get, Duration::from_secs(1));
         assert_eq!(timeout.code(), ErrorCode::Object(hoplite_core::ErrorCode::Timeout));
         assert!(timeout.is_retryable());
-        let refused = |error| Error::Connect { path: "s".into(), kind: ConnectFailure::Refused(error) };
-        assert!(!refused(hoplite_core::Error::VersionMismatch { ours: 1, theirs: 2 }).is_retryable());
+        let refused =
+            |error| Error::Connect { path: "s".into(), kind: ConnectFailure::Refused(error) };
+        assert!(
+            !refused(hoplite_core::Error::VersionMismatch { ours: 1, theirs: 2 }).is_retryable()
+        );
         assert!(refused(hoplite_core::Error::ShuttingDown).is_retryable());
         assert!(!Error::ForkedChild { connected: 1, current: 2 }.is_retryable());
         let lost = |call| Error::ConnectionLost { path: "s".into(), reason: Loss::Closed, call };

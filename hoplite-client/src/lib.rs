@@ -97,11 +97,13 @@ pub use hoplite_core::error::Missing;
 pub use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 pub use hoplite_core::metadata::Replicas;
 pub use hoplite_core::node::{
-    ByteRange, DrainReport, DrainState, LifetimeReport, LongWait as WaitingCall, Ownerless, OwnerlessPage,
-    ReduceOrder, SpillStatus, Unmoved,
+    ByteRange, DrainReport, DrainState, LifetimeReport, LongWait as WaitingCall, Ownerless,
+    OwnerlessPage, ReduceOrder, SpillStatus, Unmoved,
 };
 pub use hoplite_core::placement::ShardChange;
-pub use hoplite_core::quota::{Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
+pub use hoplite_core::quota::{
+    Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse,
+};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{
     DeleteWait, Location, LocationState, Locations, ObjectSummary, Origin, Retention,

@@ -45,7 +45,12 @@ impl<L: Line> Link<L> {
     pub(crate) fn new(mut options: ConnectOptions, line: L) -> Self {
         // The program may change its working directory.
         options.socket = line.connection().path().to_owned();
-        Self { options, process: std::process::id(), current: Mutex::new(line), failure: Mutex::default() }
+        Self {
+            options,
+            process: std::process::id(),
+            current: Mutex::new(line),
+            failure: Mutex::default(),
+        }
     }
 
     pub(crate) fn options(&self) -> &ConnectOptions {
@@ -64,7 +69,8 @@ impl<L: Line> Link<L> {
         // A forked child may find the lock held for ever.
         self.check_process()?;
         let current = self.current();
-        let is_ready = self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
+        let is_ready =
+            self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
         Ok(is_ready.then_some(current))
     }
 
@@ -113,7 +119,9 @@ impl<L: Line> Link<L> {
         let started = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match handshake::greet(&self.options).and_then(|greeted| self.same_cluster(greeted)) {
+            let error = match handshake::greet(&self.options)
+                .and_then(|greeted| self.same_cluster(greeted))
+            {
                 Ok(greeted) => {
                     *lock(&self.failure) = None;
                     return Ok(Ok(greeted));

@@ -66,7 +66,9 @@ impl LocationWatch {
 
     /// Turns the watch into a [`Stream`].
     pub fn into_stream(self) -> impl Stream<Item = Result<Locations>> {
-        futures::stream::unfold(self, async |mut watch| watch.next().await.map(|next| (next, watch)))
+        futures::stream::unfold(self, async |mut watch| {
+            watch.next().await.map(|next| (next, watch))
+        })
     }
 }
 

@@ -111,17 +111,21 @@ mod tests {
 
     #[test]
     fn a_long_wait_names_some_of_what_is_missing() {
-        let ids = |count: usize| Some((0..count).map(|k| ObjectId::new(format!("s/{k}")).unwrap()).collect());
+        let ids = |count: usize| {
+            Some((0..count).map(|k| ObjectId::new(format!("s/{k}")).unwrap()).collect())
+        };
         let text = |operation, missing| {
             let id = Some(ObjectId::new("x").unwrap());
             Notice::LongWait(LongWait { operation, id, waited: LONG_WAIT, missing }).to_string()
         };
-        assert_eq!(text("reduce", ids(2)), "reduce of x has waited 10s and goes on: missing: s/0, s/1");
-        assert!(text("reduce", ids(9)).ends_with("s/2, s/3 and 5 more"));
-        assert!(
-            text("get", ids(0))
-                .ends_with("it waits for their bytes, for room in the store, or for other participants")
+        assert_eq!(
+            text("reduce", ids(2)),
+            "reduce of x has waited 10s and goes on: missing: s/0, s/1"
         );
+        assert!(text("reduce", ids(9)).ends_with("s/2, s/3 and 5 more"));
+        assert!(text("get", ids(0)).ends_with(
+            "it waits for their bytes, for room in the store, or for other participants"
+        ));
         assert!(text("put", None).ends_with("for room in the store, or for the directory"));
         assert!(text("get", None).ends_with("for an answer of the store or of the directory"));
     }

@@ -69,7 +69,9 @@ impl Default for ConnectOptions {
     fn default() -> Self {
         let program = std::env::args_os()
             .next()
-            .and_then(|path| PathBuf::from(path).file_name().map(|name| name.to_string_lossy().into_owned()))
+            .and_then(|path| {
+                PathBuf::from(path).file_name().map(|name| name.to_string_lossy().into_owned())
+            })
             .unwrap_or_default();
         Self {
             socket: default_socket_path(),
@@ -100,7 +102,11 @@ pub struct PutOptions {
 
 impl Default for PutOptions {
     fn default() -> Self {
-        Self { metadata: Metadata::default(), timeout: default_timeout(), confirm: Confirmation::default() }
+        Self {
+            metadata: Metadata::default(),
+            timeout: default_timeout(),
+            confirm: Confirmation::default(),
+        }
     }
 }
 

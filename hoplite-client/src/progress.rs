@@ -122,7 +122,11 @@ mod tests {
         assert!(!is_tracked());
         assert_eq!(counts(&progress), (80, 150));
         drop(kept);
-        assert_eq!(counts(&progress), (50, 50), "an object that was not moved to its end does not count");
+        assert_eq!(
+            counts(&progress),
+            (50, 50),
+            "an object that was not moved to its end does not count"
+        );
     }
 
     #[tokio::test]

@@ -24,7 +24,11 @@ impl Client {
     /// # Errors
     /// `PermissionDenied`; `LimitExceeded` for more than 1,024 quotas; `InvalidRequest` if `limits`
     /// has neither limit, or if there is no quota to remove.
-    pub async fn set_quota(&self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
+    pub async fn set_quota(
+        &self,
+        subject: QuotaSubject,
+        limits: Option<QuotaLimits>,
+    ) -> Result<Quota> {
         let quotas = self.call_for_quotas(node::Request::SetQuota { subject, limits }).await?;
         quotas.into_iter().next().ok_or_else(|| self.connection().unexpected())
     }

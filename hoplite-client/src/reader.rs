@@ -34,7 +34,11 @@ pub struct ObjectReader {
 }
 
 impl ObjectReader {
-    pub(crate) async fn open(connection: &Arc<Connection>, id: ObjectId, timeout: Duration) -> Result<Self> {
+    pub(crate) async fn open(
+        connection: &Arc<Connection>,
+        id: ObjectId,
+        timeout: Duration,
+    ) -> Result<Self> {
         Self::open_with(connection, id, timeout.into()).await
     }
 
@@ -53,7 +57,8 @@ impl ObjectReader {
 
     pub(crate) fn over(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
-        let bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
+        let bytes =
+            connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
         Ok(Self {
             bytes,
             reference,
@@ -77,9 +82,11 @@ impl ObjectReader {
     ) -> Result<()> {
         let end_bytes = start_bytes + out.len() as u64;
         let is_within = |range: &ByteRange| {
-            range.offset_bytes >= start_bytes && range.offset_bytes + range.length_bytes <= end_bytes
+            range.offset_bytes >= start_bytes
+                && range.offset_bytes + range.length_bytes <= end_bytes
         };
-        let total_bytes = order.iter().filter(|range| is_within(range)).map(|range| range.length_bytes).sum();
+        let total_bytes =
+            order.iter().filter(|range| is_within(range)).map(|range| range.length_bytes).sum();
         let mut copied_bytes = 0;
         for range in order {
             if !is_within(range) {
@@ -189,7 +196,8 @@ impl ObjectReader {
             return Ok(0);
         }
         let most = out.len().min(PIECE_BYTES) as u64;
-        let least = (least_bytes as u64).min(most).min(self.size_bytes - self.position_bytes).max(1);
+        let least =
+            (least_bytes as u64).min(most).min(self.size_bytes - self.position_bytes).max(1);
         let needed_bytes = self.position_bytes + least;
         let mut valid_bytes = self.bytes.valid_bytes();
         if valid_bytes < needed_bytes {
@@ -242,7 +250,9 @@ impl ObjectReader {
         // A reader ends with its connection.
         let answer = connection.call(request, Operation::Get, timeout).await;
         match answer.map_err(|error| error.leaving(LostCall::Ended))? {
-            Response::Node(node::Response::Progress { valid_bytes }) if valid_bytes > beyond_bytes => {
+            Response::Node(node::Response::Progress { valid_bytes })
+                if valid_bytes > beyond_bytes =>
+            {
                 self.bytes.confirm(valid_bytes);
                 Ok(())
             }

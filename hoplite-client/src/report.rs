@@ -219,16 +219,22 @@ impl Troubles {
 
     fn by_kind(&self) -> Vec<(ProblemKind, Vec<String>)> {
         let room = self.waiting_for_room;
-        let full = (room > 0).then(|| format!("the store is full: {room} calls or transfers wait for room"));
+        let full = (room > 0)
+            .then(|| format!("the store is full: {room} calls or transfers wait for room"));
         let fault = |kind: &str, PeerFault { name, error, since }: &PeerFault| {
             format!("{kind}{name}: {error} (for {} s)", since.as_secs())
         };
-        let spill = self.spill.iter().map(|(directory, reason)| format!("spilling to {directory}: {reason}"));
+        let spill = self
+            .spill
+            .iter()
+            .map(|(directory, reason)| format!("spilling to {directory}: {reason}"));
         let shards = self.shards.iter().map(|shard| fault("directory shard ", shard));
         let stores = self.stores.iter().map(|store| fault("store ", store));
-        let refused = self.incompatible.iter().map(|refused| fault("refused a client or a store", refused));
+        let refused =
+            self.incompatible.iter().map(|refused| fault("refused a client or a store", refused));
         let waits = self.waits.iter().map(|LongWait { operation, waited, missing }| {
-            let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
+            let missing =
+                missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
             format!("a {operation} has waited for {} s{missing}", waited.as_secs())
         });
         let more = self.long_waits.saturating_sub(self.waits.len() as u64);
@@ -247,7 +253,9 @@ impl Troubles {
 
 impl From<v1::Troubles> for Troubles {
     fn from(troubles: v1::Troubles) -> Self {
-        let fault = |fault| decode_fault(fault).map(|(name, error, since)| PeerFault { name, error, since });
+        let fault = |fault| {
+            decode_fault(fault).map(|(name, error, since)| PeerFault { name, error, since })
+        };
         let faults = |faults: Vec<v1::PeerFault>| faults.into_iter().filter_map(fault).collect();
         Self {
             waiting_for_room: troubles.full_waiters,
@@ -376,7 +384,8 @@ impl ProbeReport {
             let blocks = Blocks::new(&probed.blocks).ok()?;
             Matrix::from_blocks(probed.nodes, blocks, links.collect())
         };
-        let is_pair = |pair: &v1::probed::Pair| pair.low < pair.high && (pair.high as usize) < count;
+        let is_pair =
+            |pair: &v1::probed::Pair| pair.low < pair.high && (pair.high as usize) < count;
         if !probed.guessed.iter().all(is_pair) {
             return None;
         }
@@ -570,7 +579,8 @@ mod tests {
         let running = v1::GrantRecord { at_us: 1500, ..v1::GrantRecord::default() };
         assert_eq!(Grant::from(running.clone()).outcome, None);
         assert_eq!(Grant::from(running).at, Duration::from_micros(1500));
-        let ended = v1::GrantRecord { outcome: "Complete".to_owned(), ..v1::GrantRecord::default() };
+        let ended =
+            v1::GrantRecord { outcome: "Complete".to_owned(), ..v1::GrantRecord::default() };
         assert_eq!(Grant::from(ended).outcome.as_deref(), Some("Complete"));
     }
 
@@ -623,12 +633,16 @@ mod tests {
     #[test]
     fn locations_of_a_description_are_checked() {
         let id = ObjectId::new("x").unwrap();
-        let of = |object| v1::response::Description { object, ..v1::response::Description::default() };
+        let of =
+            |object| v1::response::Description { object, ..v1::response::Description::default() };
         let nothing = Description::decode(&id, of(None)).unwrap();
         assert_eq!((nothing.locations.id.clone(), nothing.locations.object), (id.clone(), None));
         let locations =
             v1::Locations { locations: vec![v1::Location::default()], ..v1::Locations::default() };
-        let object = v1::ObjectDescription { locations: Some(locations), ..v1::ObjectDescription::default() };
+        let object = v1::ObjectDescription {
+            locations: Some(locations),
+            ..v1::ObjectDescription::default()
+        };
         assert!(Description::decode(&id, of(Some(object))).is_err());
     }
 }

@@ -62,16 +62,20 @@ pub fn default_timeout() -> Duration {
 
 pub(crate) fn checked_default() -> Result<Duration> {
     static DEFAULT: OnceLock<Result<Duration, String>> = OnceLock::new();
-    let default = DEFAULT.get_or_init(|| from_variable(std::env::var_os(TIMEOUT_VARIABLE).as_deref()));
-    default.clone().map_err(|reason| ObjectError::InvalidRequest { reason: Cow::Owned(reason) }.into())
+    let default =
+        DEFAULT.get_or_init(|| from_variable(std::env::var_os(TIMEOUT_VARIABLE).as_deref()));
+    default
+        .clone()
+        .map_err(|reason| ObjectError::InvalidRequest { reason: Cow::Owned(reason) }.into())
 }
 
 fn from_variable(value: Option<&OsStr>) -> Result<Duration, String> {
     match value {
         None => Ok(DEFAULT_TIMEOUT),
         Some(value) if value.is_empty() => Ok(DEFAULT_TIMEOUT),
-        Some(value) => parse_timeout(&value.to_string_lossy())
-            .map_err(|error| format!("the environment variable {TIMEOUT_VARIABLE} is invalid: {error}")),
+        Some(value) => parse_timeout(&value.to_string_lossy()).map_err(|error| {
+            format!("the environment variable {TIMEOUT_VARIABLE} is invalid: {error}")
+        }),
     }
 }
 
@@ -92,7 +96,10 @@ mod tests {
         }
         for text in ["", " ", "soon", "-1", "nan", "inf", "5 parsecs", "1e300"] {
             let message = parse_timeout(text).unwrap_err().to_string();
-            assert!(message.starts_with(&format!("{:?} is not a timeout", text.trim())), "{message}");
+            assert!(
+                message.starts_with(&format!("{:?} is not a timeout", text.trim())),
+                "{message}"
+            );
         }
     }
 

@@ -55,7 +55,8 @@ impl Contents {
 impl ObjectView {
     pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
-        let mut bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
+        let mut bytes =
+            connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
         // Other clients may have changed the progress in the object's header.
         bytes.confirm(view.size_bytes);
         Ok(Self::over(bytes, reference, view.put, view.metadata, view.is_stale))

@@ -65,13 +65,17 @@ impl ObjectWriter {
                 if view.size_bytes != size_bytes {
                     return Err(connection.malformed("room of another size than requested"));
                 }
-                let room = connection.arena().writer(&view).map_err(|error| connection.misplaced(&error))?;
+                let room = connection
+                    .arena()
+                    .writer(&view)
+                    .map_err(|error| connection.misplaced(&error))?;
                 Target::New(room, reference)
             }
             Response::Existing(view) => Target::Existing(ObjectView::open(connection, view)?),
             _ => return Err(connection.unexpected()),
         };
-        let writer = Self { id, size_bytes, written_bytes: 0, target, options, part: Part::default() };
+        let writer =
+            Self { id, size_bytes, written_bytes: 0, target, options, part: Part::default() };
         match &writer.target {
             Target::Existing(view)
                 if view.size_bytes() != size_bytes
@@ -139,7 +143,8 @@ impl ObjectWriter {
             }
             Target::Existing(view) => {
                 let start = usize::try_from(self.written_bytes).unwrap_or(usize::MAX);
-                let equal = view.get(start..).and_then(|rest| rest.get(..piece.len())) == Some(piece);
+                let equal =
+                    view.get(start..).and_then(|rest| rest.get(..piece.len())) == Some(piece);
                 if !equal {
                     return Err(self.already_exists());
                 }
@@ -179,7 +184,8 @@ impl ObjectWriter {
         let is_small = size_bytes < connection.confirmed_from_bytes();
         if options.confirm == Confirmation::BySize && is_small && !awaits_directory {
             // Sends both requests with one system call.
-            let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
+            let requests =
+                [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
             connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await?;
         } else {

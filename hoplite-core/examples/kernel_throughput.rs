@@ -17,8 +17,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 const ROUNDS: usize = 9;
 
 fn main() {
-    let mebibytes =
-        std::env::args().nth(1).and_then(|argument| argument.parse().ok()).unwrap_or(64_usize).max(1);
+    let mebibytes = std::env::args()
+        .nth(1)
+        .and_then(|argument| argument.parse().ok())
+        .unwrap_or(64_usize)
+        .max(1);
     let size_bytes = mebibytes << 20;
     println!("GB/s read and written  {:>4} KiB  {mebibytes:>4} MiB", CHUNK_BYTES >> 10);
 
@@ -49,7 +52,13 @@ fn one(dtype: Dtype) -> Vec<u8> {
 }
 
 /// Prints the rate of `kernel`, which moves `moved` bytes for each byte of `acc`.
-fn report(name: &str, moved: usize, acc: &mut [u8], input: &[u8], kernel: impl Fn(&mut [u8], &[u8])) {
+fn report(
+    name: &str,
+    moved: usize,
+    acc: &mut [u8],
+    input: &[u8],
+    kernel: impl Fn(&mut [u8], &[u8]),
+) {
     let size_bytes = acc.len();
     let rates = [CHUNK_BYTES, size_bytes].map(|length_bytes| {
         let mut best = f64::INFINITY;

@@ -340,8 +340,15 @@ impl Allocator {
     }
 
     fn add_range(&mut self, offset: u64, length: u64, before: u32, after: u32) -> u32 {
-        let range =
-            Range { offset, length, before, after, previous: NONE, next: NONE, state: State::Allocated };
+        let range = Range {
+            offset,
+            length,
+            before,
+            after,
+            previous: NONE,
+            next: NONE,
+            state: State::Allocated,
+        };
         if self.vacant != NONE {
             let index = self.vacant;
             self.vacant = self.range(index).next;
@@ -350,7 +357,9 @@ impl Allocator {
         }
         let index = u32::try_from(self.ranges.len()).ok().filter(|index| *index != NONE);
         self.ranges.push(range);
-        index.expect("an arena is not divided into 2^32 ranges: a store limits its objects to far fewer")
+        index.expect(
+            "an arena is not divided into 2^32 ranges: a store limits its objects to far fewer",
+        )
     }
 
     fn remove_range(&mut self, index: u32) {

@@ -41,8 +41,8 @@ pub mod node;
 
 pub use transfer::{batch, merge, peer, session, stall};
 pub use vocabulary::{
-    block, checksum, dtype, error, fault, id, lifetime, limits, link, load, metadata, missing, placement,
-    problem, quota, tally, text, time, trace, version,
+    block, checksum, dtype, error, fault, id, lifetime, limits, link, load, metadata, missing,
+    placement, problem, quota, tally, text, time, trace, version,
 };
 
 pub use error::{Error, ErrorCode, Operation, Result};

@@ -4,20 +4,24 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId};
+use hoplite_core::collective::{
+    Agreement, CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId,
+};
 use hoplite_core::dtype::Dtype;
 use hoplite_core::id::{Incarnation, NodeId, ObjectId};
 use hoplite_core::limits::Limits;
 use hoplite_core::link::Uplink;
 use hoplite_core::metadata::Metadata;
 use hoplite_core::node::{
-    self, CallId, ClientId, CombineId, CombineOutcome, CopyId, Node, NodeConfig, PullId, Reduce, ReduceOrder,
-    Request, Response, ServeId, Until,
+    self, CallId, ClientId, CombineId, CombineOutcome, CopyId, Node, NodeConfig, PullId, Reduce,
+    ReduceOrder, Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::plan::collective::{Collective, SchedulePreference};
 use hoplite_core::reduce::ReduceOp;
-use hoplite_core::shard::{self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ShardRun, ToShard};
+use hoplite_core::shard::{
+    self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ShardRun, ToShard,
+};
 use hoplite_core::time::Time;
 use hoplite_core::topology::place::EVERYWHERE;
 
@@ -185,7 +189,13 @@ impl Cluster {
             CollectiveEffect::Enlist { enlistment, plan } => {
                 let member = number_of(&plan.members[plan.index].node);
                 self.members.insert(enlistment, (number, member));
-                (member, CollectiveEvent::Asked { membership: MembershipId::Elsewhere(enlistment.0), plan })
+                (
+                    member,
+                    CollectiveEvent::Asked {
+                        membership: MembershipId::Elsewhere(enlistment.0),
+                        plan,
+                    },
+                )
             }
             CollectiveEffect::Tell { enlistment, decision } => {
                 let membership = MembershipId::Elsewhere(enlistment.0);
@@ -220,8 +230,10 @@ impl Cluster {
         {
             let (valid_bytes, outcome) = (*valid_bytes, PullOutcome::Complete);
             self.pulls.remove(&(node, pull));
-            self.queue
-                .push_back(Message::ToNode(node, node::Event::PullEnded { pull, valid_bytes, outcome }));
+            self.queue.push_back(Message::ToNode(
+                node,
+                node::Event::PullEnded { pull, valid_bytes, outcome },
+            ));
             self.settle();
         }
         assert!(self.pulls.is_empty(), "every pull ends");
@@ -249,7 +261,12 @@ impl Cluster {
     fn get(&mut self, node: usize, id: &ObjectId) -> CallId {
         self.request(
             node,
-            Request::Get { id: id.clone(), until: Until::Complete, timeout: LONG, allow_stale: false },
+            Request::Get {
+                id: id.clone(),
+                until: Until::Complete,
+                timeout: LONG,
+                allow_stale: false,
+            },
         )
     }
 
@@ -322,7 +339,8 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
     const SOURCE_BYTES: u64 = 32 << 10;
     for members in [3, 4, 8, 16] {
         let mut cluster = Cluster::new(members);
-        let sources: Vec<ObjectId> = (0..members).map(|rank| id(&format!("source {rank}"))).collect();
+        let sources: Vec<ObjectId> =
+            (0..members).map(|rank| id(&format!("source {rank}"))).collect();
         for (node, source) in sources.iter().enumerate() {
             cluster.put(node, source, SOURCE_BYTES);
         }
@@ -344,7 +362,8 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
             source_bytes: SOURCE_BYTES,
             timeout: LONG,
         };
-        let joins: Vec<CallId> = (0..members).map(|node| cluster.request(node, join.clone())).collect();
+        let joins: Vec<CallId> =
+            (0..members).map(|node| cluster.request(node, join.clone())).collect();
         let call = cluster.request(0, Request::Collective(Collective::Allreduce, reduce));
         assert_eq!(cluster.exchanges.len(), members, "all of them take part");
         cluster.finish_exchanges();
@@ -352,10 +371,17 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
         assert!(matches!(cluster.answers.get(&(0, call)), Some(Response::Reduced { .. })));
         let (members, of_directory) = (members as u64, cluster.messages - before);
         assert_eq!(of_directory, MESSAGES_PER_MEMBER * members + MESSAGES_OF_RANK_0);
-        assert!(of_directory <= MAX_MESSAGES_PER_MEMBER * members, "{of_directory} of {members} members");
+        assert!(
+            of_directory <= MAX_MESSAGES_PER_MEMBER * members,
+            "{of_directory} of {members} members"
+        );
         assert_eq!(cluster.words, WORDS_PER_MEMBER * (members - 1));
         for node in &cluster.nodes {
-            assert_eq!((node.status().reductions, node.status().directed_hops), (0, 0), "it is over");
+            assert_eq!(
+                (node.status().reductions, node.status().directed_hops),
+                (0, 0),
+                "it is over"
+            );
         }
     }
 }
@@ -363,8 +389,11 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
 /// Restarted shards learn of both versions only from stores.
 #[test]
 fn what_disagrees_of_places_under_one_version_comes_to_rest() {
-    let placed =
-        |rack, permille| Placed { version: 5, path: [0, 0, rack, 0], uplink: Uplink::measured(permille) };
+    let placed = |rack, permille| Placed {
+        version: 5,
+        path: [0, 0, rack, 0],
+        uplink: Uplink::measured(permille),
+    };
     for said in [
         [placed(1, 100), placed(1, 1000)],
         [placed(1, 100), placed(2, 100)],
@@ -375,7 +404,8 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
         let before = cluster.messages;
         for (shard, placed) in said.into_iter().enumerate() {
             let message = ToShard::Placed(placed);
-            let of_store = |node| shard::Event::Message { node: name(node), message: message.clone() };
+            let of_store =
+                |node| shard::Event::Message { node: name(node), message: message.clone() };
             cluster.queue.extend([0, 1].map(|node| Message::ToShard(shard, of_store(node))));
         }
         cluster.settle();

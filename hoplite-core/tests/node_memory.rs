@@ -15,7 +15,8 @@ const MAX_BYTES_PER_OBJECT: u64 = 700;
 
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    let pages: u64 = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("the second field");
+    let pages: u64 =
+        statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("the second field");
     pages * 4096
 }
 
@@ -24,12 +25,15 @@ fn apply(node: &mut Node, effects: &mut Vec<Effect>, event: Event) {
     let published: Vec<_> = effects
         .drain(..)
         .filter_map(|effect| match effect {
-            Effect::ToShard { shard, message: ToShard::Publish(publish), .. } => Some((shard, publish)),
+            Effect::ToShard { shard, message: ToShard::Publish(publish), .. } => {
+                Some((shard, publish))
+            }
             _ => None,
         })
         .collect();
     for (shard, publish) in published {
-        let message = ToStore::Published { id: publish.id, put: publish.put, verdict: Verdict::Accepted };
+        let message =
+            ToStore::Published { id: publish.id, put: publish.put, verdict: Verdict::Accepted };
         node.apply(Time::ZERO, Event::FromShard { shard, message }, effects);
         effects.clear();
     }
@@ -74,7 +78,11 @@ fn a_small_object_takes_little_more_than_half_a_kibibyte() {
             confirm: Confirm::No,
             timeout: std::time::Duration::ZERO,
         };
-        apply(&mut node, &mut effects, Event::Request { client: ClientId(1), call: CallId(number), request });
+        apply(
+            &mut node,
+            &mut effects,
+            Event::Request { client: ClientId(1), call: CallId(number), request },
+        );
     }
     let per_object = (resident_bytes() - before) / OBJECTS;
     assert_eq!(u64::try_from(node.status().copies), Ok(OBJECTS));

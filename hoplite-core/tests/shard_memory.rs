@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
-use hoplite_core::shard::{Event, LocationState, NodeInfo, Publish, Retention, Shard, ShardConfig, ToShard};
+use hoplite_core::shard::{
+    Event, LocationState, NodeInfo, Publish, Retention, Shard, ShardConfig, ToShard,
+};
 use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, Time};
 
 /// A fifth of a full shard; memory is linear.
@@ -15,7 +17,8 @@ const MAX_BYTES_PER_OBJECT: u64 = (1 << 30) / 1_000_000;
 
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
-    let pages: u64 = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("the second field");
+    let pages: u64 =
+        statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("the second field");
     pages * 4096
 }
 

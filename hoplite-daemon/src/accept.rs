@@ -76,8 +76,7 @@ mod tests {
     #[test]
     fn connections_wait_while_descriptors_are_scarce_and_outgoing_ones_do_not() {
         if std::env::var_os(ALONE).is_none() {
-            let name =
-                "accept::tests::connections_wait_while_descriptors_are_scarce_and_outgoing_ones_do_not";
+            let name = "accept::tests::connections_wait_while_descriptors_are_scarce_and_outgoing_ones_do_not";
             let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
             let output = alone.args(["--exact", name]).env(ALONE, "1").output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

@@ -27,9 +27,13 @@ impl FromStr for User {
     type Err = NoSuchAccount;
 
     fn from_str(text: &str) -> Result<Self, NoSuchAccount> {
-        let found =
-            text.parse().ok().or_else(|| Some(nix::unistd::User::from_name(text).ok()??.uid.as_raw()));
-        found.map(Self).ok_or_else(|| NoSuchAccount { kind: "user", name: text.chars().take(64).collect() })
+        let found = text
+            .parse()
+            .ok()
+            .or_else(|| Some(nix::unistd::User::from_name(text).ok()??.uid.as_raw()));
+        found
+            .map(Self)
+            .ok_or_else(|| NoSuchAccount { kind: "user", name: text.chars().take(64).collect() })
     }
 }
 
@@ -37,9 +41,13 @@ impl FromStr for Group {
     type Err = NoSuchAccount;
 
     fn from_str(text: &str) -> Result<Self, NoSuchAccount> {
-        let found =
-            text.parse().ok().or_else(|| Some(nix::unistd::Group::from_name(text).ok()??.gid.as_raw()));
-        found.map(Self).ok_or_else(|| NoSuchAccount { kind: "group", name: text.chars().take(64).collect() })
+        let found = text
+            .parse()
+            .ok()
+            .or_else(|| Some(nix::unistd::Group::from_name(text).ok()??.gid.as_raw()));
+        found
+            .map(Self)
+            .ok_or_else(|| NoSuchAccount { kind: "group", name: text.chars().take(64).collect() })
     }
 }
 

@@ -77,7 +77,8 @@ mod tests {
     async fn tasks_run_on_the_thread_and_are_waited_for() {
         let stop = CancellationToken::new();
         let event_loop = EventLoop::start("loop", stop.clone()).unwrap();
-        let name = event_loop.spawn(async { thread::current().name().map(str::to_owned) }).await.unwrap();
+        let name =
+            event_loop.spawn(async { thread::current().name().map(str::to_owned) }).await.unwrap();
         assert_eq!(name.as_deref(), Some("loop"));
         let last = event_loop.spawn({
             let stop = stop.clone();

@@ -70,6 +70,10 @@ fn daemon(name: &str) -> Command {
     for (variable, _) in std::env::vars_os().filter(|(variable, _)| is_for_others(variable)) {
         command.env_remove(variable);
     }
-    command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).arg("--print-addresses");
+    command
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .arg("--print-addresses");
     command
 }

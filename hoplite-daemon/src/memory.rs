@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn the_lowest_limit_of_a_group_and_those_around_it_counts() {
-        let files = [("a/memory.max", "7000\n"), ("a/b/memory.max", "max\n"), ("other/memory.max", "1\n")];
+        let files =
+            [("a/memory.max", "7000\n"), ("a/b/memory.max", "max\n"), ("other/memory.max", "1\n")];
         assert_eq!(limited(&files, "0::/a/b\n"), Some(7000));
         assert_eq!(limited(&files, "0::/\n"), None);
         assert_eq!(limited(&files, ""), None);
@@ -104,18 +105,24 @@ mod tests {
             file_size_bytes: None,
         };
         assert_eq!((machine.available_bytes(), machine.share_for_arena(30)), (1000, 300));
-        let limited =
-            MemoryLimits { control_group_bytes: Some(9000), address_space_bytes: Some(500), ..machine };
+        let limited = MemoryLimits {
+            control_group_bytes: Some(9000),
+            address_space_bytes: Some(500),
+            ..machine
+        };
         assert_eq!((limited.available_bytes(), limited.share_for_arena(30)), (500, 150));
-        let limited = MemoryLimits { control_group_bytes: Some(400), file_size_bytes: Some(50), ..machine };
+        let limited =
+            MemoryLimits { control_group_bytes: Some(400), file_size_bytes: Some(50), ..machine };
         assert_eq!((limited.available_bytes(), limited.share_for_arena(30)), (400, 50));
         assert!(MemoryLimits::read().available_bytes() > 0);
     }
 
     #[test]
     fn the_first_version_has_a_hierarchy_for_memory() {
-        let files =
-            [("memory/memory.limit_in_bytes", "9000\n"), ("memory/a/memory.limit_in_bytes", "8000\n")];
+        let files = [
+            ("memory/memory.limit_in_bytes", "9000\n"),
+            ("memory/a/memory.limit_in_bytes", "8000\n"),
+        ];
         assert_eq!(limited(&files, "3:cpu,cpuacct:/a\n2:memory:/a\n0::/a\n"), Some(8000));
         assert_eq!(limited(&files, "2:memory:/docker/123\n"), Some(9000));
         assert_eq!(limited(&files, "3:cpu:/a\n"), None);

@@ -105,8 +105,8 @@ fn serve_until_stopped<P>(
             Some(address) => Some(serve_metrics(daemon, address).await?),
             None => None,
         };
-        let traces =
-            Export::start(start.traces, &daemon.name, &daemon.version).context("cannot export traces")?;
+        let traces = Export::start(start.traces, &daemon.name, &daemon.version)
+            .context("cannot export traces")?;
         let (export, tracer) = traces.unzip();
         let announcer =
             Announcer { audience: start.audience, metrics: metrics.as_ref().map(Metrics::address) };

@@ -44,14 +44,18 @@ pub struct NotLoopback {
 impl Security {
     /// Reads the settings of clients from the environment.
     pub fn from_environment() -> Self {
-        let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = |variable| {
+            std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+        };
         Self {
             token_file: path("HOPLITE_TOKEN_FILE"),
             tls_cert: path("HOPLITE_TLS_CERT"),
             tls_key: path("HOPLITE_TLS_KEY"),
             tls_ca: path("HOPLITE_TLS_CA"),
             tls_name: std::env::var("HOPLITE_TLS_NAME").ok().filter(|name| !name.is_empty()),
-            insecure: Some(std::env::var("HOPLITE_INSECURE").is_ok_and(|insecure| insecure == "true")),
+            insecure: Some(
+                std::env::var("HOPLITE_INSECURE").is_ok_and(|insecure| insecure == "true"),
+            ),
         }
     }
 
@@ -61,7 +65,10 @@ impl Security {
     /// [`NotLoopback`].
     pub fn check(&self, address: SocketAddr) -> Result<(), NotLoopback> {
         let is_authenticated = self.token_file.is_some() || self.tls_cert.is_some();
-        if address.ip().to_canonical().is_loopback() || is_authenticated || self.insecure == Some(true) {
+        if address.ip().to_canonical().is_loopback()
+            || is_authenticated
+            || self.insecure == Some(true)
+        {
             Ok(())
         } else {
             Err(NotLoopback { address })
@@ -120,7 +127,10 @@ mod tests {
             let address = address.parse().unwrap();
             let allows = |security: Security| security.check(address).is_ok();
             assert_eq!(allows(Security::default()), is_loopback, "{address}");
-            assert_eq!(allows(Security { insecure: Some(false), ..Security::default() }), is_loopback);
+            assert_eq!(
+                allows(Security { insecure: Some(false), ..Security::default() }),
+                is_loopback
+            );
             assert!(allows(Security { insecure: Some(true), ..Security::default() }), "{address}");
             assert!(allows(Security { token_file: Some("token".into()), ..Security::default() }));
             assert!(allows(Security { tls_cert: Some("cert".into()), ..Security::default() }));

@@ -76,8 +76,9 @@ pub(crate) fn read<S: Args>(
 ) -> Result<(ProcessArguments, CommonSettings, S), SettingsError> {
     let settings = S::augment_args(CommonSettings::augment_args(Command::new("settings")));
     let process = ProcessArguments::augment_args(Command::new("process"));
-    let command =
-        without_empty_variables(command.args(process.get_arguments()).args(settings.get_arguments()));
+    let command = without_empty_variables(
+        command.args(process.get_arguments()).args(settings.get_arguments()),
+    );
     let matches = layered(command, &settings, arguments)?.unwrap_or_else(|error| error.exit());
     let process: ProcessArguments = parsed(&matches);
     if process.print_reference {
@@ -92,22 +93,32 @@ pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |argument: &clap::Arg| {
         argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty())
     };
-    let ids: Vec<_> =
-        command.get_arguments().filter(|argument| is_empty(argument)).map(|a| a.get_id().clone()).collect();
+    let ids: Vec<_> = command
+        .get_arguments()
+        .filter(|argument| is_empty(argument))
+        .map(|a| a.get_id().clone())
+        .collect();
     let command = ids.into_iter().fold(command, |command, id| {
         command.mut_arg(id, |argument| argument.env(clap::builder::Resettable::Reset))
     });
     let names: Vec<_> = command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
-    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, without_empty_variables))
+    names
+        .into_iter()
+        .fold(command, |command, name| command.mut_subcommand(name, without_empty_variables))
 }
 
 fn reference(settings: &Command) -> String {
     let mut rows = String::new();
     for argument in settings.get_arguments() {
         let Some(flag) = argument.get_long() else { continue };
-        let values: Vec<_> =
-            argument.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect();
-        let variable = argument.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let values: Vec<_> = argument
+            .get_value_names()
+            .unwrap_or_default()
+            .iter()
+            .map(|name| name.as_str())
+            .collect();
+        let variable =
+            argument.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let mut help = argument.get_help().map(ToString::to_string).unwrap_or_default();
         for default in argument.get_default_values() {
             help.push_str(&format!(" [default: {}]", default.to_string_lossy()));
@@ -147,11 +158,13 @@ fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, S
         SettingsError::Parse { path: path.to_owned(), line, message }
     };
     // Syntax errors have several lines.
-    let table = DeTable::parse(&text)
-        .map_err(|error| wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; ")))?;
+    let table = DeTable::parse(&text).map_err(|error| {
+        wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; "))
+    })?;
     let mut set = Vec::new();
     for (key, value) in table.get_ref() {
-        let value = value_as_text(value.get_ref()).and_then(|value| check(settings, key.get_ref(), value));
+        let value =
+            value_as_text(value.get_ref()).and_then(|value| check(settings, key.get_ref(), value));
         set.push(value.map_err(|message| wrong(Some(key.span()), message))?);
     }
     Ok(set)
@@ -166,8 +179,10 @@ fn value_as_text(value: &DeValue<'_>) -> Result<String, String> {
         },
         DeValue::Boolean(is_set) => Ok(is_set.to_string()),
         DeValue::Array(values) => {
-            let values: Vec<String> =
-                values.iter().map(|value| value_as_text(value.get_ref())).collect::<Result<_, _>>()?;
+            let values: Vec<String> = values
+                .iter()
+                .map(|value| value_as_text(value.get_ref()))
+                .collect::<Result<_, _>>()?;
             Ok(values.join(","))
         }
         _ => Err("a value is a text, a whole number, true, false, or a list of them".to_owned()),
@@ -221,8 +236,7 @@ mod tests {
 
     #[test]
     fn flags_override_the_file_and_the_file_overrides_defaults() {
-        let file =
-            "memory = \"1GiB\"\nnode-grace = \"2s\"\nname = 'file'\nlabels = ['a=1', 'b=2']\ninsecure = true";
+        let file = "memory = \"1GiB\"\nnode-grace = \"2s\"\nname = 'file'\nlabels = ['a=1', 'b=2']\ninsecure = true";
         let (log, settings) = read_with(file, &["--name", "flag"]).unwrap();
         assert_eq!(settings.memory, Some(Size(1 << 30)));
         assert_eq!(settings.node_grace, Some(TimeSpan(Duration::from_secs(2))));
@@ -230,7 +244,8 @@ mod tests {
         assert_eq!(settings.labels.unwrap(), ["a=1", "b=2"]);
         assert_eq!(settings.security.insecure, Some(true));
         assert_eq!(log.log, "info");
-        let (log, settings) = read_with("memory = 0x1_000\nlog = 'debug'", &["--insecure"]).unwrap();
+        let (log, settings) =
+            read_with("memory = 0x1_000\nlog = 'debug'", &["--insecure"]).unwrap();
         assert_eq!((settings.memory, settings.name), (Some(Size(4096)), None));
         assert_eq!((settings.security.insecure, log.log.as_str()), (Some(true), "debug"));
     }
@@ -245,7 +260,8 @@ mod tests {
         let mut config = tempfile::NamedTempFile::new().unwrap();
         config.write_all(b"path = 'file'").unwrap();
         let arguments: [OsString; 3] = ["daemon".into(), "--config".into(), config.path().into()];
-        let (_, _, settings) = read::<Environment>(Command::new("daemon"), arguments.to_vec()).unwrap();
+        let (_, _, settings) =
+            read::<Environment>(Command::new("daemon"), arguments.to_vec()).unwrap();
         assert_eq!(settings.path, std::env::var("PATH").ok());
     }
 

@@ -10,7 +10,9 @@ pub struct Size(pub u64);
 
 /// The text is not a size.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is not a size: write a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB or TB")]
+#[error(
+    "{text:?} is not a size: write a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+)]
 pub struct NotASize {
     /// First 64 characters of the text.
     pub text: String,
@@ -22,8 +24,11 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, NotASize> {
         let lower = text.trim().to_ascii_lowercase();
         // A unit with `b`, such as `MB` or `MiB`, has its standard meaning.
-        let config =
-            if lower.ends_with('b') { Config::new().with_decimal() } else { Config::new().with_binary() };
+        let config = if lower.ends_with('b') {
+            Config::new().with_decimal()
+        } else {
+            Config::new().with_binary()
+        };
         let size_bytes = config.parse_size(&lower);
         size_bytes.map(Self).map_err(|_| NotASize { text: text.chars().take(64).collect() })
     }
@@ -55,9 +60,18 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Size>().unwrap(), Size(size_bytes), "{text}");
         }
-        for text in
-            ["", "K", "MiB", "-1", "1 MiB extra", "1Mbit", "1X", "99999999TiB", "99999999999999999999", "١"]
-        {
+        for text in [
+            "",
+            "K",
+            "MiB",
+            "-1",
+            "1 MiB extra",
+            "1Mbit",
+            "1X",
+            "99999999TiB",
+            "99999999999999999999",
+            "١",
+        ] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }

@@ -25,8 +25,10 @@ pub use opentelemetry::trace::SpanKind;
 const MAX_OPEN_SPANS: usize = 16_384;
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-const STANDARD_PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+const STANDARD_ENDPOINTS: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+const STANDARD_PROTOCOLS: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
@@ -56,9 +58,15 @@ impl FromStr for Endpoint {
         let uri: Uri = text.parse().map_err(|_| NotAnEndpoint)?;
         // Refuses a password, because the endpoint is logged.
         let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-        let is_plain =
-            uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none() && is_bare;
-        if is_plain && uri.port().is_some() { Ok(Self(text.to_owned())) } else { Err(NotAnEndpoint) }
+        let is_plain = uri.scheme_str() == Some("http")
+            && uri.path() == "/"
+            && uri.query().is_none()
+            && is_bare;
+        if is_plain && uri.port().is_some() {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(NotAnEndpoint)
+        }
     }
 }
 
@@ -94,12 +102,18 @@ impl fmt::Debug for Tracer {
 impl Tracer {
     /// Begins a child of `parent`, or a new trace. Returns `None` if the trace is not recorded, or
     /// too many spans are open.
-    pub fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
+    pub fn begin(
+        &self,
+        name: &'static str,
+        kind: SpanKind,
+        parent: Option<TraceContext>,
+    ) -> Option<Span> {
         if self.open.load(Ordering::Relaxed) >= MAX_OPEN_SPANS {
             return None;
         }
         let context = parent.map_or_else(Context::new, |parent| {
-            let (trace, span) = (TraceId::from_bytes(parent.trace()), SpanId::from_bytes(parent.span()));
+            let (trace, span) =
+                (TraceId::from_bytes(parent.trace()), SpanId::from_bytes(parent.span()));
             let flags = TraceFlags::default().with_sampled(parent.is_sampled());
             Context::new().with_remote_span_context(SpanContext::new(
                 trace,
@@ -115,7 +129,8 @@ impl Tracer {
             return None;
         }
         let named = opentelemetry::trace::Span::span_context(&span);
-        let context = TraceContext::new(named.trace_id().to_bytes(), named.span_id().to_bytes(), true)?;
+        let context =
+            TraceContext::new(named.trace_id().to_bytes(), named.span_id().to_bytes(), true)?;
         self.open.fetch_add(1, Ordering::Relaxed);
         Some(Span { span, context, open: Arc::clone(&self.open) })
     }
@@ -164,7 +179,9 @@ impl Export {
         version: &str,
     ) -> Result<Option<(Self, Tracer)>, ExporterBuildError> {
         let TraceSettings { otlp_endpoint, otlp_sample_ratio: Ratio(ratio) } = settings;
-        let Some(Endpoint(endpoint)) = otlp_endpoint.or_else(standard_endpoint) else { return Ok(None) };
+        let Some(Endpoint(endpoint)) = otlp_endpoint.or_else(standard_endpoint) else {
+            return Ok(None);
+        };
         if first_set(&[DISABLED]).is_some_and(|disabled| disabled.eq_ignore_ascii_case("true")) {
             tracing::info!("traces are off because of {DISABLED}");
             return Ok(None);
@@ -176,9 +193,11 @@ impl Export {
             .http2_keep_alive_interval(EXPORT_TIMEOUT)
             .keep_alive_timeout(EXPORT_TIMEOUT)
             .connect_lazy();
-        let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_channel(channel);
+        let exporter =
+            opentelemetry_otlp::SpanExporter::builder().with_tonic().with_channel(channel);
         let exporter = exporter.with_timeout(EXPORT_TIMEOUT).build()?;
-        let exporter = Reporting { exporter, endpoint: endpoint.clone(), is_failing: AtomicBool::new(false) };
+        let exporter =
+            Reporting { exporter, endpoint: endpoint.clone(), is_failing: AtomicBool::new(false) };
         // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these values.
         let named = first_set(&["OTEL_SERVICE_NAME"]);
         let resource = Resource::builder_empty()
@@ -199,7 +218,9 @@ impl Export {
 
     pub(crate) async fn end(self) {
         let Self(provider) = self;
-        let last = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT));
+        let last = tokio::task::spawn_blocking(move || {
+            provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT)
+        });
         if let Ok(Err(error)) = last.await {
             tracing::debug!(%error, "the last spans were not exported");
         }
@@ -260,7 +281,9 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_host_and_a_port_without_tls() {
-        for right in ["http://127.0.0.1:4317", "http://collector.monitoring:4317/", "http://[::1]:4317"] {
+        for right in
+            ["http://127.0.0.1:4317", "http://collector.monitoring:4317/", "http://[::1]:4317"]
+        {
             assert!(right.parse::<Endpoint>().is_ok(), "{right}");
         }
         for wrong in [

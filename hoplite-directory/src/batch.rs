@@ -12,6 +12,7 @@ pub(crate) type TracedMessage = (ToShard, Option<TraceContext>);
 /// # Errors
 /// See [`decode_store_batch`].
 pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<TracedMessage>> {
-    let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
+    let traces: Vec<_> =
+        batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
     Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())
 }

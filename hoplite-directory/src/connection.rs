@@ -20,7 +20,9 @@ use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_daemon::Acceptor;
 use hoplite_net::opening::{self, OpeningError, Records};
-use hoplite_net::{Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, accept_tls};
+use hoplite_net::{
+    Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, accept_tls,
+};
 use hoplite_proto::directory::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
@@ -49,7 +51,8 @@ const MAX_WAITING: usize = 64;
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Answer to browsers, and to TLS at a shard without TLS.
-const NOT_HTTP1: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
+const NOT_HTTP1: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks gRPC over HTTP/2.\n";
 
 /// Address of a peer; `None` for a store in this process.
@@ -106,7 +109,9 @@ pub(crate) struct Accepted {
     pub(crate) visitors: mpsc::Receiver<Incoming>,
 }
 
-pub(crate) fn served(accepted: mpsc::Receiver<Incoming>) -> impl Stream<Item = io::Result<Incoming>> {
+pub(crate) fn served(
+    accepted: mpsc::Receiver<Incoming>,
+) -> impl Stream<Item = io::Result<Incoming>> {
     stream::unfold(accepted, async |mut accepted| Some((Ok(accepted.recv().await?), accepted)))
 }
 
@@ -285,7 +290,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -342,7 +351,11 @@ impl AsyncRead for Incoming {
 }
 
 impl AsyncWrite for Incoming {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         self.check(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -90,8 +90,10 @@ async fn write(mut writer: FrameWriter, opened: oneshot::Receiver<Result<Arc<Sen
     let writing = async {
         let mut outbound = pin!(send_queue.clone().into_stream());
         while let Some(next) = outbound.next().await {
-            let frame = next
-                .unwrap_or_else(|error| ShardMessages { error: Some(encode(&error)), ..Default::default() });
+            let frame = next.unwrap_or_else(|error| ShardMessages {
+                error: Some(encode(&error)),
+                ..Default::default()
+            });
             writer.write(&frame).await?;
         }
         writer.end().await

@@ -75,7 +75,9 @@ impl Events {
         log.next += 1;
         let event = RecordedEvent { number: log.next, at, kind, node, text };
         let (ring, limit) = match kind {
-            EventKind::Stranger | EventKind::Incompatible => (&mut log.stranger_events, MAX_STRANGER_EVENTS),
+            EventKind::Stranger | EventKind::Incompatible => {
+                (&mut log.stranger_events, MAX_STRANGER_EVENTS)
+            }
             _ => (&mut log.store_events, MAX_EVENTS),
         };
         if ring.len() >= limit {

@@ -65,10 +65,12 @@ struct Counts {
 impl Counts {
     fn point(&self) -> Point {
         #[expect(clippy::cast_possible_truncation, reason = "six digits are enough for a chart")]
-        let rate = |count: f64| if self.seconds > 0.0 { (count / self.seconds) as f32 } else { 0.0 };
+        let rate =
+            |count: f64| if self.seconds > 0.0 { (count / self.seconds) as f32 } else { 0.0 };
         #[expect(clippy::cast_precision_loss, reason = "six digits are enough for a chart")]
         let count = |count: u64| count as f64;
-        let quantile = |share| self.tally.waits.quantile(share).map_or(f32::NAN, |time| time.as_secs_f32());
+        let quantile =
+            |share| self.tally.waits.quantile(share).map_or(f32::NAN, |time| time.as_secs_f32());
         #[expect(clippy::cast_precision_loss, reason = "six digits are enough for a chart")]
         let used = self.used_bytes as f32;
         Point {
@@ -158,7 +160,10 @@ pub(crate) struct Slice {
 
 impl History {
     /// Ends a step. `loads` has each node's latest report and its time.
-    pub(crate) fn sample<'a>(&mut self, loads: impl IntoIterator<Item = (&'a NodeId, Time, &'a Load)>) {
+    pub(crate) fn sample<'a>(
+        &mut self,
+        loads: impl IntoIterator<Item = (&'a NodeId, Time, &'a Load)>,
+    ) {
         self.last += 1;
         let mut sum = Counts { seconds: STEP.as_secs_f64(), ..Counts::default() };
         for (node, at, load) in loads {
@@ -198,8 +203,10 @@ impl History {
     }
 
     pub(crate) fn failing(&self) -> impl Iterator<Item = (&NodeId, f32)> {
-        let last =
-            self.nodes.iter().filter_map(|(node, series)| Some((node, series.points.back()?.failures)));
+        let last = self
+            .nodes
+            .iter()
+            .filter_map(|(node, series)| Some((node, series.points.back()?.failures)));
         last.filter(|(_, failures)| *failures > 0.0)
     }
 }
@@ -231,7 +238,11 @@ mod tests {
         history.sample([(&one, at(13), &later), (&other, at(3), &load(0, 0))]);
         let all = history.since(None, 0).unwrap();
         assert_eq!((all.last, all.points.len()), (2, 2));
-        assert_eq!((all.points[0].received, all.points[0].used), (0.0, 120.0), "no rate of one report");
+        assert_eq!(
+            (all.points[0].received, all.points[0].used),
+            (0.0, 120.0),
+            "no rate of one report"
+        );
         assert!(all.points[0].median.is_nan());
         assert_eq!((all.points[1].received, all.points[1].gets), (2_000.0, 2.0));
         assert_eq!(all.points[1].slowest, 0.001_024);
@@ -239,7 +250,10 @@ mod tests {
         assert_eq!((own.len(), own[0].received, own[0].used), (1, 2_000.0, 60.0));
         history.sample([(&one, at(13), &later)]);
         assert_eq!(history.since(Some(&one), 2).unwrap().points[0].received, 0.0);
-        assert!(history.since(Some(&other), 2).unwrap().points[0].received.is_nan(), "the node has left");
+        assert!(
+            history.since(Some(&other), 2).unwrap().points[0].received.is_nan(),
+            "the node has left"
+        );
         assert_eq!(history.since(None, 3).unwrap().points, []);
         assert_eq!(history.since(None, 77).unwrap().points.len(), 3, "of another run of the shard");
         assert_eq!(history.since(Some(&node(3)), 0), None);
@@ -265,8 +279,9 @@ mod tests {
         let nodes: Vec<NodeId> = (0..1000).map(node).collect();
         for step in 0..STEPS as u64 + 50 {
             let loads: Vec<Load> = (0..10).map(|_| load(step, 0)).collect();
-            history
-                .sample(nodes.iter().enumerate().map(|(index, node)| (node, at(step), &loads[index % 10])));
+            history.sample(
+                nodes.iter().enumerate().map(|(index, node)| (node, at(step), &loads[index % 10])),
+            );
         }
         let bytes: usize = history
             .nodes

@@ -1,5 +1,6 @@
 use hoplite_core::shard::{
-    Description, GrantReason, GrantRecord, KnownNode, MAX_PAGE_BYTES, Page, PullOutcome, ShardStatus,
+    Description, GrantReason, GrantRecord, KnownNode, MAX_PAGE_BYTES, Page, PullOutcome,
+    ShardStatus,
 };
 use hoplite_core::{ClusterId, NodeId};
 use hoplite_proto::bounds::encode_address;
@@ -9,7 +10,8 @@ use prost::Message;
 
 /// Cuts a page to fit into an answer.
 pub(crate) fn listing(page: Page) -> v1::ListReply {
-    let Page { objects, more } = page.cut(MAX_PAGE_BYTES, |object| encode_locations(object).encoded_len());
+    let Page { objects, more } =
+        page.cut(MAX_PAGE_BYTES, |object| encode_locations(object).encoded_len());
     v1::ListReply { objects: objects.iter().map(encode_locations).collect(), more }
 }
 

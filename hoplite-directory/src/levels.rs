@@ -145,7 +145,11 @@ pub(crate) fn register_gauges(metrics: &Metrics, shard: ShardHandle, refusals: A
         Box::pin(async move {
             let queue = shard.queue_length();
             let snapshot = shard.inspect(Snapshot::at).await;
-            levels.update(&snapshot.map_err(|error| format!("the directory: {error}"))?, queue, &refusals);
+            levels.update(
+                &snapshot.map_err(|error| format!("the directory: {error}"))?,
+                queue,
+                &refusals,
+            );
             Ok(())
         })
     }));

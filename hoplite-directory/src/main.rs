@@ -19,7 +19,8 @@ Flags come first, then the environment variables named below, then the file give
 of the file are the long flags without dashes in front: listen = \"127.0.0.1:7401\".";
 
 fn main() -> ExitCode {
-    let command = clap::Command::new("hoplite-directory").version(env!("CARGO_PKG_VERSION")).about(ABOUT);
+    let command =
+        clap::Command::new("hoplite-directory").version(env!("CARGO_PKG_VERSION")).about(ABOUT);
     hoplite_daemon::run(command, |settings: Settings| Ok(settings.resolve()?), serve)
 }
 

@@ -61,14 +61,22 @@ impl ShardHandle {
     ///
     /// # Errors
     /// The shard's refusal, or [`Error::ShuttingDown`].
-    pub(crate) async fn open(&self, info: NodeInfo, send_queue: Arc<SendQueue>) -> Result<SessionId> {
+    pub(crate) async fn open(
+        &self,
+        info: NodeInfo,
+        send_queue: Arc<SendQueue>,
+    ) -> Result<SessionId> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Open { info, send_queue, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
     /// Gives a store's messages to the shard. An ended session has no effect.
-    pub(crate) async fn send_messages(&self, session: SessionId, messages: Vec<TracedMessage>) -> Result<()> {
+    pub(crate) async fn send_messages(
+        &self,
+        session: SessionId,
+        messages: Vec<TracedMessage>,
+    ) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
 
@@ -217,13 +225,17 @@ impl ShardOwner {
                 for (message, trace) in messages {
                     self.end_sessions_after_pause();
                     // An earlier message may have ended the session.
-                    let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
+                    let Some(node) =
+                        self.sessions.get(&session).map(|session| session.node.clone())
+                    else {
                         break;
                     };
                     self.count(|metrics| metrics.received(&message));
                     self.note_failure(&node, &message);
-                    let span =
-                        self.traces.as_mut().and_then(|traces| traces.received(&node, &message, trace));
+                    let span = self
+                        .traces
+                        .as_mut()
+                        .and_then(|traces| traces.received(&node, &message, trace));
                     self.apply(Event::Message { node, message });
                     drop(span);
                 }
@@ -275,7 +287,9 @@ impl ShardOwner {
     }
 
     fn end_replaced_session(&mut self, node: &NodeId) {
-        if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
+        if let Some(older) =
+            self.current.remove(node).and_then(|session| self.sessions.remove(&session))
+        {
             if let Some(traces) = &mut self.traces {
                 traces.forget_node(node);
             }
@@ -293,7 +307,9 @@ impl ShardOwner {
     }
 
     fn close(&mut self, session: SessionId, end: SessionEnd) {
-        let Some(Session { node, incarnation, send_queue }) = self.sessions.remove(&session) else { return };
+        let Some(Session { node, incarnation, send_queue }) = self.sessions.remove(&session) else {
+            return;
+        };
         send_queue.close();
         self.current.remove(&node);
         if let Some(traces) = &mut self.traces {
@@ -322,7 +338,9 @@ impl ShardOwner {
         tracing::warn!(sessions = self.sessions.len(), "this process has paused: its sessions end");
         for session in self.sessions.keys().copied().collect::<Vec<_>>() {
             if let Some(session) = self.sessions.get(&session) {
-                session.send_queue.fail(Error::unavailable("the directory shard, which has paused,"));
+                session
+                    .send_queue
+                    .fail(Error::unavailable("the directory shard, which has paused,"));
             }
             self.close(session, SessionEnd::Paused);
         }
@@ -355,9 +373,10 @@ impl ShardOwner {
         for session in blocked_sessions {
             if let Some(session) = self.sessions.get(&session) {
                 tracing::warn!(node = %session.node, "the store does not read its messages: its session ends");
-                session
-                    .send_queue
-                    .fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED_ANSWERS as u64));
+                session.send_queue.fail(Error::limit_exceeded(
+                    "unread messages of a session",
+                    MAX_QUEUED_ANSWERS as u64,
+                ));
             }
             self.close(session, SessionEnd::Deaf);
         }
@@ -365,7 +384,8 @@ impl ShardOwner {
 
     fn note_failure(&self, node: &NodeId, message: &ToShard) {
         let ToShard::ReturnSlot { outcome, .. } = message else { return };
-        if !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay) {
+        if !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay)
+        {
             self.events.push(EventKind::TransferFailed, node, label_of(outcome));
         }
     }

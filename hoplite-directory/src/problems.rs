@@ -80,8 +80,10 @@ fn problems(known: &ClusterState<'_>) -> Vec<Problem> {
         object: Some(id.clone()),
         text: format!("{}: {obstacle}", id.readable()),
     });
-    let failing =
-        known.failing.iter().map(|(node, rate)| place(node, format!("{rate:.1} failed calls per second")));
+    let failing = known
+        .failing
+        .iter()
+        .map(|(node, rate)| place(node, format!("{rate:.1} failed calls per second")));
     let nearly_full = known.loads.iter().filter_map(|(node, load)| {
         let is_full = load.troubles.iter().any(|trouble| trouble.kind == TroubleKind::Full);
         let text = nearly_full(load.pinned_bytes, load.capacity_bytes).filter(|_| !is_full)?;
@@ -121,7 +123,8 @@ fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a RecordedEvent>)
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);
     let new = refused.filter(|event| seen.insert(event.node.clone()));
-    new.map(|event| Place { node: event.node.clone(), object: None, text: event.text.clone() }).collect()
+    new.map(|event| Place { node: event.node.clone(), object: None, text: event.text.clone() })
+        .collect()
 }
 
 /// Returns the stores whose newest event is the end of a session. `events` begins with the newest.
@@ -148,7 +151,10 @@ mod tests {
     fn load_of(number: usize, kind: TroubleKind, texts: &[&str]) -> (NodeId, Arc<Load>) {
         let trouble = |text: &&str| Trouble { kind, text: (*text).to_owned() };
         let troubles = texts.iter().map(trouble).collect();
-        (node(number), Arc::new(Load { troubles, capacity_bytes: 100, free_bytes: 100, ..Load::default() }))
+        (
+            node(number),
+            Arc::new(Load { troubles, capacity_bytes: 100, free_bytes: 100, ..Load::default() }),
+        )
     }
 
     fn event(number: u64, at: u64, kind: EventKind, name: usize) -> RecordedEvent {
@@ -168,8 +174,12 @@ mod tests {
     #[test]
     fn a_healthy_cluster_has_no_problem() {
         let loads = [load_of(1, TroubleKind::Other, &[])];
-        let events = [event(1, 0, EventKind::Connected, 1), event(2, 0, EventKind::TransferFailed, 1)];
-        assert_eq!(problems(&ClusterState { loads: &loads, events: &events, ..ClusterState::default() }), []);
+        let events =
+            [event(1, 0, EventKind::Connected, 1), event(2, 0, EventKind::TransferFailed, 1)];
+        assert_eq!(
+            problems(&ClusterState { loads: &loads, events: &events, ..ClusterState::default() }),
+            []
+        );
     }
 
     #[test]
@@ -185,7 +195,11 @@ mod tests {
         nearly.links = vec![link(7, true), link(8, false), link(9, true)];
         let mut loads: Vec<_> =
             (0..100).map(|number| load_of(number, TroubleKind::Full, &["full"])).collect();
-        loads.push(load_of(200, TroubleKind::Wait, &["2 calls wait", "a get has waited for 12 s: no store"]));
+        loads.push(load_of(
+            200,
+            TroubleKind::Wait,
+            &["2 calls wait", "a get has waited for 12 s: no store"],
+        ));
         loads.push(load_of(201, TroubleKind::Peer, &["store x: refused", "store y: refused"]));
         loads.push(load_of(202, TroubleKind::Shard, &["directory shard: down"]));
         loads.push((node(203), Arc::new(nearly)));
@@ -237,7 +251,8 @@ mod tests {
             event(1, 660, EventKind::Refused, 3),
         ];
         let losses = [(Duration::from_secs(660), ObjectId::new("w").unwrap())];
-        let known = |now| ClusterState { now, events: &events, losses: &losses, ..ClusterState::default() };
+        let known =
+            |now| ClusterState { now, events: &events, losses: &losses, ..ClusterState::default() };
         assert_eq!(
             titles(&known(Duration::from_secs(701))),
             [

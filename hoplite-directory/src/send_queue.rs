@@ -105,10 +105,13 @@ impl SendQueue {
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Error>> + Send + 'static {
-        let hello =
-            ShardMessages { welcome: Some(welcome(ShardRun(self.run), self.newest)), ..Default::default() };
+        let hello = ShardMessages {
+            welcome: Some(welcome(ShardRun(self.run), self.newest)),
+            ..Default::default()
+        };
         let guard = CloseOnDrop(self);
-        let batches = stream::unfold(guard, |guard| async move { Some((guard.0.next().await?, guard)) });
+        let batches =
+            stream::unfold(guard, |guard| async move { Some((guard.0.next().await?, guard)) });
         stream::once(std::future::ready(Ok(hello))).chain(batches)
     }
 
@@ -173,7 +176,10 @@ mod tests {
         send_queue.close();
         let frames: Vec<_> = send_queue.into_stream().map(Result::unwrap).collect().await;
         assert!(frames[0].welcome.is_some());
-        assert_eq!(frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(), [0, 256, 44]);
+        assert_eq!(
+            frames.iter().map(|frame| frame.messages.len()).collect::<Vec<_>>(),
+            [0, 256, 44]
+        );
     }
 
     #[tokio::test]

@@ -148,7 +148,8 @@ pub async fn run(
     let pauses = Pauses::new();
     tasks.spawn(pauses.clone().watch(stop.clone()));
     let shard_metrics = metrics.as_ref().map(ShardMetrics::new);
-    let (owner, shard) = ShardOwner::new(shard_config(&config), shard_metrics, events.clone(), pauses);
+    let (owner, shard) =
+        ShardOwner::new(shard_config(&config), shard_metrics, events.clone(), pauses);
     if let Some(metrics) = &metrics {
         levels::register_gauges(metrics, shard.clone(), refusals.clone());
     }
@@ -169,12 +170,18 @@ pub async fn run(
     }
 
     let sessions = TaskTracker::new();
-    let direct =
-        DirectSessions { host: host.clone(), event_loop: event_loop.clone(), tasks: sessions.clone() };
-    let directory =
-        DirectoryServer::new(DirectoryService { host, tasks: tasks.clone(), events: events.clone() })
-            .max_decoding_message_size(MAX_BATCH_BYTES)
-            .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
+    let direct = DirectSessions {
+        host: host.clone(),
+        event_loop: event_loop.clone(),
+        tasks: sessions.clone(),
+    };
+    let directory = DirectoryServer::new(DirectoryService {
+        host,
+        tasks: tasks.clone(),
+        events: events.clone(),
+    })
+    .max_decoding_message_size(MAX_BATCH_BYTES)
+    .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
     let guard = Guard { refusals: Arc::clone(&refusals), events: events.clone() };
@@ -190,8 +197,13 @@ pub async fn run(
     };
     let accepted = gate.open(listener, stop.clone());
 
-    let visitors =
-        serve_visitors(directory.clone(), health_server.clone(), guard, accepted.visitors, stop.clone());
+    let visitors = serve_visitors(
+        directory.clone(),
+        health_server.clone(),
+        guard,
+        accepted.visitors,
+        stop.clone(),
+    );
     let members = serve_members(directory, health_server, accepted.members, stop.clone());
     let server = async {
         tokio::try_join!(members, visitors)?;
@@ -218,7 +230,8 @@ fn start_dashboard(
     let Host { shard, cluster, loads, refusals, events, stop, .. } = host.clone();
     let refused = metrics.map(|metrics| metrics.refused_connections("dashboard"));
     tasks.spawn(loads.clone().keep_history(stop.clone()));
-    let data = DashboardData { shard, cluster, events, loads, refusals, prefixes: Prefixes::default() };
+    let data =
+        DashboardData { shard, cluster, events, loads, refusals, prefixes: Prefixes::default() };
     tasks.spawn(dashboard::serve(listener, credentials, data, refused, stop));
 }
 

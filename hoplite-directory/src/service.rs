@@ -14,8 +14,9 @@ use hoplite_proto::directory::{
 use hoplite_proto::status::{from_status, to_status};
 use hoplite_proto::v1::directory_server::Directory;
 use hoplite_proto::v1::{
-    DescribeRequest, ListReply, ListRequest, LoadReport, MeasuredPlaces, ObjectDescription, PlaceReply,
-    ShardMessages, ShardsReply, ShardsRequest, StatusReply, StatusRequest, StoreMessages,
+    DescribeRequest, ListReply, ListRequest, LoadReport, MeasuredPlaces, ObjectDescription,
+    PlaceReply, ShardMessages, ShardsReply, ShardsRequest, StatusReply, StatusRequest,
+    StoreMessages,
 };
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -44,7 +45,8 @@ impl Directory for DirectoryService {
         request: Request<Streaming<StoreMessages>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (opened, answer) = oneshot::channel();
-        let inbound = request.into_inner().map(|frame| frame.map_err(|status| from_status(&status)));
+        let inbound =
+            request.into_inner().map(|frame| frame.map_err(|status| from_status(&status)));
         // No silence limit: HTTP/2's pings detect a dead store.
         self.tasks.spawn(session::serve(self.host.clone(), inbound, Duration::MAX, opened));
         let opened = answer.await.unwrap_or(Err(Error::ShuttingDown));
@@ -55,7 +57,10 @@ impl Directory for DirectoryService {
 
     type WatchStream = Orders;
 
-    async fn watch(&self, request: Request<Streaming<LoadReport>>) -> Result<Response<Orders>, Status> {
+    async fn watch(
+        &self,
+        request: Request<Streaming<LoadReport>>,
+    ) -> Result<Response<Orders>, Status> {
         let Host { loads, stop, .. } = &self.host;
         let orders = loads.serve(request.into_inner(), &self.tasks, stop.clone()).await;
         Ok(Response::new(orders.map_err(|error| to_status(&error))?))
@@ -63,7 +68,9 @@ impl Directory for DirectoryService {
 
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<ListReply>, Status> {
         let ListRequest { prefix, after, limit } = request.into_inner();
-        if let Some(long) = [&prefix, &after].into_iter().find(|bytes| bytes.len() > MAX_OBJECT_ID_BYTES) {
+        if let Some(long) =
+            [&prefix, &after].into_iter().find(|bytes| bytes.len() > MAX_OBJECT_ID_BYTES)
+        {
             return Err(to_status(&Error::InvalidId { length_bytes: long.len() }));
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_LISTED_OBJECTS);
@@ -81,7 +88,8 @@ impl Directory for DirectoryService {
         &self,
         request: Request<DescribeRequest>,
     ) -> Result<Response<ObjectDescription>, Status> {
-        let id = ObjectId::new(&request.into_inner().id).map_err(|error| to_status(&error.into()))?;
+        let id =
+            ObjectId::new(&request.into_inner().id).map_err(|error| to_status(&error.into()))?;
         let now = Time::ZERO + self.host.shard.uptime();
         let look = self.host.shard.inspect(move |shard| {
             let mut description = shard.describe(&id);
@@ -92,7 +100,10 @@ impl Directory for DirectoryService {
         Ok(Response::new(inspections::description(&description)))
     }
 
-    async fn status(&self, request: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {
+    async fn status(
+        &self,
+        request: Request<StatusRequest>,
+    ) -> Result<Response<StatusReply>, Status> {
         let look = self.host.shard.inspect(|shard| (shard.status(), Problematic::of(shard)));
         let (status, objects) = look.await.map_err(|error| to_status(&error))?;
         let mut reply = inspections::status(&status, &self.host.cluster, self.host.shard.uptime());
@@ -108,7 +119,10 @@ impl Directory for DirectoryService {
         Ok(Response::new(reply))
     }
 
-    async fn shards(&self, request: Request<ShardsRequest>) -> Result<Response<ShardsReply>, Status> {
+    async fn shards(
+        &self,
+        request: Request<ShardsRequest>,
+    ) -> Result<Response<ShardsReply>, Status> {
         let shard = &self.host.shard;
         let step = decode_list_step(request.into_inner()).map_err(|error| to_status(&error))?;
         if let Some(step) = step {
@@ -119,7 +133,10 @@ impl Directory for DirectoryService {
         Ok(Response::new(encode_known_shards(&known.map_err(|error| to_status(&error))?)))
     }
 
-    async fn place(&self, request: Request<MeasuredPlaces>) -> Result<Response<PlaceReply>, Status> {
+    async fn place(
+        &self,
+        request: Request<MeasuredPlaces>,
+    ) -> Result<Response<PlaceReply>, Status> {
         let places = decode_places(request.into_inner()).map_err(|error| to_status(&error))?;
         let PlacesOutcome { counts, nodes } =
             self.host.shard.update_places(places).await.map_err(|error| to_status(&error))?;

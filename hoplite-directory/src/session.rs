@@ -52,7 +52,9 @@ pub(crate) async fn serve(
         Ok(session) => session,
         Err(error) => {
             match &error {
-                Error::VersionMismatch { .. } => host.refusals.report(&host.events, "a store", &error),
+                Error::VersionMismatch { .. } => {
+                    host.refusals.report(&host.events, "a store", &error)
+                }
                 error => tracing::debug!(%error, "a session was not opened"),
             }
             let _ = opened.send(Err(error));
@@ -99,7 +101,9 @@ async fn read(
     loop {
         let next = async {
             send_queue.wait_for_space(silence_limit).await?;
-            timeout(silence_limit, inbound.next()).await.map_err(|_| Error::unavailable("the store"))
+            timeout(silence_limit, inbound.next())
+                .await
+                .map_err(|_| Error::unavailable("the store"))
         };
         let batch = tokio::select! {
             next = next => next?,

@@ -113,7 +113,9 @@ mod tests {
 
     #[test]
     fn names_and_limits_are_checked() {
-        assert!(Settings { cluster: Some("a b".to_owned()), ..Settings::default() }.resolve().is_err());
+        assert!(
+            Settings { cluster: Some("a b".to_owned()), ..Settings::default() }.resolve().is_err()
+        );
         assert!(Settings { max_objects: Some(0), ..Settings::default() }.resolve().is_err());
     }
 }

@@ -85,9 +85,9 @@ fn object_and_request_of(message: &ToShard) -> (Option<&ObjectId>, Option<Reques
         }
         ToShard::Publish(publish) => (Some(&publish.id), None),
         ToShard::Lead(lead) => (Some(&lead.id), None),
-        ToShard::Unpublish { id, .. } | ToShard::Forget { id, .. } | ToShard::NotReplicated { id, .. } => {
-            (Some(id), None)
-        }
+        ToShard::Unpublish { id, .. }
+        | ToShard::Forget { id, .. }
+        | ToShard::NotReplicated { id, .. } => (Some(id), None),
         ToShard::Cancel { .. }
         | ToShard::ReturnSlot { .. }
         | ToShard::Unsubscribe { .. }

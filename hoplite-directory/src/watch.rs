@@ -121,7 +121,8 @@ impl Loads {
                 self.request(&mut state, request);
             }
             let State { loads, history, .. } = &mut *state;
-            let latest = loads.iter().filter_map(|(node, (_, latest))| Some((node, latest.as_ref()?)));
+            let latest =
+                loads.iter().filter_map(|(node, (_, latest))| Some((node, latest.as_ref()?)));
             history.sample(latest.map(|(node, latest)| (node, latest.at, &*latest.load)));
         }
     }
@@ -135,9 +136,15 @@ impl Loads {
         self.lock().history.failing().map(|(node, failures)| (node.clone(), failures)).collect()
     }
 
-    pub(crate) fn of<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<Option<Arc<Load>>> {
+    pub(crate) fn of<'a>(
+        &self,
+        nodes: impl IntoIterator<Item = &'a NodeId>,
+    ) -> Vec<Option<Arc<Load>>> {
         let state = self.lock();
-        nodes.into_iter().map(|node| Some(state.loads.get(node)?.1.as_ref()?.load.clone())).collect()
+        nodes
+            .into_iter()
+            .map(|node| Some(state.loads.get(node)?.1.as_ref()?.load.clone()))
+            .collect()
     }
 
     pub(crate) fn all(&self) -> Vec<(NodeId, Arc<Load>)> {
@@ -188,7 +195,10 @@ impl Loads {
             let changed = end.run_until_cancelled(orders.changed()).await;
             changed?.ok()?;
             let order = orders.borrow_and_update().as_ref().map(|order| order.of(&node));
-            Some((order.ok_or_else(|| to_status(&Error::ShuttingDown)), (orders, end, reading, node)))
+            Some((
+                order.ok_or_else(|| to_status(&Error::ShuttingDown)),
+                (orders, end, reading, node),
+            ))
         };
         Ok(Box::pin(stream::unfold((orders, end_of_orders, reading, node), next)))
     }
@@ -259,8 +269,9 @@ impl Drop for ReportingStore {
 
 /// Returns new troubles. A known trouble with other numbers is not new.
 fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
-    let without_numbers =
-        |trouble: &str| trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();
+    let without_numbers = |trouble: &str| {
+        trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>()
+    };
     let known: BTreeSet<String> = before
         .into_iter()
         .flat_map(|load| &load.troubles)

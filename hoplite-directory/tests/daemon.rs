@@ -21,7 +21,8 @@ fn command() -> Command {
 }
 
 fn refused(command: &mut Command) -> (Option<i32>, String) {
-    let mut refused = Killed(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut refused =
+        Killed(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let (code, errors) = refused.end();
     let mut said = String::new();
     refused.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
@@ -63,7 +64,8 @@ struct Daemon {
 
 impl Daemon {
     fn start(command: &mut Command) -> Self {
-        let mut process = Killed(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut process =
+            Killed(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
         let mut stdout = BufReader::new(process.0.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
@@ -130,9 +132,12 @@ fn usage_errors_exit_with_two() {
     assert_eq!(code, Some(2));
     assert!(text.contains("lissten"), "{text}");
 
-    for arguments in
-        [["--listen", "nowhere"], ["--node-grace", "soon"], ["--max-objects", "-1"], ["--cluster", "a b"]]
-    {
+    for arguments in [
+        ["--listen", "nowhere"],
+        ["--node-grace", "soon"],
+        ["--max-objects", "-1"],
+        ["--cluster", "a b"],
+    ] {
         let (code, text) = refused(command().args(arguments));
         assert_eq!(code, Some(2), "{text}");
     }
@@ -147,9 +152,15 @@ fn an_insecure_bind_is_possible_with_a_flag() {
 #[test]
 fn help_and_version_are_there() {
     let help = String::from_utf8(command().arg("--help").output().unwrap().stdout).unwrap();
-    for flag in
-        ["--listen", "--cluster", "--insecure", "--node-grace", "--tombstone-ttl", "--max-objects", "--log"]
-    {
+    for flag in [
+        "--listen",
+        "--cluster",
+        "--insecure",
+        "--node-grace",
+        "--tombstone-ttl",
+        "--max-objects",
+        "--log",
+    ] {
         assert!(help.contains(flag), "{flag} is not in the help");
     }
     let version = command().arg("--version").output().unwrap();

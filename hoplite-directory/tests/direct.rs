@@ -62,7 +62,8 @@ impl Server {
         let asked = StoreMessages { hello: None, messages: vec![encode_to_shard(query(name))] };
         let outbound = futures::stream::iter([hello(node), asked]);
         let outbound = futures::StreamExt::chain(outbound, futures::stream::pending());
-        let mut client = DirectoryClient::connect(format!("http://{}", self.address)).await.unwrap();
+        let mut client =
+            DirectoryClient::connect(format!("http://{}", self.address)).await.unwrap();
         let mut inbound = client.session(outbound).await.unwrap().into_inner();
         assert!(inbound.message().await.unwrap().unwrap().welcome.is_some());
         let answer = timeout(TIME_LIMIT, inbound.message()).await.expect("something is said");
@@ -119,7 +120,8 @@ impl Direct {
 
     async fn next(&mut self) -> Option<ShardMessages> {
         loop {
-            let frame = framing::decode_on(Plane::Control, &mut self.received, MAX_BATCH_BYTES).unwrap();
+            let frame =
+                framing::decode_on(Plane::Control, &mut self.received, MAX_BATCH_BYTES).unwrap();
             if frame.is_some() {
                 return frame;
             }
@@ -164,7 +166,10 @@ async fn sessions_on_a_direct_connection_and_over_grpc_see_the_same_objects() {
     let server = Server::start().await;
     let mut direct = server.session("a").await;
     direct.send(publish("x")).await;
-    assert!(matches!(direct.receive().await, Some(ToStore::Published { verdict: Verdict::Accepted, .. })));
+    assert!(matches!(
+        direct.receive().await,
+        Some(ToStore::Published { verdict: Verdict::Accepted, .. })
+    ));
     let answer = server.query_over_grpc("b", "x").await;
     assert!(matches!(&answer[..], [ToStore::Inline { bytes, .. }] if **bytes == *b"bytes"));
 
@@ -247,7 +252,10 @@ async fn pings_keep_a_session_and_silence_ends_it() {
                 break;
             }
             pings.write(&StoreMessages::default()).await;
-            assert_eq!(pings.next().await, Some(ShardMessages { pings: count, ..Default::default() }));
+            assert_eq!(
+                pings.next().await,
+                Some(ShardMessages { pings: count, ..Default::default() })
+            );
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };
@@ -262,7 +270,8 @@ async fn a_changed_byte_ends_the_session_with_a_reason() {
     let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     let mut below = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned().unwrap());
-    let records = opening::connect(&mut stream, None, &Caller::default(), Preface::Direct).await.unwrap();
+    let records =
+        opening::connect(&mut stream, None, &Caller::default(), Preface::Direct).await.unwrap();
     let mut direct = Direct { stream: Checked::new(stream, records), received: BytesMut::new() };
     direct.write(&hello("a")).await;
     assert!(direct.next().await.unwrap().welcome.is_some());

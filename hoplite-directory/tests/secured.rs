@@ -95,7 +95,10 @@ async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
     vec![
         timeout(TIME_LIMIT, session).await.unwrap(),
         client
-            .watch(futures::stream::iter([v1::LoadReport { node: "n".to_owned(), ..Default::default() }]))
+            .watch(futures::stream::iter([v1::LoadReport {
+                node: "n".to_owned(),
+                ..Default::default()
+            }]))
             .await
             .map(drop),
         client.list(v1::ListRequest::default()).await.map(drop),
@@ -118,10 +121,16 @@ async fn a_client_with_the_token_is_served_and_others_are_told_that_one_is_requi
         for answer in all_calls(&mut server.client(&presented).await).await {
             let error = presented.error_of(&answer.unwrap_err());
             assert_eq!(error.code(), ErrorCode::PermissionDenied, "{who}: {error}");
-            assert!(matches!(error, Error::PermissionDenied { reason } if reason.contains("token")), "{who}");
+            assert!(
+                matches!(error, Error::PermissionDenied { reason } if reason.contains("token")),
+                "{who}"
+            );
         }
         let error = direct_session(&server, &presented).await.unwrap_err();
-        assert!(matches!(error, Error::PermissionDenied { reason } if reason.contains("token")), "{who}");
+        assert!(
+            matches!(error, Error::PermissionDenied { reason } if reason.contains("token")),
+            "{who}"
+        );
     }
     server.stop().await;
 }
@@ -170,7 +179,8 @@ async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8>
         recorded
     });
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let mut member = DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network));
+    let mut member =
+        DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network));
     member.status(v1::StatusRequest::default()).await.unwrap();
     drop(member);
     timeout(TIME_LIMIT, relay).await.unwrap().unwrap()
@@ -194,14 +204,19 @@ async fn a_replayed_handshake_opens_no_connection() {
 async fn a_process_without_the_token_cannot_pose_as_a_shard() {
     let credentials = token(b"a secret of the tests");
     let rogue = Server::start(token(b"a secret of the rogue")).await;
-    let status = rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
+    let status =
+        rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
     let error = credentials.error_of(&status);
     assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
     // A shard without a token would accept every store.
     let open = Server::start(Credentials::default()).await;
-    let status = open.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
+    let status =
+        open.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
     let error = credentials.error_of(&status);
-    assert!(error.to_string().contains("this program has a token, and the directory has none"), "{error}");
+    assert!(
+        error.to_string().contains("this program has a token, and the directory has none"),
+        "{error}"
+    );
     rogue.stop().await;
     open.stop().await;
 }
@@ -235,7 +250,8 @@ async fn a_connection_without_a_call_that_has_the_token_is_closed_in_time() {
     let mut speaks = TcpStream::connect(server.address).await.unwrap();
     speaks.write_all(PREFACE).await.unwrap();
     for stream in [&mut silent, &mut speaks] {
-        let _ = timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
+        let _ =
+            timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
     }
     assert!(started.elapsed() > Duration::from_secs(4), "members need a moment too");
     server.stop().await;
@@ -270,8 +286,11 @@ fn tls(place: &Path, name: &str, issuer: &Authority, trusted: &[&Authority]) -> 
         path
     };
     let ca: String = trusted.iter().map(|authority| authority.cert.as_str()).collect();
-    let files =
-        TlsFiles { cert: write("cert", &issued.cert), key: write("key", &issued.key), ca: write("ca", &ca) };
+    let files = TlsFiles {
+        cert: write("cert", &issued.cert),
+        key: write("key", &issued.key),
+        ca: write("ca", &ca),
+    };
     Credentials { tls: Some(Tls::read(files, None).unwrap()), ..Credentials::default() }
 }
 
@@ -293,7 +312,10 @@ async fn with_certificates_only_members_are_served() {
     let strangers = [
         ("no TLS", Credentials::default()),
         ("another authority", tls(place.path(), "127.0.0.1", &theirs, &[&theirs])),
-        ("another authority, trusting ours", tls(place.path(), "127.0.0.1", &theirs, &[&theirs, &ours])),
+        (
+            "another authority, trusting ours",
+            tls(place.path(), "127.0.0.1", &theirs, &[&theirs, &ours]),
+        ),
     ];
     for (who, credentials) in strangers {
         for answer in all_calls(&mut server.client(&credentials).await).await {
@@ -308,7 +330,10 @@ async fn with_certificates_only_members_are_served() {
             Caller::default(),
             Route::Network,
         ));
-        assert!(health.check(tonic_health::pb::HealthCheckRequest::default()).await.is_err(), "{who}");
+        assert!(
+            health.check(tonic_health::pb::HealthCheckRequest::default()).await.is_err(),
+            "{who}"
+        );
     }
     server.stop().await;
 }
@@ -319,7 +344,8 @@ async fn a_directory_with_a_certificate_of_another_host_is_rejected() {
     let ours = authority();
     let server = Server::start(tls(place.path(), "127.0.0.2", &ours, &[&ours])).await;
     let member = tls(place.path(), "elsewhere", &ours, &[&ours]);
-    let status = server.client(&member).await.status(v1::StatusRequest::default()).await.unwrap_err();
+    let status =
+        server.client(&member).await.status(v1::StatusRequest::default()).await.unwrap_err();
     assert!(matches!(from_status(&status), Error::Unavailable { .. }), "{status}");
     server.stop().await;
 }
@@ -335,7 +361,8 @@ async fn an_unfinished_tls_handshake_is_closed_in_time() {
     let mut garbage = TcpStream::connect(server.address).await.unwrap();
     garbage.write_all(&[0xa5; 4096]).await.unwrap();
     for stream in [&mut garbage, &mut silent, &mut half] {
-        let _ = timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
+        let _ =
+            timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("it is closed");
     }
     let elsewhere = tempfile::tempdir().unwrap();
     let member = tls(elsewhere.path(), "elsewhere", &ours, &[&ours]);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
-    Grant, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention, ToShard,
-    ToStore, UnpublishReason, Verdict, Wants,
+    Grant, GrantId, LocationState, NodeInfo, Publish, PullOutcome, Query, RequestId, Retention,
+    ToShard, ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::{ClusterId, Error, Limits, Metadata, NodeId, ObjectId, PutId, id::Incarnation};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
@@ -35,7 +35,8 @@ struct Server {
 
 impl Server {
     async fn start() -> Self {
-        Self::with_limits(Limits { node_grace: Duration::from_millis(100), ..Limits::default() }).await
+        Self::with_limits(Limits { node_grace: Duration::from_millis(100), ..Limits::default() })
+            .await
     }
 
     async fn with_limits(limits: Limits) -> Self {
@@ -70,7 +71,8 @@ impl Server {
         let outbound = futures::stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|message| (message, receiver))
         });
-        let session = self.client().await.session(outbound).await.map_err(|status| from_status(&status))?;
+        let session =
+            self.client().await.session(outbound).await.map_err(|status| from_status(&status))?;
         let mut inbound = session.into_inner();
         let first = inbound.message().await.map_err(|status| from_status(&status))?.unwrap();
         check_welcome(&first.welcome.unwrap(), hoplite_core::Version::NEWEST).unwrap();
@@ -101,8 +103,11 @@ impl Store {
 
     async fn receive(&mut self) -> ToStore {
         while self.pending.is_empty() {
-            let batch =
-                timeout(TIME_LIMIT, self.inbound.message()).await.expect("an answer").unwrap().unwrap();
+            let batch = timeout(TIME_LIMIT, self.inbound.message())
+                .await
+                .expect("an answer")
+                .unwrap()
+                .unwrap();
             self.pending = decode_shard_batch(batch).unwrap();
         }
         self.pending.remove(0)
@@ -184,7 +189,10 @@ async fn hellos_of_another_version_or_cluster_are_refused_with_the_reason() {
     let server = Server::start().await;
     let refusal = async |hello| server.open(hello).await.err().expect("a refusal");
     let version = refusal(v1::Hello { version: 99, newest_version: 99, ..hello("a", 1) }).await;
-    assert_eq!(version, Error::VersionMismatch { ours: 99, theirs: hoplite_proto::PROTOCOL_VERSION });
+    assert_eq!(
+        version,
+        Error::VersionMismatch { ours: 99, theirs: hoplite_proto::PROTOCOL_VERSION }
+    );
     let cluster = refusal(v1::Hello { cluster: "other".to_owned(), ..hello("a", 1) }).await;
     assert!(matches!(cluster, Error::ClusterMismatch { .. }), "{cluster}");
     let name = refusal(v1::Hello { node: "no spaces".to_owned(), ..hello("a", 1) }).await;
@@ -241,7 +249,10 @@ async fn a_published_copy_is_granted_and_inline_bytes_come_with_the_answer() {
     assert_eq!(sender.publish("small", 2, Some(small.clone())).await, Verdict::Accepted);
 
     let grant = granted(receiver.query("large", 1, TIME_LIMIT).await);
-    assert_eq!((grant.request, grant.sender.as_str(), grant.put), (RequestId(1), "sender", PutId(1)));
+    assert_eq!(
+        (grant.request, grant.sender.as_str(), grant.put),
+        (RequestId(1), "sender", PutId(1))
+    );
     match receiver.query("small", 2, TIME_LIMIT).await {
         ToStore::Inline { request: RequestId(2), bytes, .. } => assert_eq!(*bytes, *small),
         other => panic!("not inline: {other:?}"),
@@ -294,10 +305,16 @@ async fn an_object_whose_only_holder_is_gone_is_lost() {
         // The shard may notice the lost session after the query.
         ToStore::Granted(grant) => {
             other
-                .send(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::SenderUnreachable })
+                .send(ToShard::ReturnSlot {
+                    grant: grant.grant,
+                    outcome: PullOutcome::SenderUnreachable,
+                })
                 .await;
             let again = other.query("x", 2, TIME_LIMIT).await;
-            assert!(matches!(again, ToStore::Failed { error: Error::ObjectLost { .. }, .. }), "{again:?}");
+            assert!(
+                matches!(again, ToStore::Failed { error: Error::ObjectLost { .. }, .. }),
+                "{again:?}"
+            );
         }
         unexpected => panic!("neither lost nor granted: {unexpected:?}"),
     }
@@ -321,8 +338,11 @@ async fn a_frame_above_the_limit_ends_its_session() {
     let server = Server::start().await;
     let store = server.store("a").await;
     let id = Bytes::from(vec![0; 5 << 20]);
-    let body =
-        v1::store_message::Body::Delete(v1::store_message::Delete { request: 1, id, ..Default::default() });
+    let body = v1::store_message::Body::Delete(v1::store_message::Delete {
+        request: 1,
+        id,
+        ..Default::default()
+    });
     let messages = vec![v1::StoreMessage { body: Some(body), ..Default::default() }];
     store.outbound.send(v1::StoreMessages { hello: None, messages }).await.unwrap();
     assert!(store.end().await.is_some());
@@ -336,7 +356,11 @@ async fn a_store_that_closes_its_side_is_answered_first() {
     let mut store = server.store("a").await;
     for put in 0..100 {
         store
-            .send(ToShard::Subscribe { request: RequestId(put), id: id("x"), wants: Wants::Locations })
+            .send(ToShard::Subscribe {
+                request: RequestId(put),
+                id: id("x"),
+                wants: Wants::Locations,
+            })
             .await;
     }
     store.outbound = mpsc::channel(1).0;
@@ -362,12 +386,17 @@ async fn tools_see_objects_grants_and_nodes() {
     let grant = granted(receiver.query("a/1", 1, TIME_LIMIT).await);
     let mut client = server.client().await;
 
-    let request = v1::ListRequest { prefix: Bytes::from_static(b"a/"), after: Bytes::new(), limit: 1 };
+    let request =
+        v1::ListRequest { prefix: Bytes::from_static(b"a/"), after: Bytes::new(), limit: 1 };
     let page = client.list(request).await.unwrap().into_inner();
     assert_eq!((page.objects[0].id.as_ref(), page.more), (b"a/1".as_ref(), true));
-    let request = v1::ListRequest { after: page.objects[0].id.clone(), limit: 9, ..Default::default() };
+    let request =
+        v1::ListRequest { after: page.objects[0].id.clone(), limit: 9, ..Default::default() };
     let page = client.list(request).await.unwrap().into_inner();
-    assert_eq!(page.objects.iter().map(|object| object.id.as_ref()).collect::<Vec<_>>(), [b"a/2", b"b/1"]);
+    assert_eq!(
+        page.objects.iter().map(|object| object.id.as_ref()).collect::<Vec<_>>(),
+        [b"a/2", b"b/1"]
+    );
     assert!(!page.more);
 
     let describe = v1::DescribeRequest { id: Bytes::from_static(b"a/1") };
@@ -377,7 +406,10 @@ async fn tools_see_objects_grants_and_nodes() {
         (object.grants[0].sender.as_str(), object.grants[0].receiver.as_str()),
         ("sender", "receiver")
     );
-    assert_eq!((object.grants[0].reason.as_str(), object.grants[0].outcome.as_str()), ("only-candidate", ""));
+    assert_eq!(
+        (object.grants[0].reason.as_str(), object.grants[0].outcome.as_str()),
+        ("only-candidate", "")
+    );
     assert_ne!(grant.grant, GrantId(0));
     receiver.send(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::Complete }).await;
     until(async || {
@@ -450,8 +482,9 @@ async fn garbage_on_the_port_is_ignored() {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
-        let _ =
-            timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new())).await.expect("the connection is closed");
+        let _ = timeout(TIME_LIMIT, stream.read_to_end(&mut Vec::new()))
+            .await
+            .expect("the connection is closed");
     }
     let mut store = server.store("a").await;
     assert_eq!(store.publish("x", 1, None).await, Verdict::Accepted);
@@ -478,7 +511,9 @@ async fn a_store_that_reads_nothing_loses_its_session_without_effect_on_others()
     let limits = Limits { max_requests_per_client: 1 << 16, ..Limits::default() };
     let server = Server::with_limits(limits).await;
     let blocked = server.store("deaf").await;
-    blocked.send(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations }).await;
+    blocked
+        .send(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations })
+        .await;
     let mut busy = server.store("busy").await;
     let mut client = server.client().await;
     until(async || {

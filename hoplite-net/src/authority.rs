@@ -67,7 +67,10 @@ impl Authority {
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
-        Ok(IssuedCertificate { cert: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem() })
+        Ok(IssuedCertificate {
+            cert: params.signed_by(&key, &issuer)?.pem(),
+            key: key.serialize_pem(),
+        })
     }
 }
 

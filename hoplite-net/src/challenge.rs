@@ -83,7 +83,9 @@ impl Hellos<'_> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {
             bytes.extend_from_slice(&hello.version.to_le_bytes());
-            for field in [hello.cluster.as_bytes(), hello.node.as_bytes(), hello.nonce, hello.bound_to] {
+            for field in
+                [hello.cluster.as_bytes(), hello.node.as_bytes(), hello.nonce, hello.bound_to]
+            {
                 bytes.extend_from_slice(&(field.len() as u64).to_le_bytes());
                 bytes.extend_from_slice(field);
             }
@@ -110,7 +112,10 @@ mod tests {
         let hellos = Hellos { connecting: hello("a", &[1; 32]), accepting: hello("b", &[2; 32]) };
         let proof = hellos.proof(&token, Purpose::Data, Prover::Connecting);
         assert!(hellos.is_proven(&token, Purpose::Data, Prover::Connecting, &proof));
-        assert!(!hellos.is_proven(&token, Purpose::Data, Prover::Accepting, &proof), "it is reflected");
+        assert!(
+            !hellos.is_proven(&token, Purpose::Data, Prover::Accepting, &proof),
+            "it is reflected"
+        );
         assert!(!hellos.is_proven(&token, Purpose::Control, Prover::Connecting, &proof));
         let other = Token::new(b"sixteen bytes no").unwrap();
         assert!(!hellos.is_proven(&other, Purpose::Data, Prover::Connecting, &proof));
@@ -130,7 +135,8 @@ mod tests {
                     Prover::Connecting => change(&mut changed.connecting),
                     Prover::Accepting => change(&mut changed.accepting),
                 }
-                let is_proven = changed.is_proven(&token, Purpose::Data, Prover::Connecting, &proof);
+                let is_proven =
+                    changed.is_proven(&token, Purpose::Data, Prover::Connecting, &proof);
                 assert!(!is_proven, "change {number} of the side {side:?}");
                 assert_ne!(changed.secret(&token), hellos.secret(&token));
             }

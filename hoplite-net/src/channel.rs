@@ -75,7 +75,8 @@ impl Credentials {
         let socket = match route {
             Route::InProcess(directory) => directory.connect().await?,
             Route::Network => {
-                let connecting = TcpStream::connect((host(uri), uri.port_u16().unwrap_or(DEFAULT_PORT)));
+                let connecting =
+                    TcpStream::connect((host(uri), uri.port_u16().unwrap_or(DEFAULT_PORT)));
                 let stream = timeout(CONNECT_TIMEOUT, connecting).await??;
                 stream.set_nodelay(true)?;
                 Socket::Tcp(stream)
@@ -168,7 +169,9 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
 }
 
 /// Returns the first error of type `E` among the error and its sources.
-pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'static)) -> Option<&'e E> {
+pub fn cause<'e, E: error::Error + 'static>(
+    error: &'e (dyn error::Error + 'static),
+) -> Option<&'e E> {
     let found = error.downcast_ref();
     if found.is_some() {
         return found;
@@ -203,7 +206,8 @@ impl Service<Uri> for Connector {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let Self { credentials, caller, route } = self.clone();
         Box::pin(async move {
-            let (socket, records) = credentials.connect(&uri, &caller, &route, Preface::Grpc).await?;
+            let (socket, records) =
+                credentials.connect(&uri, &caller, &route, Preface::Grpc).await?;
             Ok(TokioIo::new(Checked::new(socket, records)))
         })
     }

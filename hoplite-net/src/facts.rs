@@ -21,7 +21,8 @@ impl CertificateFacts {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         let validity = parsed.validity();
         let names = parsed.subject_alternative_name().ok().flatten();
-        let names = names.iter().flat_map(|names| &names.value.general_names).filter_map(name).collect();
+        let names =
+            names.iter().flat_map(|names| &names.value.general_names).filter_map(name).collect();
         Some(Self { names, validity: time(validity.not_before)?..time(validity.not_after)? })
     }
 }
@@ -44,7 +45,11 @@ fn name(name: &GeneralName<'_>) -> Option<String> {
 
 fn time(time: ASN1Time) -> Option<SystemTime> {
     let seconds = Duration::from_secs(time.timestamp().unsigned_abs());
-    if time.timestamp() < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) }
+    if time.timestamp() < 0 {
+        UNIX_EPOCH.checked_sub(seconds)
+    } else {
+        UNIX_EPOCH.checked_add(seconds)
+    }
 }
 
 #[cfg(test)]

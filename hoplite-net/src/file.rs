@@ -74,8 +74,11 @@ fn open(path: &Path, limit_bytes: u64) -> Result<(File, Metadata), FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     // Otherwise opening a pipe would wait for its writer.
     let mut options = OpenOptions::new();
-    let file =
-        options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path).map_err(failed)?;
+    let file = options
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() || found.len() > limit_bytes {
         return Err(FileError::Unlikely { path: path.to_owned(), limit_bytes });
@@ -113,14 +116,18 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         for path in [&pipe, Path::new("/dev/zero"), place.path()] {
             let errors = [read(path, 1 << 20), read_private(path, 1 << 20)].map(Result::unwrap_err);
-            assert!(errors.iter().all(|error| matches!(error, FileError::Unlikely { .. })), "{errors:?}");
+            assert!(
+                errors.iter().all(|error| matches!(error, FileError::Unlikely { .. })),
+                "{errors:?}"
+            );
         }
         assert_eq!(read(Path::new("/proc/self/status"), 10).unwrap().len(), 10);
     }
 
     #[test]
     fn a_file_of_root_may_be_readable_by_its_group() {
-        let accepts = |mode, owner, user| accept_private(Path::new("secret"), mode, owner, user).is_ok();
+        let accepts =
+            |mode, owner, user| accept_private(Path::new("secret"), mode, owner, user).is_ok();
         for mode in [0o400, 0o440, 0o600, 0o640] {
             assert!(accepts(mode, 0, 7400), "{mode:o}");
         }
@@ -152,7 +159,10 @@ mod tests {
         assert!(matches!(read_private(&path, 9), Err(FileError::Unlikely { .. })));
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(4_000_000), None).unwrap();
-            assert!(matches!(read_private(&path, 10), Err(FileError::NotOurs { owner: 4_000_000, .. })));
+            assert!(matches!(
+                read_private(&path, 10),
+                Err(FileError::NotOurs { owner: 4_000_000, .. })
+            ));
         }
     }
 }

@@ -39,7 +39,10 @@ impl FrameReader {
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn next<M: Message + Default>(&mut self, limit_bytes: usize) -> Result<Option<M>, Error> {
+    pub async fn next<M: Message + Default>(
+        &mut self,
+        limit_bytes: usize,
+    ) -> Result<Option<M>, Error> {
         loop {
             let frame = framing::decode_on(Plane::Control, &mut self.received, limit_bytes)?;
             if frame.is_some() {
@@ -49,10 +52,9 @@ impl FrameReader {
             framing::make_room(&mut self.raw);
             match self.stream.read_buf(&mut self.raw).await {
                 Ok(0) | Err(_) => return Ok(None),
-                Ok(_) => self
-                    .opener
-                    .open(&mut self.raw, &mut self.received)
-                    .map_err(|_| Error::unavailable("the peer (a record was changed on its way)"))?,
+                Ok(_) => self.opener.open(&mut self.raw, &mut self.received).map_err(|_| {
+                    Error::unavailable("the peer (a record was changed on its way)")
+                })?,
             }
         }
     }
@@ -117,12 +119,14 @@ mod tests {
             let mut socket = Socket::InProcess(far);
             let mut preface = [0; 16];
             socket.read_exact(&mut preface).await.unwrap();
-            let records = accept(&mut socket, None, &cluster, hoplite_core::Version::NEWEST).await.unwrap();
+            let records =
+                accept(&mut socket, None, &cluster, hoplite_core::Version::NEWEST).await.unwrap();
             frames(socket, records)
         };
         let near = async {
             let mut socket = Socket::InProcess(near);
-            let records = connect(&mut socket, None, &Caller::default(), Preface::Direct).await.unwrap();
+            let records =
+                connect(&mut socket, None, &Caller::default(), Preface::Direct).await.unwrap();
             frames(socket, records)
         };
         let (near, far) = tokio::join!(near, far);

@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use rustix::io;
 use rustix::net::sockopt::{
-    set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
+    set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay,
+    set_tcp_user_timeout,
 };
 
 /// Time of silence after which TCP probes the connection: less than the time for which firewalls

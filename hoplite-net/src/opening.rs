@@ -68,7 +68,11 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     preface: Preface,
 ) -> Result<Records, OpeningError> {
     let ours = Hello {
-        cluster: caller.cluster.as_ref().map(|cluster| cluster.as_str().to_owned()).unwrap_or_default(),
+        cluster: caller
+            .cluster
+            .as_ref()
+            .map(|cluster| cluster.as_str().to_owned())
+            .unwrap_or_default(),
         node: caller.node.as_ref().map(|node| node.as_str().to_owned()).unwrap_or_default(),
         ..hello(token, caller.newest)?
     };
@@ -221,7 +225,9 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, body: Body) -> io::Result<
 
 async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     match read(stream).await? {
-        Body::Refusal(refusal) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
+        Body::Refusal(refusal) => {
+            Err(OpeningError::Refused(error::decode(refusal, Plane::Control)))
+        }
         body => Ok(body),
     }
 }
@@ -318,7 +324,11 @@ mod tests {
         let (one, other) = (token(b"sixteen bytes ok"), token(b"sixteen bytes no"));
         let foreign = Caller { cluster: Some(cluster("d")), ..Caller::default() };
         for (tokens, caller, expected) in [
-            ([Some(&one), Some(&other)], store(), "the directory has another token than this program"),
+            (
+                [Some(&one), Some(&other)],
+                store(),
+                "the directory has another token than this program",
+            ),
             ([None, Some(&other)], store(), "the directory has a token, and this program has none"),
             ([Some(&one), None], store(), "this program has a token, and the directory has none"),
             ([None, None], foreign, "the peer belongs to cluster \"c\", and this side to \"d\""),
@@ -334,7 +344,9 @@ mod tests {
     #[tokio::test]
     async fn a_changed_byte_is_no_refusal() {
         let (mut near, mut far) = duplex(1 << 16);
-        write(&mut near, Body::Hello(Hello { cluster: "c".to_owned(), ..Hello::default() })).await.unwrap();
+        write(&mut near, Body::Hello(Hello { cluster: "c".to_owned(), ..Hello::default() }))
+            .await
+            .unwrap();
         let mut bytes = [0; 4 + 3 + 2 + 4];
         let length = far.read(&mut bytes).await.unwrap();
         for bit in 0..length * 8 {
@@ -355,7 +367,10 @@ mod tests {
         drop(near);
         let error = accept(&mut far, None, &cluster("c"), Version::NEWEST).await.unwrap_err();
         assert!(error.to_string().ends_with("a message of an opening is out of order"), "{error}");
-        assert!(matches!(error, OpeningError::Refuses(_)) && error.refusal().is_none(), "{error:?}");
+        assert!(
+            matches!(error, OpeningError::Refuses(_)) && error.refusal().is_none(),
+            "{error:?}"
+        );
     }
 
     async fn rogue(mut stream: DuplexStream, answer_to_hello: Body, answer_to_proof: Body) {
@@ -386,8 +401,10 @@ mod tests {
             (Body::Proof(Proof::default()), "a message of an opening is out of order"),
         ] {
             let (mut near, far) = duplex(1 << 16);
-            let rogue = tokio::spawn(rogue(far, answer, Body::Proof(Proof { tag: vec![7; 32].into() })));
-            let error = connect(&mut near, Some(&secret), &store(), Preface::Grpc).await.unwrap_err();
+            let rogue =
+                tokio::spawn(rogue(far, answer, Body::Proof(Proof { tag: vec![7; 32].into() })));
+            let error =
+                connect(&mut near, Some(&secret), &store(), Preface::Grpc).await.unwrap_err();
             assert!(matches!(error, OpeningError::Refuses(_)), "{error:?}");
             assert!(error.to_string().ends_with(expected), "{error}");
             drop(near);

@@ -48,7 +48,8 @@ enum Check {
 impl Check {
     fn new(key: Option<[u8; KEY_BYTES]>) -> Self {
         key.map_or(Self::Checksum, |key| {
-            let key = UnboundKey::new(&AES_128_GCM, &key).expect("a key of this cipher has 16 bytes");
+            let key =
+                UnboundKey::new(&AES_128_GCM, &key).expect("a key of this cipher has 16 bytes");
             Self::Seal(Box::new(LessSafeKey::new(key)))
         })
     }
@@ -108,7 +109,9 @@ impl Sealer {
                         Aad::from(header),
                         &mut out[start..],
                     );
-                    out.put_slice(sealed.expect("a record is shorter than the cipher allows").as_ref());
+                    out.put_slice(
+                        sealed.expect("a record is shorter than the cipher allows").as_ref(),
+                    );
                 }
             }
             self.next += 1;
@@ -233,7 +236,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.poll_send(cx))?;
         let this = &mut *self;
         let part = &bytes[..bytes.len().min(MAX_PLAIN_BYTES)];
@@ -282,7 +289,11 @@ mod tests {
             for bit in 0..sealed.len() * 8 {
                 let mut changed = sealed.to_vec();
                 changed[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(opened(&mut pair(is_sealed).1, &changed), Err(DamagedRecord), "bit {bit}");
+                assert_eq!(
+                    opened(&mut pair(is_sealed).1, &changed),
+                    Err(DamagedRecord),
+                    "bit {bit}"
+                );
             }
         }
     }

@@ -24,7 +24,9 @@ const MAX_FILE_BYTES: u64 = 256;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SecretError {
-    #[error("this user has no home directory: set XDG_CONFIG_HOME, or name a token with --token-file")]
+    #[error(
+        "this user has no home directory: set XDG_CONFIG_HOME, or name a token with --token-file"
+    )]
     NoHome,
     #[error(
         "cannot create {}, the secret of this user: set XDG_CONFIG_HOME to a directory that this user may write, or name a \
@@ -110,7 +112,11 @@ fn create(path: &Path) -> io::Result<()> {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let unfinished = path.with_extension(format!("{}-{}", std::process::id(), &digits[..8]));
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     let digits: String = challenge::nonce()?.iter().map(|byte| format!("{byte:02x}")).collect();
     let linked = options.open(&unfinished).and_then(|mut file| {
         file.write_all(format!("{digits}\n").as_bytes())?;
@@ -140,7 +146,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("new").join("hoplite").join("secret");
         let made = thread::scope(|scope| {
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| read_or_create(&path).map(drop))).collect();
+            let all: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| read_or_create(&path).map(drop))).collect();
             all.into_iter().all(|made| made.join().unwrap().is_ok())
         });
         assert!(made);
@@ -148,7 +155,11 @@ mod tests {
         assert_eq!(text.trim().len(), SECRET_DIGITS);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o7777, 0o700);
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing unfinished is left");
+        assert_eq!(
+            fs::read_dir(path.parent().unwrap()).unwrap().count(),
+            1,
+            "nothing unfinished is left"
+        );
         assert!(read_or_create(&path).unwrap().is_known_as(text.as_bytes()), "it is read again");
     }
 

@@ -20,8 +20,8 @@ use rustls::server::{NoClientAuth, ParsedCertificate, VerifierBuilderError, WebP
 use rustls::sign::CertifiedKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, CommonState, DigitallySignedStruct, DistinguishedName,
-    RootCertStore, ServerConfig, SignatureScheme, version,
+    AlertDescription, CertificateError, ClientConfig, CommonState, DigitallySignedStruct,
+    DistinguishedName, RootCertStore, ServerConfig, SignatureScheme, version,
 };
 
 use super::facts::{CertificateFacts, is_authority};
@@ -73,8 +73,8 @@ impl Protocol {
 /// Explains a failed handshake; `None` if rustls' text is clear.
 pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     use CertificateError::{
-        BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
-        NotValidYetContext, UnknownIssuer,
+        BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
+        NotValidYet, NotValidYetContext, UnknownIssuer,
     };
     Some(match error {
         rustls::Error::NoApplicationProtocol => {
@@ -217,7 +217,11 @@ impl Tls {
         Self::read_by(Arc::new(DefaultTimeProvider), files, name)
     }
 
-    fn read_by(clock: Arc<dyn TimeProvider>, files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
+    fn read_by(
+        clock: Arc<dyn TimeProvider>,
+        files: TlsFiles,
+        name: Option<&str>,
+    ) -> Result<Self, TlsError> {
         let name = name.map(server_name).transpose()?;
         let stamps = files.stamps();
         let state = State {
@@ -349,7 +353,8 @@ impl Shared {
             .is_none_or(|logged| now.saturating_duration_since(logged) >= EXPIRY_LOG_INTERVAL);
         let Some(expiry) = state.configs.expiry.filter(|_| is_news) else { return };
         let now_seconds = time_of(&*self.clock).as_secs();
-        let expired = expiry.duration_since(UNIX_EPOCH).is_ok_and(|expiry| expiry.as_secs() < now_seconds);
+        let expired =
+            expiry.duration_since(UNIX_EPOCH).is_ok_and(|expiry| expiry.as_secs() < now_seconds);
         if expired {
             state.expiry_logged = Some(now);
             tracing::warn!(
@@ -366,7 +371,10 @@ fn time_of(clock: &dyn TimeProvider) -> UnixTime {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("files", &self.shared.files).field("name", &self.shared.name).finish()
+        f.debug_struct("Tls")
+            .field("files", &self.shared.files)
+            .field("name", &self.shared.name)
+            .finish()
     }
 }
 
@@ -398,9 +406,17 @@ impl TlsFiles {
         self.check_pair(&certificates(&self.cert)?, &key, &provider)
     }
 
-    fn check_reached_at(&self, own: &CertificateDer<'_>, name: &ServerName<'_>) -> Result<(), TlsError> {
-        let is_for = ParsedCertificate::try_from(own).and_then(|own| verify_server_name(&own, name));
-        is_for.map_err(|_| TlsError::Elsewhere { path: self.cert.clone(), name: name.to_str().into_owned() })
+    fn check_reached_at(
+        &self,
+        own: &CertificateDer<'_>,
+        name: &ServerName<'_>,
+    ) -> Result<(), TlsError> {
+        let is_for =
+            ParsedCertificate::try_from(own).and_then(|own| verify_server_name(&own, name));
+        is_for.map_err(|_| TlsError::Elsewhere {
+            path: self.cert.clone(),
+            name: name.to_str().into_owned(),
+        })
     }
 
     fn load(
@@ -414,25 +430,28 @@ impl TlsFiles {
         self.check_pair(&chain, &key, &provider)?;
         let unusable = |source| TlsError::Unusable { path: self.cert.clone(), source };
         let versions = &[&version::TLS13];
-        let mut client = ClientConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
-            .with_protocol_versions(versions)
-            .map_err(unusable)?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain.clone(), key.clone_key())
-            .map_err(unusable)?;
+        let mut client =
+            ClientConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
+                .with_protocol_versions(versions)
+                .map_err(unusable)?
+                .with_root_certificates(roots)
+                .with_client_auth_cert(chain.clone(), key.clone_key())
+                .map_err(unusable)?;
         // Without resumption, each connection checks the current certificates.
         client.resumption = Resumption::disabled();
         let server = |clients: Arc<dyn ClientCertVerifier>| {
-            let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
-                .with_protocol_versions(versions)?
-                .with_client_cert_verifier(clients)
-                .with_single_cert(chain.clone(), key.clone_key())?;
+            let mut server =
+                ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
+                    .with_protocol_versions(versions)?
+                    .with_client_cert_verifier(clients)
+                    .with_single_cert(chain.clone(), key.clone_key())?;
             server.send_tls13_tickets = 0;
             Ok(server)
         };
         let anybody = server(Arc::new(NoClientAuth)).map_err(unusable)?;
         let server = server(clients).map_err(unusable)?;
-        let own = chain.into_iter().next().ok_or(unusable(rustls::Error::NoCertificatesPresented))?;
+        let own =
+            chain.into_iter().next().ok_or(unusable(rustls::Error::NoCertificatesPresented))?;
         let expiry = CertificateFacts::parse(&own).map(|facts| facts.validity.end);
         Ok(Configs { own, client, server, anybody, expiry })
     }
@@ -446,17 +465,21 @@ impl TlsFiles {
         let chain = certificates(&self.cert)?;
         let mut roots = RootCertStore::empty();
         for root in certificates(&self.ca)? {
-            roots.add(root).map_err(|source| TlsError::Unusable { path: self.ca.clone(), source })?;
+            roots
+                .add(root)
+                .map_err(|source| TlsError::Unusable { path: self.ca.clone(), source })?;
         }
         let roots = Arc::new(roots);
-        let clients = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
-            .build()
-            .map_err(|source| TlsError::Authority { path: self.ca.clone(), source })?;
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider))
+                .build()
+                .map_err(|source| TlsError::Authority { path: self.ca.clone(), source })?;
         let clients: Arc<dyn ClientCertVerifier> = match name {
             Some(name) => Arc::new(NamedClients { inner: clients, name: name.clone() }),
             None => clients,
         };
-        let checked = check_own(&chain, &*clients, &roots, provider.signature_verification_algorithms, now);
+        let checked =
+            check_own(&chain, &*clients, &roots, provider.signature_verification_algorithms, now);
         checked.map_err(|source| {
             let path = self.cert.clone();
             match chain.first().is_some_and(is_authority) {
@@ -516,7 +539,9 @@ fn check_own(
     algorithms: WebPkiSupportedAlgorithms,
     now: UnixTime,
 ) -> Result<(), rustls::Error> {
-    let Some((own, others)) = chain.split_first() else { return Err(rustls::Error::NoCertificatesPresented) };
+    let Some((own, others)) = chain.split_first() else {
+        return Err(rustls::Error::NoCertificatesPresented);
+    };
     clients.verify_client_cert(own, others, now)?;
     let parsed = ParsedCertificate::try_from(own)?;
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, others, now, algorithms.all)
@@ -774,7 +799,9 @@ mod tests {
             (NOON - HOUR, "not valid yet, or a clock is wrong"),
         ] {
             jumping.set(seconds);
-            for error in [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()] {
+            for error in
+                [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()]
+            {
                 assert!(tls_explanation(&error).unwrap().contains(says), "{error}");
             }
             assert_eq!(certificate_after(&theirs, 2), before);
@@ -833,7 +860,8 @@ mod tests {
             let (client, server) = handshake(tls.client(protocol), tls.server(protocol)).unwrap();
             protocol.check(&client).unwrap();
             protocol.check(&server).unwrap();
-            let (client, server) = handshake(Arc::new(silent.clone()), tls.server(protocol)).unwrap();
+            let (client, server) =
+                handshake(Arc::new(silent.clone()), tls.server(protocol)).unwrap();
             assert_eq!(protocol.check(&client), Err(rustls::Error::NoApplicationProtocol));
             assert_eq!(protocol.check(&server), Err(rustls::Error::NoApplicationProtocol));
             let wrong = handshake(tls.client(Protocol::Http1), tls.server(protocol)).map(drop);
@@ -849,7 +877,10 @@ mod tests {
         let error = Tls::read_by(Clock::at(NOON), daemon.files(), None).unwrap_err();
         assert!(matches!(error, TlsError::IsAuthority { .. }), "{error}");
         let says = format!("{:#}", anyhow::Error::from(error));
-        assert!(says.contains("is that of an authority") && !says.contains("CaUsedAsEndEntity"), "{says}");
+        assert!(
+            says.contains("is that of an authority") && !says.contains("CaUsedAsEndEntity"),
+            "{says}"
+        );
     }
 
     #[test]

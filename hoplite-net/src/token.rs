@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_token_knows_its_own_tags_and_no_others() {
-        let (token, other) = (Token::new(SECRET).unwrap(), Token::new(b"sixteen bytes no").unwrap());
+        let (token, other) =
+            (Token::new(SECRET).unwrap(), Token::new(b"sixteen bytes no").unwrap());
         let tag = token.sign(Purpose::Data, b"message");
         assert!(token.verify(Purpose::Data, b"message", &tag));
         assert!(!token.verify(Purpose::Control, b"message", &tag));

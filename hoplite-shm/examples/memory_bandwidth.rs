@@ -12,7 +12,8 @@ use hoplite_shm::{Arena, Backing, Error, Extent, HEADER_BYTES, Mapping, Writer};
 const ROUNDS: usize = 9;
 
 fn main() -> Result<(), Error> {
-    let mebibytes = std::env::args().nth(1).and_then(|argument| argument.parse().ok()).unwrap_or(1024);
+    let mebibytes =
+        std::env::args().nth(1).and_then(|argument| argument.parse().ok()).unwrap_or(1024);
     let size_bytes: u64 = mebibytes << 20;
     let extent = Extent { offset_bytes: 0, length_bytes: size_bytes + HEADER_BYTES };
     let source: Vec<u8> = (0..size_bytes).map(|index| (index % 251) as u8).collect();
@@ -35,7 +36,9 @@ fn main() -> Result<(), Error> {
                 Ok(())
             }),
             ("put, warm mapping", &mut || fill(&mut begin(&buffer, &mapping, extent)?, &source)),
-            ("put, cold mapping", &mut || fill(&mut begin(&buffer, &writable(&arena)?, extent)?, &source)),
+            ("put, cold mapping", &mut || {
+                fill(&mut begin(&buffer, &writable(&arena)?, extent)?, &source)
+            }),
         ],
     )?;
 
@@ -77,7 +80,11 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-fn begin(buffer: &hoplite_shm::Buffer, mapping: &Arc<Mapping>, extent: Extent) -> Result<Writer, Error> {
+fn begin(
+    buffer: &hoplite_shm::Buffer,
+    mapping: &Arc<Mapping>,
+    extent: Extent,
+) -> Result<Writer, Error> {
     buffer.initialise();
     mapping.writer(extent, buffer.size_bytes())
 }
@@ -92,11 +99,16 @@ fn writable(arena: &Arena) -> Result<Arc<Mapping>, Error> {
 }
 
 fn read_only(arena: &Arena) -> Result<Arc<Mapping>, Error> {
-    let fd = arena.read_only_fd().try_clone_to_owned().expect("this process may open one more file");
+    let fd =
+        arena.read_only_fd().try_clone_to_owned().expect("this process may open one more file");
     Mapping::read_only(fd, arena.capacity_bytes())
 }
 
-fn best_of(name: &str, size_bytes: u64, mut action: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+fn best_of(
+    name: &str,
+    size_bytes: u64,
+    mut action: impl FnMut() -> Result<(), Error>,
+) -> Result<(), Error> {
     best_of_each(size_bytes, &mut [(name, &mut action)])
 }
 
@@ -117,7 +129,11 @@ fn best_of_each(size_bytes: u64, actions: &mut [Action<'_>]) -> Result<(), Error
     Ok(())
 }
 
-fn measure(name: &str, size_bytes: u64, action: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+fn measure(
+    name: &str,
+    size_bytes: u64,
+    action: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
     let start = Instant::now();
     action()?;
     print(name, size_bytes, start.elapsed().as_secs_f64());

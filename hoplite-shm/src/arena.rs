@@ -52,8 +52,9 @@ impl Arena {
             .map_err(|source| no_memory_or(source, "map the arena", backing, capacity_bytes))?;
         let is_huge = matches!(backing, Backing::HugePages { .. });
         if is_huge || is_overcommit_strict() {
-            allocate(&writable, capacity_bytes)
-                .map_err(|source| no_memory_or(source, "allocate the arena", backing, capacity_bytes))?;
+            allocate(&writable, capacity_bytes).map_err(|source| {
+                no_memory_or(source, "allocate the arena", backing, capacity_bytes)
+            })?;
         }
         Ok(Arc::new(Self { region, backing, writable, read_only }))
     }
@@ -109,7 +110,12 @@ impl Arena {
                 }
                 Err(source) => {
                     let capacity_bytes = self.capacity_bytes();
-                    return Err(no_memory_or(source, "fault in the arena", self.backing, capacity_bytes));
+                    return Err(no_memory_or(
+                        source,
+                        "fault in the arena",
+                        self.backing,
+                        capacity_bytes,
+                    ));
                 }
             }
             start = end;
@@ -127,10 +133,13 @@ impl Arena {
 
 fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
     let kind = backing.memfd_flags()?;
-    let fd =
-        rustix::fs::memfd_create("hoplite-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
-            .map_err(|errno| backing.not_supported_or(errno))?;
-    let file_system = rustix::fs::fstatfs(&fd).map_err(Error::system("find out the arena's pages"))?;
+    let fd = rustix::fs::memfd_create(
+        "hoplite-arena",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind,
+    )
+    .map_err(|errno| backing.not_supported_or(errno))?;
+    let file_system =
+        rustix::fs::fstatfs(&fd).map_err(Error::system("find out the arena's pages"))?;
     let page_bytes = u64::try_from(file_system.f_bsize).unwrap_or(0).max(1);
     let capacity_bytes = match capacity_bytes / page_bytes {
         0 => return Err(Error::CapacityTooSmall { capacity_bytes, page_bytes }),
@@ -139,7 +148,10 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     let information = rustix::system::sysinfo();
     let total_bytes = u64::from(information.mem_unit).saturating_mul(information.totalram);
     if capacity_bytes > total_bytes {
-        return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes: total_bytes });
+        return Err(Error::NotEnoughMemory {
+            needed_bytes: capacity_bytes,
+            available_bytes: total_bytes,
+        });
     }
     let limit_bytes = file_size_limit_bytes();
     if capacity_bytes > limit_bytes {
@@ -158,13 +170,20 @@ fn allocate(fd: &OwnedFd, capacity_bytes: u64) -> io::Result<()> {
     let mut start = 0;
     while start < capacity_bytes {
         let length = ALLOCATE_STEP_BYTES.min(capacity_bytes - start);
-        rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), start, length))?;
+        rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(fd, FallocateFlags::empty(), start, length)
+        })?;
         start += length;
     }
     Ok(())
 }
 
-fn no_memory_or(source: io::Error, operation: &'static str, backing: Backing, needed_bytes: u64) -> Error {
+fn no_memory_or(
+    source: io::Error,
+    operation: &'static str,
+    backing: Backing,
+    needed_bytes: u64,
+) -> Error {
     if !matches!(source.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull) {
         return Error::System { operation, source };
     }
@@ -215,12 +234,16 @@ mod tests {
     fn missing_memory_is_an_error() {
         let arena = Arena::create(Backing::Pages, 40 << 20).unwrap();
         for errno in [Errno::FAULT, Errno::NOMEM] {
-            let error =
-                arena.prefault_with(|_| Err(errno.into()), |_| ControlFlow::Continue(())).unwrap_err();
-            assert!(matches!(error, Error::NotEnoughMemory { needed_bytes, .. } if needed_bytes == 40 << 20));
+            let error = arena
+                .prefault_with(|_| Err(errno.into()), |_| ControlFlow::Continue(()))
+                .unwrap_err();
+            assert!(
+                matches!(error, Error::NotEnoughMemory { needed_bytes, .. } if needed_bytes == 40 << 20)
+            );
         }
-        let error =
-            arena.prefault_with(|_| Err(Errno::PERM.into()), |_| ControlFlow::Continue(())).unwrap_err();
+        let error = arena
+            .prefault_with(|_| Err(Errno::PERM.into()), |_| ControlFlow::Continue(()))
+            .unwrap_err();
         assert!(matches!(error, Error::System { .. }), "{error}");
     }
 }

@@ -35,10 +35,11 @@ impl Backing {
     /// its file system is unknown.
     pub fn of_file_at(path: &Path) -> Result<Self> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let file_system = rustix::fs::statfs(directory.unwrap_or(Path::new("."))).map_err(|errno| {
-            let operation = "find out the file system of";
-            Error::File { operation, path: path.to_owned(), source: errno.into() }
-        })?;
+        let file_system =
+            rustix::fs::statfs(directory.unwrap_or(Path::new("."))).map_err(|errno| {
+                let operation = "find out the file system of";
+                Error::File { operation, path: path.to_owned(), source: errno.into() }
+            })?;
         let kind = u32::try_from(file_system.f_type).unwrap_or(0);
         if kind == libc::HUGETLBFS_MAGIC as u32 {
             return Ok(Self::HugePages { page_bytes: u64::try_from(file_system.f_bsize).ok() });
@@ -57,7 +58,9 @@ impl Backing {
                 let size = MemfdFlags::from_bits_retain(bytes.ilog2() << HUGE_SHIFT);
                 Ok(MemfdFlags::HUGETLB | size)
             }
-            Self::HugePages { page_bytes: Some(page_bytes) } => Err(Error::NoSuchHugePages { page_bytes }),
+            Self::HugePages { page_bytes: Some(page_bytes) } => {
+                Err(Error::NoSuchHugePages { page_bytes })
+            }
         }
     }
 

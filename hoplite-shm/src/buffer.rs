@@ -162,7 +162,12 @@ impl Buffer {
     ///
     /// # Panics
     /// If the range exceeds the object.
-    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<u64>) -> io::Result<usize> {
+    pub fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        range: Range<u64>,
+    ) -> io::Result<usize> {
         self.arena.region().send(socket, head, self.span.locate(range))
     }
 

@@ -18,7 +18,9 @@ pub enum Error {
          (sysctl vm.nr_hugepages, or hugepagesz= and hugepages= at boot), or lower --memory"
     )]
     NotEnoughHugePages { page_bytes: u64, needed_pages: u64, free_pages: u64 },
-    #[error("this machine has no huge pages of {page_bytes} bytes: /sys/kernel/mm/hugepages shows the sizes")]
+    #[error(
+        "this machine has no huge pages of {page_bytes} bytes: /sys/kernel/mm/hugepages shows the sizes"
+    )]
     NoSuchHugePages { page_bytes: u64 },
     #[error(
         "the arena needs {needed_bytes} bytes, and a file of this process may have {limit_bytes}: \

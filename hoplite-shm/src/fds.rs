@@ -30,11 +30,16 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     if !fds.is_empty() {
         let fits = fds.len() <= MAX_FDS && control.push(SendAncillaryMessage::ScmRights(fds));
         if !fits || bytes.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "descriptors that no byte can carry"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "descriptors that no byte can carry",
+            ));
         }
     }
     let parts = [IoSlice::new(bytes)];
-    Ok(rustix::io::retry_on_intr(|| rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?)
+    Ok(rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL)
+    })?)
 }
 
 /// Receives bytes into `bytes` and appends descriptors to `fds`, in one system call.
@@ -46,11 +51,20 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 /// [`InvalidData`](io::ErrorKind::InvalidData) for more than [`MAX_FDS`] descriptors, or more than
 /// this process may open: the descriptors are closed, and the connection is unusable.
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is empty; or the connection's error.
-pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(bytes)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
     })?;
     let mut received = Vec::new();
     for message in control.drain() {
@@ -60,7 +74,10 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
     }
     // Padding may admit one descriptor more than `MAX_FDS`.
     if message.flags.contains(ReturnFlags::CTRUNC) || received.len() > MAX_FDS {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors than can be received"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "more descriptors than can be received",
+        ));
     }
     fds.append(&mut received);
     Ok(message.bytes)

@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn the_first_end_is_final() {
-        for (first, second) in [(State::Complete, State::Failed), (State::Failed, State::Complete)] {
+        for (first, second) in [(State::Complete, State::Failed), (State::Failed, State::Complete)]
+        {
             let header = Header::default();
             let handle = HeaderHandle::new(&header);
             handle.initialise(0);

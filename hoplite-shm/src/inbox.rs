@@ -32,7 +32,10 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut inbox = BytesMut::with_capacity(8);
         inbox.extend_from_slice(b"ab");
-        assert_eq!(receive(ours.as_fd(), &mut inbox).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            receive(ours.as_fd(), &mut inbox).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         theirs.write_all(b"cdefghij").unwrap();
         let room = inbox.capacity() - inbox.len();
         assert_eq!(receive(ours.as_fd(), &mut inbox).unwrap(), room.min(8));

@@ -65,7 +65,8 @@ impl Mapping {
         if capacity_bytes == 0 {
             return Err(Error::CapacityTooSmall { capacity_bytes, page_bytes: 1 });
         }
-        let status = rustix::fs::fstat(&fd).map_err(Error::system("find out the size of the arena"))?;
+        let status =
+            rustix::fs::fstat(&fd).map_err(Error::system("find out the size of the arena"))?;
         let actual_bytes = u64::try_from(status.st_size).unwrap_or(0);
         // An access beyond a file's end kills the process.
         if actual_bytes < capacity_bytes {
@@ -125,8 +126,9 @@ impl Mapping {
     }
 
     fn is_populated(&self, range: &Range<usize>) -> bool {
-        (range.start / PIECE_BYTES..range.end.div_ceil(PIECE_BYTES))
-            .all(|piece| self.populated[piece / 64].load(Ordering::Relaxed) & (1 << (piece % 64)) != 0)
+        (range.start / PIECE_BYTES..range.end.div_ceil(PIECE_BYTES)).all(|piece| {
+            self.populated[piece / 64].load(Ordering::Relaxed) & (1 << (piece % 64)) != 0
+        })
     }
 
     fn populate_piece(&self, start: usize) {
@@ -134,8 +136,9 @@ impl Mapping {
         let (word, bit) = (&self.populated[piece / 64], 1 << (piece % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
             // If the advice fails, pages fault in one by one.
-            let _ =
-                self.region.advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
+            let _ = self
+                .region
+                .advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }

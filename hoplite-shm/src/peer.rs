@@ -14,7 +14,8 @@ const USUAL_GROUPS: usize = 64;
 /// The kernel's error: the descriptor is no Unix socket.
 pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
-    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
+    let mut length =
+        libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
     // SAFETY: `credentials` has `length` bytes, and the kernel writes at most as many.
     let answer = unsafe {
         libc::getsockopt(
@@ -60,7 +61,8 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS {
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS
+        {
             return Err(error);
         }
         groups.resize(count, 0);
@@ -92,8 +94,11 @@ mod tests {
     fn a_peer_in_this_process_has_the_groups_of_this_process() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         let mut found = peer_groups(socket.as_fd()).unwrap();
-        let mut expected: Vec<u32> =
-            rustix::process::getgroups().unwrap().into_iter().map(rustix::process::Gid::as_raw).collect();
+        let mut expected: Vec<u32> = rustix::process::getgroups()
+            .unwrap()
+            .into_iter()
+            .map(rustix::process::Gid::as_raw)
+            .collect();
         found.sort_unstable();
         expected.sort_unstable();
         assert_eq!(found, expected);

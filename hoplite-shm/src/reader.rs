@@ -77,8 +77,14 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.
-    pub fn copy_counted(&self, counted_bytes: u64, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        let (end_bytes, valid_bytes) = (offset_bytes.saturating_add(out.len() as u64), self.valid_bytes());
+    pub fn copy_counted(
+        &self,
+        counted_bytes: u64,
+        offset_bytes: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let (end_bytes, valid_bytes) =
+            (offset_bytes.saturating_add(out.len() as u64), self.valid_bytes());
         if counted_bytes > valid_bytes || end_bytes > self.size_bytes() {
             return Err(Error::NotValid { end_bytes: counted_bytes.max(end_bytes), valid_bytes });
         }

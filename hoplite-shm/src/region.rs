@@ -81,12 +81,18 @@ impl Region {
         unsafe { copy_past_caches(bytes.as_ptr(), self.pointer(&range), bytes.len()) }
     }
 
-    pub(crate) fn copy_out<'a>(&self, range: Range<usize>, out: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
+    pub(crate) fn copy_out<'a>(
+        &self,
+        range: Range<usize>,
+        out: &'a mut [MaybeUninit<u8>],
+    ) -> &'a mut [u8] {
         assert_eq!(range.len(), out.len());
         // SAFETY: `pointer` has checked the bounds, and `out` is exclusive. No reference into the
         // memory is formed. If another process writes these bytes against the protocol, their
         // values are unspecified, but still bytes.
-        unsafe { out.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(self.pointer(&range), out.len()) }
+        unsafe {
+            out.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(self.pointer(&range), out.len())
+        }
         // SAFETY: all of `out` was just written.
         unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) }
     }
@@ -107,11 +113,18 @@ impl Region {
         retry_interrupted(|| {
             // SAFETY: `pointer` has checked the bounds, and the memory is writable and stays mapped
             // during the call.
-            unsafe { libc::recv(socket.as_raw_fd(), pointer.cast(), range.len(), libc::MSG_DONTWAIT) }
+            unsafe {
+                libc::recv(socket.as_raw_fd(), pointer.cast(), range.len(), libc::MSG_DONTWAIT)
+            }
         })
     }
 
-    pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<usize>) -> io::Result<usize> {
+    pub(crate) fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        range: Range<usize>,
+    ) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec { iov_base: self.pointer(&range).cast(), iov_len: range.len() },
@@ -124,7 +137,11 @@ impl Region {
             // SAFETY: `message` refers to two parts that are in bounds and stay valid during the
             // call. The call only reads them.
             unsafe {
-                libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+                libc::sendmsg(
+                    socket.as_raw_fd(),
+                    &raw const message,
+                    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                )
             }
         })
     }

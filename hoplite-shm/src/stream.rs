@@ -64,7 +64,11 @@ mod tests {
                     // SAFETY: both vectors have 600 bytes, more than any sum here, and are
                     // distinct.
                     unsafe {
-                        copy_past_caches(source.as_ptr().add(from), target.as_mut_ptr().add(to), length);
+                        copy_past_caches(
+                            source.as_ptr().add(from),
+                            target.as_mut_ptr().add(to),
+                            length,
+                        );
                     }
                     assert!(target[..to].iter().all(|byte| *byte == 0));
                     assert!(target[to..to + length] == source[from..from + length]);

@@ -90,7 +90,8 @@ impl Writer {
 
     fn write_in_steps(&mut self, mut bytes: &[u8], mut ring: impl FnMut()) -> Result<()> {
         while !bytes.is_empty() {
-            let step = (STEP_BYTES - self.written_bytes % STEP_BYTES).min(bytes.len() as u64) as usize;
+            let step =
+                (STEP_BYTES - self.written_bytes % STEP_BYTES).min(bytes.len() as u64) as usize;
             let (now, later) = bytes.split_at(step);
             let range = self.span.locate_from(self.written_bytes, step);
             self.mapping.prepare(range.clone());
@@ -121,7 +122,8 @@ impl Writer {
     /// [`as_mut_ptr`](Self::as_mut_ptr). Call it right before writing a few MiB.
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
-        self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
+        self.mapping
+            .prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
     }
 
     /// Notes that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr),

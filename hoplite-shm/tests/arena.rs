@@ -25,7 +25,10 @@ fn pattern(length: usize) -> Vec<u8> {
 fn the_capacity_is_rounded_down_to_pages() {
     assert_eq!(Arena::create(Backing::Pages, MIB + 4095).unwrap().capacity_bytes(), MIB);
     let error = Arena::create(Backing::Pages, 4095).unwrap_err();
-    assert!(matches!(error, Error::CapacityTooSmall { capacity_bytes: 4095, page_bytes: 4096 }), "{error}");
+    assert!(
+        matches!(error, Error::CapacityTooSmall { capacity_bytes: 4095, page_bytes: 4096 }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -74,8 +77,12 @@ fn huge_pages_are_there_from_the_start_or_the_error_counts_them() {
         Err(error) => panic!("{error}"),
     }
     for page_bytes in [3 * MIB, 8192] {
-        let error = Arena::create(Backing::HugePages { page_bytes: Some(page_bytes) }, 8 * MIB).unwrap_err();
-        assert!(matches!(error, Error::NoSuchHugePages { page_bytes: of } if of == page_bytes), "{error}");
+        let error = Arena::create(Backing::HugePages { page_bytes: Some(page_bytes) }, 8 * MIB)
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::NoSuchHugePages { page_bytes: of } if of == page_bytes),
+            "{error}"
+        );
     }
 }
 
@@ -152,7 +159,11 @@ fn checksums_and_chunks_cover_any_range() {
     buffer.write(0, &bytes);
     for range in [0..0, 7..8, 0..100_001, 1..16_385, 3..16_387, 16_384..32_768, 99_999..100_001] {
         let expected = &bytes[range.start as usize..range.end as usize];
-        assert_eq!(buffer.crc32c(range.clone()), hoplite_core::checksum::crc32c(expected), "{range:?}");
+        assert_eq!(
+            buffer.crc32c(range.clone()),
+            hoplite_core::checksum::crc32c(expected),
+            "{range:?}"
+        );
         let mut joined = Vec::new();
         buffer.for_each_chunk(range, |chunk| joined.extend_from_slice(chunk));
         assert!(joined == expected);

@@ -29,7 +29,12 @@ fn an_arena_reaches_its_client() {
     }
     let writable = received.pop().unwrap();
     let read_only = received.pop().unwrap();
-    Mapping::writable(writable, 1 << 20).unwrap().writer(place, 5).unwrap().write(b"bytes", || ()).unwrap();
+    Mapping::writable(writable, 1 << 20)
+        .unwrap()
+        .writer(place, 5)
+        .unwrap()
+        .write(b"bytes", || ())
+        .unwrap();
     let reader = Mapping::read_only(read_only, 1 << 20).unwrap().reader(place, 5).unwrap();
     assert_eq!(reader.as_slice(), None, "the store has not declared the object complete");
     buffer.set_complete();
@@ -71,7 +76,10 @@ fn too_many_descriptors_are_refused_on_both_sides() {
     let (one, other) = UnixStream::pair().unwrap();
     let many = vec![one.as_fd(); fds::MAX_FDS + 1];
     assert_eq!(fds::send(one.as_fd(), b"x", &many).unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(fds::send(one.as_fd(), b"", &many[..1]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        fds::send(one.as_fd(), b"", &many[..1]).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
 
     let (mut bytes, mut received) = ([0; 10], Vec::new());
     for count in [fds::MAX_FDS + 1, fds::MAX_FDS + 2, 64] {

@@ -22,8 +22,10 @@ impl Shared {
         let arena = Arena::create(Backing::Pages, capacity_bytes).expect("an arena");
         let capacity_bytes = arena.capacity_bytes();
         let fd = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-        let reading = Mapping::read_only(fd(arena.read_only_fd()), capacity_bytes).expect("a mapping");
-        let writing = Mapping::writable(fd(arena.writable_fd()), capacity_bytes).expect("a mapping");
+        let reading =
+            Mapping::read_only(fd(arena.read_only_fd()), capacity_bytes).expect("a mapping");
+        let writing =
+            Mapping::writable(fd(arena.writable_fd()), capacity_bytes).expect("a mapping");
         Self { arena, reading, writing }
     }
 }
@@ -50,7 +52,11 @@ fn store_and_readers_see_the_writers_bytes() {
         let mut writer = shared.writing.writer(place, size).unwrap();
         writer.write(&bytes, || panic!("the doorbell was not requested")).unwrap();
         let own = writer.finish().unwrap();
-        assert_eq!(buffer.valid_bytes(), size.saturating_sub(1) / 4096 * 4096, "the seal publishes the rest");
+        assert_eq!(
+            buffer.valid_bytes(),
+            size.saturating_sub(1) / 4096 * 4096,
+            "the seal publishes the rest"
+        );
         assert_eq!((own.as_slice().is_some(), reader.state()), (size == 0, State::Open));
         buffer.set_complete();
         assert_eq!(buffer.valid_bytes(), size);
@@ -195,8 +201,14 @@ fn readers_and_writers_check_the_extent() {
     let place = extent(4096, 100);
     let length_bytes = place.length_bytes;
     assert!(shared.reading.reader(place, 100).is_ok());
-    assert!(matches!(shared.writing.writer(place, length_bytes).unwrap_err(), Error::OutOfArena { .. }));
-    assert!(matches!(shared.reading.reader(extent(MIB, 100), 100).unwrap_err(), Error::OutOfArena { .. }));
+    assert!(matches!(
+        shared.writing.writer(place, length_bytes).unwrap_err(),
+        Error::OutOfArena { .. }
+    ));
+    assert!(matches!(
+        shared.reading.reader(extent(MIB, 100), 100).unwrap_err(),
+        Error::OutOfArena { .. }
+    ));
 }
 
 #[test]
@@ -273,7 +285,9 @@ fn no_doorbell_is_lost_between_threads() {
             scope.spawn(move || {
                 for block in 0..BLOCKS {
                     let bytes = [(block % 251) as u8; 4096];
-                    writer.write(&bytes, || ring.send(()).expect("the store listens until the end")).unwrap();
+                    writer
+                        .write(&bytes, || ring.send(()).expect("the store listens until the end"))
+                        .unwrap();
                 }
             });
             let mut seen = 0;
@@ -285,7 +299,9 @@ fn no_doorbell_is_lost_between_threads() {
                     assert_eq!(u64::from(last[0]), (valid_bytes / 4096 - 1) % 251);
                     seen = valid_bytes;
                 } else {
-                    doorbell.recv().expect("the writer rings before it ends, or all is valid already");
+                    doorbell
+                        .recv()
+                        .expect("the writer rings before it ends, or all is valid already");
                 }
             }
         });

@@ -21,7 +21,9 @@ fn explain(seed: u64) {
     let outcome = catch_unwind(AssertUnwindSafe(|| campaign::run(seed, Some(for_run))));
     if outcome.is_err() {
         let events = trace.lines().join("\n");
-        panic!("seed {seed} fails; HOPLITE_SEED={seed} repeats it; the latest events were:\n{events}");
+        panic!(
+            "seed {seed} fails; HOPLITE_SEED={seed} repeats it; the latest events were:\n{events}"
+        );
     }
 }
 
@@ -41,10 +43,15 @@ fn clusters_survive_random_failures() {
     println!("{seeds} seeds: {total:?}");
     let counts = total.counts;
     assert!(
-        counts.pulls - counts.failed_pulls > seeds && counts.failed_pulls > 0 && total.evictions > 0,
+        counts.pulls - counts.failed_pulls > seeds
+            && counts.failed_pulls > 0
+            && total.evictions > 0,
         "the clusters were idle"
     );
-    assert!(total.reduces > seeds && counts.hops > seeds && counts.failed_hops > 0, "no reduces or hops");
+    assert!(
+        total.reduces > seeds && counts.hops > seeds && counts.failed_hops > 0,
+        "no reduces or hops"
+    );
     assert!(total.participants > seeds && total.sessions > 0, "no allreduces");
     assert!(
         total.exchanged > 0 && total.parts > 0 && total.parts_left > 0,
@@ -55,7 +62,10 @@ fn clusters_survive_random_failures() {
         "no failures of sessions, or no resumed streams"
     );
     assert!(total.probes_received > seeds / 2, "the places of stores did not change");
-    assert!(total.repaired_reduces > 0 && total.restarted_reduces > 0, "no reduce survived a failure");
+    assert!(
+        total.repaired_reduces > 0 && total.restarted_reduces > 0,
+        "no reduce survived a failure"
+    );
 }
 
 #[test]

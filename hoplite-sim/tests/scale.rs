@@ -15,7 +15,13 @@ fn seed() -> u64 {
 
 /// Objects of a gigabyte make the latency of a chain's nodes short in comparison.
 fn experiment(workload: Workload) -> Experiment {
-    Experiment { nodes: NODES, workload, size_bytes: 1 << 30, seed: seed(), ..Experiment::default() }
+    Experiment {
+        nodes: NODES,
+        workload,
+        size_bytes: 1 << 30,
+        seed: seed(),
+        ..Experiment::default()
+    }
 }
 
 fn run(experiment: &Experiment) -> Outcome {
@@ -54,7 +60,8 @@ fn receivers_that_come_together_form_one_chain() {
 /// A chain of all receivers would take 0.4 s, and a transfer takes 54 ms.
 #[test]
 fn a_thousand_receivers_take_about_two_transfers() {
-    let experiment = Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
+    let experiment =
+        Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     assert_eq!((outcome.done, outcome.counts.grants, outcome.counts.failed_pulls), (999, 999, 0));
     let allowed = experiment.transfer_time(2.0) + experiment.hop_time() * 64;
@@ -64,7 +71,8 @@ fn a_thousand_receivers_take_about_two_transfers() {
 /// The first run shows the shard that a node delays a chain less than the shard assumes.
 #[test]
 fn a_chain_of_a_thousand_grows_as_fast_as_its_bytes() {
-    let experiment = Experiment { nodes: 1000, is_repeated: true, ..experiment(Workload::Broadcast) };
+    let experiment =
+        Experiment { nodes: 1000, is_repeated: true, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     assert_eq!((outcome.done, outcome.counts.grants, outcome.counts.failed_pulls), (999, 999, 0));
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
@@ -103,7 +111,9 @@ fn receivers_resume_elsewhere_when_nodes_die() {
     let experiment = Experiment { failures_percent: 5.0, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     check(
-        outcome.done >= NODES - 1 - 5 && outcome.counts.crashes > 0 && outcome.counts.failed_pulls > 0,
+        outcome.done >= NODES - 1 - 5
+            && outcome.counts.crashes > 0
+            && outcome.counts.failed_pulls > 0,
         &experiment,
         &outcome,
     );
@@ -165,8 +175,10 @@ fn all_get_the_result_of_an_allreduce_while_it_grows() {
 fn a_get_costs_the_directory_five_messages() {
     for nodes in [2, NODES] {
         let together = Experiment { nodes, ..experiment(Workload::Broadcast) };
-        let staggered =
-            Experiment { arrivals: Arrivals::Staggered(Duration::from_secs(10)), ..together.clone() };
+        let staggered = Experiment {
+            arrivals: Arrivals::Staggered(Duration::from_secs(10)),
+            ..together.clone()
+        };
         for experiment in [together, staggered] {
             let outcome = run(&experiment);
             println!("{nodes} nodes: {} messages per get", outcome.messages_per_operation());
@@ -199,7 +211,8 @@ fn small_objects_come_from_the_directory() {
 #[test]
 fn an_experiment_always_has_the_same_outcome() {
     for workload in [Workload::Broadcast, Workload::Allreduce] {
-        let experiment = Experiment { failures_percent: 10.0, size_bytes: 64 << 20, ..experiment(workload) };
+        let experiment =
+            Experiment { failures_percent: 10.0, size_bytes: 64 << 20, ..experiment(workload) };
         assert_eq!(experiment.run().0, experiment.run().0);
     }
 }
@@ -211,8 +224,16 @@ fn hoplite_scale(arguments: &[&str]) -> Output {
 
 #[test]
 fn the_program_prints_each_experiment_as_a_row_or_as_json() {
-    let chosen =
-        ["--nodes", "4,20", "--workload", "broadcast,allreduce", "--failures", "0,10", "--size-mib", "1"];
+    let chosen = [
+        "--nodes",
+        "4,20",
+        "--workload",
+        "broadcast,allreduce",
+        "--failures",
+        "0,10",
+        "--size-mib",
+        "1",
+    ];
     let table = hoplite_scale(&chosen);
     assert!(table.status.success(), "{table:?}");
     let table = String::from_utf8(table.stdout).unwrap();
@@ -223,14 +244,22 @@ fn the_program_prints_each_experiment_as_a_row_or_as_json() {
     let experiments = json["experiments"].as_array().unwrap();
     assert_eq!(experiments.len(), 8);
     for experiment in experiments {
-        assert_eq!((&experiment["undone"], &experiment["error"]), (&0.into(), &().into()), "{experiment:#}");
-        assert!(experiment["completion_s"].as_f64().unwrap() >= experiment["bound_s"].as_f64().unwrap());
+        assert_eq!(
+            (&experiment["undone"], &experiment["error"]),
+            (&0.into(), &().into()),
+            "{experiment:#}"
+        );
+        assert!(
+            experiment["completion_s"].as_f64().unwrap() >= experiment["bound_s"].as_f64().unwrap()
+        );
     }
 }
 
 #[test]
 fn the_program_refuses_nonsensical_arguments() {
-    for arguments in [["--nodes", "1"], ["--failures", "-1"], ["--size-mib", "0"], ["--rate-mbit", "0"]] {
+    for arguments in
+        [["--nodes", "1"], ["--failures", "-1"], ["--size-mib", "0"], ["--rate-mbit", "0"]]
+    {
         let refused = hoplite_scale(&arguments);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     }

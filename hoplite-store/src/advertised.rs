@@ -69,7 +69,8 @@ impl Advertised {
 
 /// Looks `name` up. Prefers an address of the same family (IPv4 or IPv6) as `like`.
 async fn look_up(name: &str, like: SocketAddr) -> io::Result<SocketAddr> {
-    let found = timeout(LOOKUP_TIMEOUT, lookup_host(name)).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let found =
+        timeout(LOOKUP_TIMEOUT, lookup_host(name)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let found: Vec<_> = found.collect();
     let alike = found.iter().find(|address| address.is_ipv4() == like.is_ipv4());
     alike.or(found.first()).copied().ok_or_else(|| io::ErrorKind::NotFound.into())

@@ -115,7 +115,13 @@ impl LiveCopy {
     /// Returns the number of leading bytes that a receiver of the part before `end_bytes` may get
     /// if the first `valid_bytes` are valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
-        node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
+        node::forwardable(
+            self.producer,
+            self.is_completed(),
+            valid_bytes,
+            self.size_bytes(),
+            end_bytes,
+        )
     }
 
     fn is_completed(&self) -> bool {
@@ -182,7 +188,11 @@ impl LiveCopy {
     ///
     /// # Errors
     /// The error with which the copy failed.
-    pub(crate) async fn beyond_within(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
+    pub(crate) async fn beyond_within(
+        &self,
+        offset_bytes: u64,
+        end_bytes: u64,
+    ) -> Result<u64, Error> {
         loop {
             let mut progressed = pin!(self.progressed.notified());
             progressed.as_mut().enable();
@@ -205,11 +215,16 @@ impl LiveCopy {
         if let Some(error) = &*failure {
             return Err((**error).clone());
         }
-        let valid_bytes = self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
-        if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
+        let valid_bytes =
+            self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
+        if self.is_old_news(valid_bytes, offset_bytes, end_bytes)
+            && self.producer == Producer::Worker
+        {
             // This number includes all progress that the worker published before it saw the
             // request.
-            return Ok(self.forwardable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes));
+            return Ok(
+                self.forwardable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes)
+            );
         }
         Ok(valid_bytes)
     }
@@ -243,7 +258,8 @@ impl LiveCopy {
     }
 
     pub(crate) fn sign(&self, now: Time) -> Sign {
-        let heard = self.transfers.get().map(|transfers| *transfers.heard.borrow()).unwrap_or_default();
+        let heard =
+            self.transfers.get().map(|transfers| *transfers.heard.borrow()).unwrap_or_default();
         Sign::of(self.producer, heard, now)
     }
 

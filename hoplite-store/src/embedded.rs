@@ -72,7 +72,8 @@ pub(crate) async fn start_directory(
             let _ = failed.send(error);
         }
     });
-    let shards = vec![address.map_or_else(|| IN_PROCESS.to_owned(), |address| own(address).to_string())];
+    let shards =
+        vec![address.map_or_else(|| IN_PROCESS.to_owned(), |address| own(address).to_string())];
     Ok(EmbeddedDirectory { shards, route, address, dashboard: dashboard_address, failure })
 }
 
@@ -89,7 +90,9 @@ fn own(mut address: SocketAddr) -> SocketAddr {
 ///
 /// # Errors
 /// An error with another cause, or the last address's error if other programs have all addresses.
-async fn bind_first_free(addresses: &[SocketAddr]) -> Result<Option<(TcpListener, SocketAddr)>, StoreError> {
+async fn bind_first_free(
+    addresses: &[SocketAddr],
+) -> Result<Option<(TcpListener, SocketAddr)>, StoreError> {
     let mut failure = None;
     for address in addresses {
         match bind(*address).await {

@@ -23,8 +23,8 @@ use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{
-    ClientId, CombineId, CopyId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus,
-    PullId, ReduceRecord, ServeId, SpillRecord, Troubles,
+    ClientId, CombineId, CopyId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node,
+    NodeStatus, PullId, ReduceRecord, ServeId, SpillRecord, Troubles,
 };
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::link::LinkEstimate;
@@ -190,7 +190,12 @@ impl Engine {
         self.apply_caused(state, event, None);
     }
 
-    fn apply_caused(self: &Arc<Self>, state: &mut State, event: Event, trace: Option<TraceContext>) {
+    fn apply_caused(
+        self: &Arc<Self>,
+        state: &mut State,
+        event: Event,
+        trace: Option<TraceContext>,
+    ) {
         for told in self.bulk.puller.reports().take_events() {
             self.apply_one(state, told, None);
         }
@@ -289,7 +294,8 @@ impl Engine {
     pub(crate) fn shards_up(&self) -> Vec<(String, bool)> {
         let state = self.lock();
         let shards = state.node.shards();
-        let session = |shard: usize| (shards.name(shard).to_owned(), state.sessions[shard].is_some());
+        let session =
+            |shard: usize| (shards.name(shard).to_owned(), state.sessions[shard].is_some());
         shards.listed().map(session).collect()
     }
 
@@ -386,7 +392,9 @@ impl Engine {
     /// Returns the other members of the attempt that makes `target`, and the number of all members.
     pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
         let state = self.lock();
-        let Some((own, members)) = state.node.members_making(target) else { return (Vec::new(), 0) };
+        let Some((own, members)) = state.node.members_making(target) else {
+            return (Vec::new(), 0);
+        };
         let others = members.iter().cloned().enumerate().filter(|(index, _)| *index != own);
         (others.collect(), members.len())
     }
@@ -396,7 +404,8 @@ impl Engine {
         if let Some(position) = &mut record.position
             && let Some(live) = position.copy.and_then(|copy| self.copies.get(copy))
         {
-            position.final_bytes = position.final_bytes.max(live.valid_bytes()).min(position.size_bytes);
+            position.final_bytes =
+                position.final_bytes.max(live.valid_bytes()).min(position.size_bytes);
         }
         Some(record)
     }
@@ -460,7 +469,8 @@ mod tests {
     const PUT: PutId = PutId(7);
 
     fn engine() -> Arc<Engine> {
-        let (name, arena) = (NodeId::new("n").unwrap(), Arena::create(Backing::Pages, 1 << 20).unwrap());
+        let (name, arena) =
+            (NodeId::new("n").unwrap(), Arena::create(Backing::Pages, 1 << 20).unwrap());
         let data = Arc::new(DataConfig::new(ClusterId::new("c").unwrap(), name.clone()));
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(data, Arc::clone(&metrics));
@@ -532,7 +542,9 @@ mod tests {
         assert_eq!(report, Some(HopReport::Failed(failure)));
         drop((served, hosted));
         let state = engine.lock();
-        assert!(state.verdicts.is_empty() && state.hostings.is_empty() && state.combines.is_empty());
+        assert!(
+            state.verdicts.is_empty() && state.hostings.is_empty() && state.combines.is_empty()
+        );
         assert_eq!(state.node.status().copies, 0);
     }
 

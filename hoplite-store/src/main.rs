@@ -17,7 +17,8 @@ Without any flag it is a working single node. Flags come first, then the environ
 given by --config, then the defaults. The keys of the file are the long flags without dashes in front: memory = \"64GiB\".";
 
 fn main() -> ExitCode {
-    let command = clap::Command::new("hoplite-store").version(env!("CARGO_PKG_VERSION")).about(ABOUT);
+    let command =
+        clap::Command::new("hoplite-store").version(env!("CARGO_PKG_VERSION")).about(ABOUT);
     hoplite_daemon::run(command, |settings: Settings| Ok(settings.resolve()?), serve)
 }
 

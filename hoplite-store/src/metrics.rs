@@ -14,8 +14,8 @@ use hoplite_core::collective::CollectiveEffect;
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{
-    CallId, ClientId, CombineId, CombineOutcome, CopyId, Effect, Event, HopFailure, HopReport, PullId,
-    Request, Response, ServeId,
+    CallId, ClientId, CombineId, CombineOutcome, CopyId, Effect, Event, HopFailure, HopReport,
+    PullId, Request, Response, ServeId,
 };
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::shard::ToStore;
@@ -136,7 +136,10 @@ impl Observer {
                 if let Some(Pull { began, bytes, offset_bytes }) = self.pulls.remove(pull) {
                     bytes.inc_by(valid_bytes.saturating_sub(offset_bytes));
                     let seconds = self.since(began);
-                    self.transfers.pull_seconds.with_label_values(&[label_of(outcome)]).observe(seconds);
+                    self.transfers
+                        .pull_seconds
+                        .with_label_values(&[label_of(outcome)])
+                        .observe(seconds);
                 }
             }
             Event::ServeEnded { serve } => {
@@ -230,7 +233,8 @@ impl Observer {
             }
             Effect::Collective(CollectiveEffect::StartExchange { combine, plan, .. }) => {
                 let collective = label_of(plan.agreement.kind);
-                let exchange = Exchange { collective, began: self.now, size_bytes: plan.size_bytes };
+                let exchange =
+                    Exchange { collective, began: self.now, size_bytes: plan.size_bytes };
                 self.exchanges.insert(*combine, exchange);
             }
             Effect::StartCombine { combine, offset_bytes, .. } => {
@@ -241,7 +245,9 @@ impl Observer {
                 self.accepted_serves.insert(*serve);
                 self.count_serves();
             }
-            Effect::ServeRefused { .. } => self.transfers.serves.with_label_values(&["refused"]).inc(),
+            Effect::ServeRefused { .. } => {
+                self.transfers.serves.with_label_values(&["refused"]).inc()
+            }
             _ => {}
         }
     }
@@ -249,7 +255,10 @@ impl Observer {
     fn batch_answered(&mut self, calls: Vec<Call>, response: &Result<Response, Error>) {
         match response {
             Ok(Response::Batch(answers)) => {
-                calls.into_iter().zip(answers).for_each(|(call, answer)| self.answered(call, answer));
+                calls
+                    .into_iter()
+                    .zip(answers)
+                    .for_each(|(call, answer)| self.answered(call, answer));
             }
             response => calls.into_iter().for_each(|call| self.answered(call, response)),
         }
@@ -281,7 +290,10 @@ impl Observer {
                 self.operations.seconds.with_label_values(&[operation]).observe(self.since(began));
             }
             Err(error) => {
-                self.operations.failures.with_label_values(&[operation, &label_of(error.code())]).inc();
+                self.operations
+                    .failures
+                    .with_label_values(&[operation, &label_of(error.code())])
+                    .inc();
             }
         }
     }
@@ -308,7 +320,10 @@ impl Observer {
     fn exchanged(&self, exchange: &Exchange, outcome: CombineOutcome) {
         let collective = [exchange.collective.as_str()];
         if outcome == CombineOutcome::Complete {
-            self.reduces.exchange_seconds.with_label_values(&collective).observe(self.since(exchange.began));
+            self.reduces
+                .exchange_seconds
+                .with_label_values(&collective)
+                .observe(self.since(exchange.began));
             self.reduces.exchange_bytes.with_label_values(&collective).inc_by(exchange.size_bytes);
         } else {
             self.reduces.exchange_failures.with_label_values(&collective).inc();

@@ -13,7 +13,8 @@ use hoplite_core::time::Time;
 use hoplite_daemon::register;
 use rustix::fd::OwnedFd;
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -99,7 +100,8 @@ pub(crate) struct Batches(Arc<Shared>);
 /// # Errors
 /// The system's error, if no file descriptor is free for the timer.
 pub(crate) fn outbox() -> io::Result<(Outbox, Batches)> {
-    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    let timer =
+        timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
     let timer = register(timer, Interest::READABLE)?;
     let (queue, news) = (Mutex::default(), Notify::new());
     let shared = Arc::new(Shared { queue, news, timer, origin: Instant::now() });
@@ -129,7 +131,8 @@ impl Batches {
     pub(crate) async fn next(&mut self) -> Option<Vec<(ToShard, Option<TraceContext>)>> {
         loop {
             if let Some(batch) = self.take() {
-                return (!batch.is_empty()).then(|| batch.into_iter().map(Outgoing::into_message).collect());
+                return (!batch.is_empty())
+                    .then(|| batch.into_iter().map(Outgoing::into_message).collect());
             }
             tokio::select! {
                 () = self.0.news.notified() => {}
@@ -172,7 +175,8 @@ mod tests {
     use super::*;
 
     fn message(number: u64) -> Outgoing {
-        let message = ToShard::ReturnSlot { grant: GrantId(number), outcome: PullOutcome::Complete };
+        let message =
+            ToShard::ReturnSlot { grant: GrantId(number), outcome: PullOutcome::Complete };
         Outgoing { message, inline_from: None, trace: None }
     }
 
@@ -198,7 +202,8 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_comes_while_the_session_waits_wakes_it() {
         let (outbox, mut batches) = outbox().unwrap();
-        let session = tokio::spawn(async move { (next(&mut batches).await, next(&mut batches).await) });
+        let session =
+            tokio::spawn(async move { (next(&mut batches).await, next(&mut batches).await) });
         tokio::task::yield_now().await;
         outbox.push(message(1), Urgency::Prompt).unwrap();
         tokio::task::yield_now().await;

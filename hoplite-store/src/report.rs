@@ -76,8 +76,8 @@ impl LoadReports {
     }
 
     fn load(&self, is_detailed: bool) -> Load {
-        let detail =
-            is_detailed.then(|| Detail { clients: self.engine.client_loads(), log: recent_log_lines() });
+        let detail = is_detailed
+            .then(|| Detail { clients: self.engine.client_loads(), log: recent_log_lines() });
         Load { detail, ..self.engine.load() }
     }
 }

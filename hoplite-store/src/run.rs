@@ -130,14 +130,17 @@ impl DataPlace {
             name: config.advertise.clone().unwrap_or_default(),
             source,
         };
-        let advertised = Advertised::find(config.advertise.clone(), address).await.map_err(unknown)?;
+        let advertised =
+            Advertised::find(config.advertise.clone(), address).await.map_err(unknown)?;
         let told = advertised.address();
         if told.ip().is_unspecified() || told.port() == 0 {
             return Err(StoreError::AdvertiseNeeded { address: told });
         }
         if let Some(tls) = &config.credentials.tls {
-            check_certificate(tls, told)
-                .map_err(|source| StoreError::Certificate { address: told, source: source.into() })?;
+            check_certificate(tls, told).map_err(|source| StoreError::Certificate {
+                address: told,
+                source: source.into(),
+            })?;
         }
         Ok(Self { listener, address, advertised })
     }
@@ -197,8 +200,13 @@ impl Running {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let leaving = stop.child_token();
         let stop_on_drop = stop.clone().drop_guard();
-        let EmbeddedDirectory { shards, route, address: directory, dashboard, failure: directory_failed } =
-            start_directory(&config, exported.clone(), &stop, &tasks).await?;
+        let EmbeddedDirectory {
+            shards,
+            route,
+            address: directory,
+            dashboard,
+            failure: directory_failed,
+        } = start_directory(&config, exported.clone(), &stop, &tasks).await?;
         let links = Arc::new(ShardLinks::new(&shards, &config, &route)?);
         let event_loop = EventLoop::start("control", stop.clone()).map_err(StoreError::Thread)?;
 
@@ -220,12 +228,18 @@ impl Running {
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
         observe(&engine, &config, exported, &prefaulted_bytes);
         let prefaulted = (config.prefault == Prefault::AtStart).then(|| {
-            tasks.spawn(prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone()))
+            tasks.spawn(prefault(
+                Arc::clone(engine.arena()),
+                Arc::clone(&prefaulted_bytes),
+                stop.clone(),
+            ))
         });
         let info = node_info(&config, shards, advertised.as_ref())?;
-        let identity = Identity { info, advertised: advertised.clone(), cluster: config.cluster.clone() };
+        let identity =
+            Identity { info, advertised: advertised.clone(), cluster: config.cluster.clone() };
         let ends = (leaving.clone(), stop.clone());
-        let sessions = ShardSessions::start(&engine, &links, identity, event_loop.handle().clone(), ends);
+        let sessions =
+            ShardSessions::start(&engine, &links, identity, event_loop.handle().clone(), ends);
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
             access: socket_access(&config),
@@ -241,7 +255,8 @@ impl Running {
             prefaulted_bytes,
         });
         let clients = event_loop.spawn(local::run(local, plane, leaving.clone()));
-        let addresses = Addresses { socket: config.socket, data: data_address, directory, dashboard };
+        let addresses =
+            Addresses { socket: config.socket, data: data_address, directory, dashboard };
         let stop = stop_on_drop;
         Ok(Self {
             addresses,
@@ -323,7 +338,12 @@ fn observe(
     }
 }
 
-fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTracker, event_loop: &EventLoop) {
+fn start_upkeep(
+    engine: &Arc<Engine>,
+    stop: &CancellationToken,
+    tasks: &TaskTracker,
+    event_loop: &EventLoop,
+) {
     let (alarm, alarm_stop) = (Arc::clone(engine), stop.clone());
     event_loop.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
     let (pool, pool_stop) = (Arc::clone(engine), stop.clone());
@@ -369,7 +389,8 @@ async fn refusal(sessions: SessionStates) -> StoreError {
 
 /// Waits briefly until the shards have taken the queued messages and the sessions have ended.
 async fn goodbye(mut sessions: SessionStates) {
-    let ended = sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
+    let ended =
+        sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
     let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;
 }
 
@@ -423,7 +444,10 @@ mod tests {
         assert!(matches!(refusal_of(shards(&["a:1"; 257])).await, StoreError::TooManyShards));
         assert!(matches!(refusal_of(shards(&["host"])).await, StoreError::ShardAddress { .. }));
         assert!(matches!(refusal_of(shards(&["", "a:1"])).await, StoreError::ShardAddress { .. }));
-        assert!(matches!(refusal_of(shards(&["a:1", "b:1", "a:1"])).await, StoreError::ShardTwice { .. }));
+        assert!(matches!(
+            refusal_of(shards(&["a:1", "b:1", "a:1"])).await,
+            StoreError::ShardTwice { .. }
+        ));
         for address in ["0.0.0.0:7400", "10.0.0.1:0"] {
             let error = refusal_of(|config| config.advertise = Some(address.to_owned())).await;
             assert!(matches!(error, StoreError::AdvertiseNeeded { .. }), "{error}");

@@ -84,7 +84,9 @@ impl Session {
                 Err(error) if is_news && (attempts.is_refused() || is_refusal(error)) => {
                     tracing::warn!(shard, %error, "the directory shard refuses this store");
                 }
-                Err(error) if is_news => tracing::warn!(shard, %error, "cannot reach the directory shard"),
+                Err(error) if is_news => {
+                    tracing::warn!(shard, %error, "cannot reach the directory shard")
+                }
                 Err(error) => tracing::debug!(shard, %error, "cannot reach the directory shard"),
             }
             match (next, ended) {
@@ -144,7 +146,8 @@ impl Session {
         let (mut reader, mut writer) =
             connected.map_err(|error| Failure::of_opening(&self.link.credentials, &error))?;
         writer.write(&hello).await.map_err(|_| lost())?;
-        let mut first: ShardMessages = reader.next(MAX_SHARD_FRAME_BYTES).await?.ok_or_else(lost)?;
+        let mut first: ShardMessages =
+            reader.next(MAX_SHARD_FRAME_BYTES).await?.ok_or_else(lost)?;
         let Some(welcome) = first.welcome.take() else {
             decode_shard_batch(first)?;
             return Err(lost().into());
@@ -162,7 +165,8 @@ impl Session {
         let sent_pings = SentPings::default();
         let reading = async {
             for number in 1.. {
-                let next = timeout(DIRECT_PINGS.silence_limit(), reader.next(MAX_SHARD_FRAME_BYTES)).await;
+                let next =
+                    timeout(DIRECT_PINGS.silence_limit(), reader.next(MAX_SHARD_FRAME_BYTES)).await;
                 let next: Option<ShardMessages> = next.map_err(|_| lost())??;
                 let Some(batch) = next else { break };
                 if let Some(pinged_at) = sent_pings.answered(batch.pings) {
@@ -176,7 +180,8 @@ impl Session {
             Ok::<_, Error>(())
         };
         let writing = async {
-            let mut pings = interval_at(Instant::now() + DIRECT_PINGS.interval, DIRECT_PINGS.interval);
+            let mut pings =
+                interval_at(Instant::now() + DIRECT_PINGS.interval, DIRECT_PINGS.interval);
             pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
@@ -289,7 +294,8 @@ impl From<Error> for Failure {
 }
 
 async fn next_frame(batches: &mut Batches) -> Option<StoreMessages> {
-    let encode = |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
+    let encode =
+        |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
     let messages = batches.next().await?.into_iter().map(encode).collect();
     Some(StoreMessages { hello: None, messages })
 }
@@ -308,7 +314,11 @@ mod tests {
         assert_eq!(pings.answered(0), None, "the frame was sent before a ping arrived");
         assert_eq!(pings.answered(2), Some(at(2)));
         assert_eq!(pings.answered(2), None);
-        assert_eq!(pings.answered(u64::MAX), Some(at(3)), "more pings than were sent are not believed");
+        assert_eq!(
+            pings.answered(u64::MAX),
+            Some(at(3)),
+            "more pings than were sent are not believed"
+        );
         pings.sent(at(4));
         assert_eq!(pings.answered(4), Some(at(4)));
     }

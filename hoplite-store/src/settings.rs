@@ -254,7 +254,9 @@ pub(crate) enum SettingsError {
          this store"
     )]
     TwoDirectories,
-    #[error("--dashboard needs a directory inside this store; otherwise set it at hoplite-directory itself")]
+    #[error(
+        "--dashboard needs a directory inside this store; otherwise set it at hoplite-directory itself"
+    )]
     NoDashboard,
     #[error("--inline-below and --confirm-from are 1MiB at most, not {size_bytes} bytes")]
     SmallTooLarge { size_bytes: u64 },
@@ -293,9 +295,13 @@ impl Settings {
         let labels = labels(self.labels.unwrap_or_default())?;
         let backing = match (self.huge_pages.unwrap_or(HugePages::None), self.arena_file) {
             (HugePages::None, None) => Backing::Pages,
-            (HugePages::None, Some(path)) => Backing::of_file_at(&path).map_err(SettingsError::ArenaFile)?,
+            (HugePages::None, Some(path)) => {
+                Backing::of_file_at(&path).map_err(SettingsError::ArenaFile)?
+            }
             (HugePages::OfDefaultSize, None) => Backing::HugePages { page_bytes: None },
-            (HugePages::Of(Size(page_bytes)), None) => Backing::HugePages { page_bytes: Some(page_bytes) },
+            (HugePages::Of(Size(page_bytes)), None) => {
+                Backing::HugePages { page_bytes: Some(page_bytes) }
+            }
             (_, Some(_)) => return Err(SettingsError::TwoBackings),
         };
         Ok(StoreConfig {
@@ -315,12 +321,18 @@ impl Settings {
             socket_group: self.socket_group.map(|group| group.0),
             clients: ClientRules {
                 users: self.allow_users.map(numbers),
-                groups: self.allow_groups.map(|groups| groups.into_iter().map(|group| group.0).collect()),
+                groups: self
+                    .allow_groups
+                    .map(|groups| groups.into_iter().map(|group| group.0).collect()),
                 readers: self.read_only_users.map(numbers).unwrap_or_default(),
             },
             memory_bytes: self.memory.map_or_else(default_memory_bytes, |size| size.0),
             backing,
-            prefault: if self.no_prefault == Some(true) { Prefault::OnUse } else { Prefault::AtStart },
+            prefault: if self.no_prefault == Some(true) {
+                Prefault::OnUse
+            } else {
+                Prefault::AtStart
+            },
             links: LinkSettings {
                 bytes_per_second: self.link_bandwidth.map(|size| size.0),
                 latency: self.link_latency.map(|span| span.0),
@@ -354,7 +366,11 @@ impl Settings {
             confirmed_from_bytes: small(self.confirm_from, default.confirmed_from_bytes)?,
             max_objects: positive("max-objects", self.max_objects, default.max_objects)?,
             max_clients: positive("max-clients", self.max_clients, default.max_clients)?,
-            max_requests_per_client: positive("max-calls", self.max_calls, default.max_requests_per_client)?,
+            max_requests_per_client: positive(
+                "max-calls",
+                self.max_calls,
+                default.max_requests_per_client,
+            )?,
             max_references_per_client: positive(
                 "max-references",
                 self.max_references,
@@ -369,7 +385,10 @@ impl Settings {
 }
 
 fn socket_mode(text: String) -> Result<u32, SettingsError> {
-    u32::from_str_radix(&text, 8).ok().filter(|mode| *mode <= 0o777).ok_or(SettingsError::SocketMode { text })
+    u32::from_str_radix(&text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or(SettingsError::SocketMode { text })
 }
 
 fn spill(
@@ -413,16 +432,17 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     let labels: Vec<(String, String)> = labels.into_iter().collect();
     match contradiction(&labels) {
         None => Ok(labels),
-        Some(pair) => {
-            Err(SettingsError::LabelsContradict { labels: pair.map(|(key, value)| format!("{key}={value}")) })
-        }
+        Some(pair) => Err(SettingsError::LabelsContradict {
+            labels: pair.map(|(key, value)| format!("{key}={value}")),
+        }),
     }
 }
 
 /// Makes a name of host name and process id, which differs between stores and between runs.
 fn default_node_id() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };
+    let allowed =
+        |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };
     let host: String = host.chars().map(allowed).take(48).collect();
     format!("{host}-{}", std::process::id())
 }
@@ -454,7 +474,8 @@ mod tests {
                 .resolve()
                 .is_ok()
         );
-        let directory = Settings { directory_listen: "[::]:7401".parse().ok(), ..Settings::default() };
+        let directory =
+            Settings { directory_listen: "[::]:7401".parse().ok(), ..Settings::default() };
         assert!(matches!(directory.resolve(), Err(SettingsError::NotLoopback(_))));
     }
 
@@ -493,7 +514,10 @@ mod tests {
         for default in ["default", "true"] {
             assert_eq!(backing(huge(default)).unwrap(), Backing::HugePages { page_bytes: None });
         }
-        assert_eq!(backing(huge("1GiB")).unwrap(), Backing::HugePages { page_bytes: Some(1 << 30) });
+        assert_eq!(
+            backing(huge("1GiB")).unwrap(),
+            Backing::HugePages { page_bytes: Some(1 << 30) }
+        );
         assert!("much".parse::<HugePages>().is_err());
         let file = |path: &str| Settings { arena_file: Some(path.into()), ..Settings::default() };
         assert_eq!(backing(file("/dev/shm/arena")).unwrap(), Backing::Pages);
@@ -509,7 +533,10 @@ mod tests {
             Settings { labels, ..Settings::default() }.resolve().map(|store| store.labels)
         };
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        assert_eq!(resolved(&["zone=a=b", "rack="]).unwrap(), [pair("rack", ""), pair("zone", "a=b")]);
+        assert_eq!(
+            resolved(&["zone=a=b", "rack="]).unwrap(),
+            [pair("rack", ""), pair("zone", "a=b")]
+        );
         assert!(
             matches!(resolved(&["rack=7", "rack=8"]), Err(SettingsError::LabelTwice { key }) if key == "rack")
         );
@@ -518,7 +545,9 @@ mod tests {
             "the labels topology.kubernetes.io/zone=b and zone=a contradict each other"
         );
         assert!(resolved(&["zone=a", "topology.kubernetes.io/zone=a"]).is_ok());
-        for wrong in ["rack", "=7", &format!("{}=7", "k".repeat(64)), &format!("rack={}", "7".repeat(256))] {
+        for wrong in
+            ["rack", "=7", &format!("{}=7", "k".repeat(64)), &format!("rack={}", "7".repeat(256))]
+        {
             assert!(matches!(resolved(&[wrong]), Err(SettingsError::Label { .. })), "{wrong}");
         }
         let many: Vec<String> = (0..33).map(|number| format!("k{number}=")).collect();

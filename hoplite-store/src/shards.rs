@@ -37,7 +37,11 @@ impl ShardLinks {
     ///
     /// # Errors
     /// Fails unless the addresses are distinct and complete.
-    pub(crate) fn new(addresses: &[String], config: &StoreConfig, route: &Route) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        addresses: &[String],
+        config: &StoreConfig,
+        route: &Route,
+    ) -> Result<Self, StoreError> {
         if addresses.len() > MAX_SHARDS {
             return Err(StoreError::TooManyShards);
         }
@@ -161,7 +165,10 @@ impl ShardSessions {
             self.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(|session| {
                 let stays = !left.contains(&session.shard);
                 if !stays {
-                    tracing::info!(shard = session.address, "the directory shard has left the directory");
+                    tracing::info!(
+                        shard = session.address,
+                        "the directory shard has left the directory"
+                    );
                     session.leaving.cancel();
                 }
                 stays
@@ -183,8 +190,12 @@ impl ShardSessions {
         let Some(link) = self.links.get(shard) else { return };
         let (state, observed) = watch::channel(SessionState::Down);
         let leaving = self.leaving.child_token();
-        let kept =
-            KeptSession { shard, address: link.address.clone(), state: observed, leaving: leaving.clone() };
+        let kept = KeptSession {
+            shard,
+            address: link.address.clone(),
+            state: observed,
+            leaving: leaving.clone(),
+        };
         let Identity { info, advertised, cluster } = &self.identity;
         let session = Session {
             engine: Arc::clone(&self.engine),

@@ -13,8 +13,8 @@ use hoplite_core::TraceContext;
 use hoplite_core::collective::{EnlistmentId, MembershipId};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{
-    CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, HopId, HopReport,
-    HostingId, PullId, Request, Response, ServeId,
+    CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Effect, Event, HopId,
+    HopReport, HostingId, PullId, Request, Response, ServeId,
 };
 use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
@@ -87,10 +87,13 @@ impl Traces {
     /// Begins and ends spans for an event. `given` is the span of the request that caused it.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
-            Event::Request { client, call, request } => self.request((*client, *call), request, given),
+            Event::Request { client, call, request } => {
+                self.request((*client, *call), request, given)
+            }
             Event::ClientGone { client } => {
                 let of_client = (*client, CallId(0))..=(*client, CallId(u64::MAX));
-                let open: Vec<_> = self.objects.range(of_client.clone()).map(|(key, _)| *key).collect();
+                let open: Vec<_> =
+                    self.objects.range(of_client.clone()).map(|(key, _)| *key).collect();
                 open.into_iter().for_each(|key| self.forget(key));
                 let open: Vec<_> = self.calls.range(of_client).map(|(key, _)| *key).collect();
                 open.into_iter().for_each(|key| drop(self.calls.remove(&key)));
@@ -102,10 +105,12 @@ impl Traces {
                 None
             }
             Event::FromShard { message, .. } => self.answered(message),
-            Event::PullEnded { pull, valid_bytes, outcome } => self.pulls.remove(pull).map(|mut pull| {
-                pull.span.set("hoplite.valid_bytes", number(*valid_bytes));
-                pull.end(label_of(outcome), *outcome == PullOutcome::Complete)
-            }),
+            Event::PullEnded { pull, valid_bytes, outcome } => {
+                self.pulls.remove(pull).map(|mut pull| {
+                    pull.span.set("hoplite.valid_bytes", number(*valid_bytes));
+                    pull.end(label_of(outcome), *outcome == PullOutcome::Complete)
+                })
+            }
             Event::CombineEnded { combine, outcome, .. } => {
                 let name = match outcome {
                     CombineOutcome::Complete => "complete",
@@ -113,7 +118,9 @@ impl Traces {
                     CombineOutcome::InputFailed { .. } => "input-failed",
                 };
                 let combine = self.combines.remove(combine);
-                combine.map(|combine| combine.end(name.to_owned(), *outcome == CombineOutcome::Complete))
+                combine.map(|combine| {
+                    combine.end(name.to_owned(), *outcome == CombineOutcome::Complete)
+                })
             }
             Event::HopReported { hop, report: HopReport::Failed(failure) } => {
                 self.hops.remove(hop).map(|hop| hop.end(format!("{failure:?}"), false))
@@ -304,7 +311,9 @@ impl Traces {
     fn tells(&mut self, shard: usize, message: &ToShard) -> Option<TraceContext> {
         let (id, request) = match message {
             ToShard::Query(query) => (&query.id, query.request),
-            ToShard::Subscribe { request, id, .. } | ToShard::Delete { request, id, .. } => (id, *request),
+            ToShard::Subscribe { request, id, .. } | ToShard::Delete { request, id, .. } => {
+                (id, *request)
+            }
             ToShard::Cancel { request } | ToShard::Unsubscribe { request } => {
                 return self.asks.remove(request).map(|ask| ask.work.parent);
             }
@@ -345,7 +354,12 @@ impl Traces {
         Some(parent)
     }
 
-    fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
+    fn begin(
+        &self,
+        name: &'static str,
+        kind: SpanKind,
+        parent: Option<TraceContext>,
+    ) -> Option<Span> {
         let mut span = self.tracer.begin(name, kind, parent)?;
         span.set("hoplite.node", self.node.clone());
         Some(span)

@@ -289,6 +289,7 @@ fn check(
 /// # Errors
 /// Fails if they differ.
 pub fn check_ranks(factors: &[u32], ranks: u64) -> Result<(), DecomposeError> {
-    let product = factors.iter().fold(1_u64, |product, &nodes| product.saturating_mul(nodes.into()));
+    let product =
+        factors.iter().fold(1_u64, |product, &nodes| product.saturating_mul(nodes.into()));
     if product == ranks { Ok(()) } else { Err(DecomposeError::Product { product, ranks }) }
 }

@@ -95,7 +95,9 @@ pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
         return Ok((0..nodes as u32).collect());
     }
     let (OrderFile::List(entries) | OrderFile::Result { order: entries }) = json(path)?;
-    let entry = |(rank, node)| u32::try_from(node).map_err(|_| TopologyError::NotAPermutation { rank, node });
+    let entry = |(rank, node)| {
+        u32::try_from(node).map_err(|_| TopologyError::NotAPermutation { rank, node })
+    };
     of_file(path, || Ok(entries.into_iter().enumerate().map(entry).collect::<Result<_, _>>()?))
 }
 
@@ -177,8 +179,7 @@ mod tests {
 
     #[test]
     fn a_matrix_is_names_and_two_tables() {
-        let text =
-            r#"{"nodes": ["a", 7], "alpha_ns": [[0, 5.4], [6, null]], "ps_per_byte": [[0, 3], [2, 0]]}"#;
+        let text = r#"{"nodes": ["a", 7], "alpha_ns": [[0, 5.4], [6, null]], "ps_per_byte": [[0, 3], [2, 0]]}"#;
         let matrix = json_fabric(text).unwrap().matrix;
         assert_eq!(matrix.nodes(), ["a", "7"]);
         assert_eq!(matrix.link(0, 1), Link { alpha_ns: 6, ps_per_byte: 3 });

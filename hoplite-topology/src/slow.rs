@@ -33,15 +33,20 @@ pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     for high in 1..links.len() as u32 {
         for low in 0..high {
             let (a, b) = (groups[low as usize], groups[high as usize]);
-            between.entry((a.min(b), a.max(b))).or_default().push((links.whole(low, high), low, high));
+            between.entry((a.min(b), a.max(b))).or_default().push((
+                links.whole(low, high),
+                low,
+                high,
+            ));
         }
     }
     let mut slow = Vec::new();
     for mut pairs in between.into_values().filter(|pairs| pairs.len() >= MIN_PAIRS) {
         pairs.sort_unstable();
         let usual_ps = pairs[(pairs.len() - 1) / 2].0;
-        let is_slow =
-            |cost_ps: u64| u128::from(cost_ps) * 100 > u128::from(usual_ps) * u128::from(SLOW_PERCENT);
+        let is_slow = |cost_ps: u64| {
+            u128::from(cost_ps) * 100 > u128::from(usual_ps) * u128::from(SLOW_PERCENT)
+        };
         let found = pairs.into_iter().filter(|(cost_ps, ..)| is_slow(*cost_ps));
         slow.extend(found.map(|(cost_ps, low, high)| SlowPair { low, high, cost_ps, usual_ps }));
     }

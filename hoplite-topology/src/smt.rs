@@ -69,7 +69,14 @@ pub fn query(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, 
                     match parent {
                         Some(parent) => {
                             let above = *parent as usize;
-                            at_least(&mut text, &below[above], links, [above, rank], 2, &below[rank]);
+                            at_least(
+                                &mut text,
+                                &below[above],
+                                links,
+                                [above, rank],
+                                2,
+                                &below[rank],
+                            );
                         }
                         None => _ = writeln!(text, "(assert (>= {worse} {}))", below[rank]),
                     }
@@ -81,7 +88,11 @@ pub fn query(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, 
             return Err(Error::UnknownModel { text: model.to_string() });
         }
     }
-    let _ = writeln!(text, "(assert (< (+ 0 {}) {below_ps}))\n(check-sat)\n(get-model)", terms.join(" "));
+    let _ = writeln!(
+        text,
+        "(assert (< (+ 0 {}) {below_ps}))\n(check-sat)\n(get-model)",
+        terms.join(" ")
+    );
     Ok(text)
 }
 
@@ -110,11 +121,21 @@ fn permutation(text: &mut String, nodes: usize) {
 
 /// Asserts that `name` is at least `more` plus the cost of a message from rank `a` to rank `b` with
 /// 1 / `parts` of the bytes.
-fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2], parts: u64, more: &str) {
+fn at_least(
+    text: &mut String,
+    name: &str,
+    links: Links<'_>,
+    [a, b]: [usize; 2],
+    parts: u64,
+    more: &str,
+) {
     for (i, j) in (0..links.len()).flat_map(|i| (0..links.len()).map(move |j| (i, j))) {
         if i != j {
             let cost = links.part(i as u32, j as u32, parts);
-            let _ = writeln!(text, "(assert (=> (and x_{a}_{i} x_{b}_{j}) (>= {name} (+ {cost} {more}))))");
+            let _ = writeln!(
+                text,
+                "(assert (=> (and x_{a}_{i} x_{b}_{j}) (>= {name} (+ {cost} {more}))))"
+            );
         }
     }
 }
@@ -124,8 +145,9 @@ fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2],
 /// # Errors
 /// Fails if the answer is `sat`, but gives a rank no node.
 pub fn answer(text: &str, nodes: usize) -> Result<Answer, Error> {
-    let mut words =
-        text.split(|c: char| c.is_whitespace() || c == '(' || c == ')').filter(|word| !word.is_empty());
+    let mut words = text
+        .split(|c: char| c.is_whitespace() || c == '(' || c == ')')
+        .filter(|word| !word.is_empty());
     match words.next() {
         Some("sat") => {}
         Some("unsat") => return Ok(Answer::NoneCheaper),
@@ -143,6 +165,7 @@ pub fn answer(text: &str, nodes: usize) -> Result<Answer, Error> {
         }
     }
     let entries = order.into_iter().enumerate();
-    let order: Result<_, _> = entries.map(|(rank, node)| node.ok_or(Error::NoModel { rank })).collect();
+    let order: Result<_, _> =
+        entries.map(|(rank, node)| node.ok_or(Error::NoModel { rank })).collect();
     Ok(Answer::Order(order?))
 }

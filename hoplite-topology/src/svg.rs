@@ -27,7 +27,8 @@ pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> Str
     let ranks = |cell: usize| cell * order.len() / cells..(cell + 1) * order.len() / cells;
     // A cell shows its most expensive pair.
     let cost = |row: usize, column: usize| {
-        let pairs = ranks(row).flat_map(|a| ranks(column).map(move |b| links.whole(order[a], order[b])));
+        let pairs =
+            ranks(row).flat_map(|a| ranks(column).map(move |b| links.whole(order[a], order[b])));
         pairs.max().unwrap_or(0)
     };
     let costs: Vec<u64> = (0..cells)
@@ -62,7 +63,8 @@ fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     }
     // For each group, at the index of its first node: its size, its middle, and the left end of its
     // bracket.
-    let mut groups: Vec<(f64, f64, f64)> = middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
+    let mut groups: Vec<(f64, f64, f64)> =
+        middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
     let mut heads: Vec<usize> = (0..nodes).collect();
     let farthest = dendrogram.joins().iter().map(|join| join.distance_ps).max().unwrap_or(0).max(1);
     for join in dendrogram.joins() {
@@ -98,7 +100,8 @@ const COLOURS: [&str; 4] = ["#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad"];
 pub fn curves(title: &str, x_name: &str, y_name: &str, curves: &[Curve]) -> String {
     let (width, height) = (SIDE, SIDE * 0.7);
     let mut svg = open(width + 4.0 * MARGIN, height + 3.0 * MARGIN);
-    let points = || curves.iter().flat_map(|curve| &curve.points).filter(|(x, y)| *x > 0.0 && *y > 0.0);
+    let points =
+        || curves.iter().flat_map(|curve| &curve.points).filter(|(x, y)| *x > 0.0 && *y > 0.0);
     let range = |values: &dyn Fn(&(f64, f64)) -> f64| {
         let (low, high) = points()
             .map(values)
@@ -133,9 +136,14 @@ pub fn curves(title: &str, x_name: &str, y_name: &str, curves: &[Curve]) -> Stri
         let drawn = curve.points.iter().filter(|(x, y)| *x > 0.0 && *y > 0.0);
         let drawn: Vec<(f64, f64)> = drawn.map(|&(x, y)| place(x, y)).collect();
         let line: Vec<String> = drawn.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", line.join(" "));
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>",
+            line.join(" ")
+        );
         for (x, y) in &drawn {
-            let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+            let _ =
+                writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
         }
         if let Some((x, y)) = drawn.last() {
             label(&mut svg, x + 6.0, *y, &curve.name);

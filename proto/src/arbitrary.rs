@@ -18,16 +18,17 @@ use hoplite_core::link::Uplink;
 use hoplite_core::metadata::{MAX_REPLICAS, Metadata, Replicas};
 use hoplite_core::missing::{MAX_NAMED, Named};
 use hoplite_core::node::{
-    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
-    OwnerlessPage, Reduce, ReduceOrder, Until,
+    self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView,
+    Ownerless, OwnerlessPage, Reduce, ReduceOrder, Until,
 };
 use hoplite_core::placement::{ShardChange, ShardList};
 use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DeleteTerms, DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location,
-    LocationState, Locations, NodeInfo, ObjectSummary, Obstacle, Origin, Placed, Publish, PullOutcome, Query,
-    Replicate, Replication, RequestId, Retention, ToShard, ToStore, UnpublishReason, Verdict, Wants,
+    LocationState, Locations, NodeInfo, ObjectSummary, Obstacle, Origin, Placed, Publish,
+    PullOutcome, Query, Replicate, Replication, RequestId, Retention, ToShard, ToStore,
+    UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::text::escape;
 use hoplite_core::topology::live::MAX_SLOW_PEERS;
@@ -109,13 +110,15 @@ fn owner() -> impl Strategy<Value = Owner> {
 
 fn lifetime() -> impl Strategy<Value = Option<Arc<Lifetime>>> {
     let ttl = (1_u64..30 * 24 * 3600 * 1000, select(vec![TtlAction::Delete, TtlAction::Free]));
-    let ttl = ttl.prop_map(|(ms, action)| Ttl::new(Duration::from_millis(ms), action).expect("a valid ttl"));
+    let ttl = ttl
+        .prop_map(|(ms, action)| Ttl::new(Duration::from_millis(ms), action).expect("a valid ttl"));
     (option::of(owner()), option::of(ttl)).prop_map(|(owner, ttl)| Lifetime::of(owner, ttl))
 }
 
 pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     let shape = option::of(prop::collection::vec(0_u64..6, 0..8));
-    let agreement = option::of((kind(), reduce()).prop_map(|(kind, reduce)| Agreement::of(kind, &reduce)));
+    let agreement =
+        option::of((kind(), reduce()).prop_map(|(kind, reduce)| Agreement::of(kind, &reduce)));
     (dtype(), shape, bytes(), agreement, 0_u64..1000, replicas(), lifetime()).prop_map(
         |(dtype, shape, user, agreement, elements, replicas, lifetime)| {
             let elements = shape.as_ref().map_or(elements, |shape| shape.iter().product());
@@ -166,16 +169,11 @@ pub(crate) fn locations() -> impl Strategy<Value = Locations> {
         },
     );
     let slow_peers = prop::collection::vec(node(), 0..=MAX_SLOW_PEERS);
-    let location = (node(), address(), state(), retention(), option::of(node()), any::<Path>(), slow_peers)
-        .prop_map(|(node, data_address, state, retention, pulling_from, path, slow_peers)| Location {
-            node,
-            data_address,
-            state,
-            retention,
-            pulling_from,
-            path,
-            slow_peers,
-        });
+    let location =
+        (node(), address(), state(), retention(), option::of(node()), any::<Path>(), slow_peers)
+            .prop_map(|(node, data_address, state, retention, pulling_from, path, slow_peers)| {
+                Location { node, data_address, state, retention, pulling_from, path, slow_peers }
+            });
     (id(), option::of(object), prop::collection::vec(location, 0..4))
         .prop_map(|(id, object, locations)| Locations { id, object, locations })
 }
@@ -231,18 +229,31 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         UnpublishReason::Conceded,
         UnpublishReason::Deleted,
     ]);
-    let query = (query_id(), id(), timeout(), option::of(put()), prop::collection::vec(node(), 0..4))
-        .prop_map(|(request, id, timeout, resume, avoid)| Query { request, id, timeout, resume, avoid });
+    let query =
+        (query_id(), id(), timeout(), option::of(put()), prop::collection::vec(node(), 0..4))
+            .prop_map(|(request, id, timeout, resume, avoid)| Query {
+                request,
+                id,
+                timeout,
+                resume,
+                avoid,
+            });
     prop_oneof![
         publish().prop_map(ToShard::Publish),
-        (id(), put(), unpublish_reason).prop_map(|(id, put, reason)| ToShard::Unpublish { id, put, reason }),
+        (id(), put(), unpublish_reason).prop_map(|(id, put, reason)| ToShard::Unpublish {
+            id,
+            put,
+            reason
+        }),
         query.prop_map(ToShard::Query),
         query_id().prop_map(|request| ToShard::Cancel { request }),
         (any::<u64>(), pull_outcome())
             .prop_map(|(grant, outcome)| ToShard::ReturnSlot { grant: GrantId(grant), outcome }),
-        (query_id(), id(), option::of(put()), delete_wait()).prop_map(|(request, id, only, wait)| {
-            ToShard::Delete { request, id, terms: DeleteTerms { only, wait } }
-        }),
+        (query_id(), id(), option::of(put()), delete_wait()).prop_map(
+            |(request, id, only, wait)| {
+                ToShard::Delete { request, id, terms: DeleteTerms { only, wait } }
+            }
+        ),
         (id(), put()).prop_map(|(id, put)| ToShard::Forget { id, put }),
         (query_id(), id(), any::<bool>()).prop_map(|(request, id, all)| {
             let wants = if all { Wants::Bytes } else { Wants::Locations };
@@ -250,14 +261,15 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         }),
         query_id().prop_map(|request| ToShard::Unsubscribe { request }),
         placed().prop_map(ToShard::Placed),
-        prop::collection::vec(node(), 0..=MAX_SLOW_PEERS).prop_map(|peers| ToShard::SlowLinks { peers }),
-        (id(), put(), any::<(bool, bool)>()).prop_map(|(id, put, (leads, is_new))| ToShard::Lead(Lead {
+        prop::collection::vec(node(), 0..=MAX_SLOW_PEERS)
+            .prop_map(|peers| ToShard::SlowLinks { peers }),
+        (id(), put(), any::<(bool, bool)>())
+            .prop_map(|(id, put, (leads, is_new))| ToShard::Lead(Lead { id, put, leads, is_new })),
+        (id(), put(), obstacle()).prop_map(|(id, put, reason)| ToShard::NotReplicated {
             id,
             put,
-            leads,
-            is_new
-        })),
-        (id(), put(), obstacle()).prop_map(|(id, put, reason)| ToShard::NotReplicated { id, put, reason }),
+            reason
+        }),
         any::<bool>().prop_map(|is_draining| ToShard::Drain { is_draining }),
         shard_list().prop_map(ToShard::Shards),
     ]
@@ -291,45 +303,51 @@ fn grant() -> impl Strategy<Value = Grant> {
         GrantReason::FasterLink,
         GrantReason::SlowButOnly,
     ]);
-    (query_id(), any::<u64>(), id(), put(), metadata(), (node(), address(), state(), reason)).prop_map(
-        |(
-            request,
-            grant,
-            id,
-            put,
-            (metadata, size_bytes),
-            (sender, sender_address, sender_state, reason),
-        )| {
-            Grant {
+    (query_id(), any::<u64>(), id(), put(), metadata(), (node(), address(), state(), reason))
+        .prop_map(
+            |(
                 request,
-                grant: GrantId(grant),
+                grant,
                 id,
                 put,
-                size_bytes,
-                metadata,
-                sender,
-                sender_address,
-                sender_state,
-                reason,
-                complete_copies: u32::try_from(size_bytes).unwrap_or(7),
-            }
-        },
-    )
+                (metadata, size_bytes),
+                (sender, sender_address, sender_state, reason),
+            )| {
+                Grant {
+                    request,
+                    grant: GrantId(grant),
+                    id,
+                    put,
+                    size_bytes,
+                    metadata,
+                    sender,
+                    sender_address,
+                    sender_state,
+                    reason,
+                    complete_copies: u32::try_from(size_bytes).unwrap_or(7),
+                }
+            },
+        )
 }
 
 pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
-    let inline =
-        (query_id(), id(), put(), metadata()).prop_map(|(request, id, put, (metadata, size_bytes))| {
+    let inline = (query_id(), id(), put(), metadata()).prop_map(
+        |(request, id, put, (metadata, size_bytes))| {
             let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
             ToStore::Inline { request, id, put, metadata, bytes: bytes.into() }
-        });
+        },
+    );
     let take_over = (id(), put(), metadata()).prop_map(|(id, put, (metadata, size_bytes))| {
         let bytes = Bytes::from(vec![7; usize::try_from(size_bytes).unwrap()]);
         ToStore::TakeOver { id, put, metadata, bytes: bytes.into() }
     });
     let drop_reason = select(vec![DropReason::Deleted, DropReason::Lost, DropReason::Superseded]);
     prop_oneof![
-        (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published { id, put, verdict }),
+        (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published {
+            id,
+            put,
+            verdict
+        }),
         grant().prop_map(ToStore::Granted),
         // The tests of the limit cover larger objects.
         inline.prop_filter("small", |message| match message {
@@ -347,7 +365,8 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         placed().prop_map(ToStore::Placed),
         (query_id(), option::of(put()), named(node()))
             .prop_map(|(request, put, absent)| ToStore::DeleteDone { request, put, absent }),
-        (query_id(), locations()).prop_map(|(request, locations)| ToStore::Locations { request, locations }),
+        (query_id(), locations())
+            .prop_map(|(request, locations)| ToStore::Locations { request, locations }),
         (id(), put(), metadata()).prop_map(|(id, put, (metadata, size_bytes))| {
             ToStore::Replicate(Replicate { id, put, size_bytes, metadata })
         }),
@@ -368,7 +387,11 @@ fn shard_list() -> impl Strategy<Value = ShardList> {
 fn placed() -> impl Strategy<Value = Placed> {
     let version = 1..=i64::MAX as u64;
     let uplink = any::<[u32; 4]>().prop_map(Uplink::of_levels);
-    (version, any::<Path>(), uplink).prop_map(|(version, path, uplink)| Placed { version, path, uplink })
+    (version, any::<Path>(), uplink).prop_map(|(version, path, uplink)| Placed {
+        version,
+        path,
+        uplink,
+    })
 }
 
 fn ids() -> impl Strategy<Value = Vec<ObjectId>> {
@@ -387,7 +410,8 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         Just(node::Request::DrainProgress),
         Just(node::Request::Inspect(Inspection::Shards)),
         ("[a-z.]{1,20}:[0-9]{1,5}", any::<(bool, bool)>()).prop_map(|(address, (adds, force))| {
-            let change = if adds { ShardChange::Add(address) } else { ShardChange::Remove(address) };
+            let change =
+                if adds { ShardChange::Add(address) } else { ShardChange::Remove(address) };
             node::Request::Inspect(Inspection::ChangeShards { change, force })
         }),
         (id(), id(), 0..=MAX_LISTED_OBJECTS).prop_map(|(prefix, after, limit)| {
@@ -398,14 +422,17 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         (quota_subject(), option::of(quota_limits()))
             .prop_map(|(subject, limits)| node::Request::SetQuota { subject, limits }),
         copy().prop_map(|copy| node::Request::Abort { copy }),
-        (id(), select(vec![Until::Started, Until::Complete, Until::Contents]), timeout(), any::<bool>())
+        (
+            id(),
+            select(vec![Until::Started, Until::Complete, Until::Contents]),
+            timeout(),
+            any::<bool>()
+        )
             .prop_map(|(id, until, timeout, allow_stale)| {
                 node::Request::Get { id, until, timeout, allow_stale }
             }),
-        (copy(), any::<u64>(), timeout()).prop_map(|(copy, beyond_bytes, timeout)| node::Request::Follow {
-            copy,
-            beyond_bytes,
-            timeout
+        (copy(), any::<u64>(), timeout()).prop_map(|(copy, beyond_bytes, timeout)| {
+            node::Request::Follow { copy, beyond_bytes, timeout }
         }),
         copy().prop_map(|copy| node::Request::Release { copy }),
         (ids(), timeout(), delete_wait()).prop_map(|(ids, timeout, wait)| node::Request::Delete {
@@ -466,11 +493,15 @@ fn put_request() -> impl Strategy<Value = node::Request> {
 }
 
 fn reduce() -> impl Strategy<Value = Reduce> {
-    let ids = prop::collection::btree_set(id(), 2..10).prop_map(|ids| ids.into_iter().collect::<Vec<_>>());
-    let range = (any::<u32>(), any::<u32>())
-        .prop_map(|(offset, length)| ByteRange { offset_bytes: offset.into(), length_bytes: length.into() });
+    let ids = prop::collection::btree_set(id(), 2..10)
+        .prop_map(|ids| ids.into_iter().collect::<Vec<_>>());
+    let range = (any::<u32>(), any::<u32>()).prop_map(|(offset, length)| ByteRange {
+        offset_bytes: offset.into(),
+        length_bytes: length.into(),
+    });
     let order = select(vec![ReduceOrder::Any, ReduceOrder::Fixed]);
-    let options = (select(ReduceOp::ALL.to_vec()), order, option::of(range), 0..=MAX_REPLICAS, timeout());
+    let options =
+        (select(ReduceOp::ALL.to_vec()), order, option::of(range), 0..=MAX_REPLICAS, timeout());
     (ids.prop_shuffle(), any::<prop::sample::Index>(), options).prop_map(
         |(mut sources, count, (op, order, range, replicas, timeout))| {
             let target = sources.pop().unwrap();
@@ -499,7 +530,10 @@ fn inspection() -> impl Strategy<Value = Inspection> {
                 let (loaded, apply) = (load > 0, load > 1 && nodes.is_empty());
                 let probes = probes::decode(count);
                 let bandwidth = if all { Bandwidth::Pairs } else { Bandwidth::Nodes };
-                Inspection::Probe { nodes, options: SurveyOptions { probes, bandwidth, loaded, apply } }
+                Inspection::Probe {
+                    nodes,
+                    options: SurveyOptions { probes, bandwidth, loaded, apply },
+                }
             }
         ),
     ]
@@ -558,12 +592,17 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         (view(), any::<u8>()).prop_map(|(view, byte)| {
             let size_bytes = view.size_bytes.min(100);
             let view = node::ObjectView { size_bytes, metadata: Metadata::default(), ..view };
-            node::Response::Contents { view, bytes: vec![byte; usize::try_from(size_bytes).unwrap()].into() }
+            node::Response::Contents {
+                view,
+                bytes: vec![byte; usize::try_from(size_bytes).unwrap()].into(),
+            }
         }),
         Just(node::Response::Sealed),
-        (any::<usize>(), named(node())).prop_map(|(count, absent)| node::Response::Deleted { count, absent }),
+        (any::<usize>(), named(node()))
+            .prop_map(|(count, absent)| node::Response::Deleted { count, absent }),
         prop::collection::vec(batch_answer(), 0..5).prop_map(node::Response::Batch),
-        indices.prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),
+        indices
+            .prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),
         reduced.prop_map(|indices| node::Response::Reduced { indices }),
         locations().prop_map(node::Response::Locations),
         any::<u64>().prop_map(|valid_bytes| node::Response::Progress { valid_bytes }),
@@ -580,19 +619,21 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
 }
 
 pub(crate) fn pull() -> impl Strategy<Value = Pull> {
-    (id(), put(), any::<[u64; 3]>(), any::<bool>()).prop_map(|(id, put, mut positions, awaits_hop)| {
-        positions.sort_unstable();
-        let [start, end, size_bytes] = positions;
-        Pull { id, put, size_bytes, range: start..end, awaits_hop }
-    })
+    (id(), put(), any::<[u64; 3]>(), any::<bool>()).prop_map(
+        |(id, put, mut positions, awaits_hop)| {
+            positions.sort_unstable();
+            let [start, end, size_bytes] = positions;
+            Pull { id, put, size_bytes, range: start..end, awaits_hop }
+        },
+    )
 }
 
 pub(crate) fn hop() -> impl Strategy<Value = Hop> {
     let kinds = select(ReduceOp::ALL.to_vec()).prop_flat_map(|op| {
         (Just(op), dtype().prop_filter("defined", move |dtype| op.is_defined_for(*dtype)))
     });
-    let input = (id(), put(), 0_u64..1 << 40, 0_u64..1 << 40, (node(), address(), any::<bool>())).prop_map(
-        |(id, put, size_bytes, base_bytes, (node, address, is_hop))| HopInput {
+    let input = (id(), put(), 0_u64..1 << 40, 0_u64..1 << 40, (node(), address(), any::<bool>()))
+        .prop_map(|(id, put, size_bytes, base_bytes, (node, address, is_hop))| HopInput {
             id,
             put,
             size_bytes,
@@ -600,8 +641,7 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
             node,
             address,
             is_hop,
-        },
-    );
+        });
     let inputs = prop::collection::vec(input, 1..8);
     (put(), kinds, (0_u64..1 << 40, any::<prop::sample::Index>()), inputs, timeout()).prop_map(
         |(put, (op, dtype), (elements, offset), mut inputs, timeout)| {
@@ -613,14 +653,26 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
                 input.base_bytes *= item;
             }
             let offset_bytes = offset.index(usize::try_from(elements).unwrap() + 1) as u64 * item;
-            Hop { output, put, op, dtype, size_bytes: elements * item, offset_bytes, inputs, timeout }
+            Hop {
+                output,
+                put,
+                op,
+                dtype,
+                size_bytes: elements * item,
+                offset_bytes,
+                inputs,
+                timeout,
+            }
         },
     )
 }
 
 pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
     prop_oneof![
-        (0..inputs, pull_outcome().prop_filter("a failure", |outcome| *outcome != PullOutcome::Complete))
+        (
+            0..inputs,
+            pull_outcome().prop_filter("a failure", |outcome| *outcome != PullOutcome::Complete)
+        )
             .prop_map(|(index, outcome)| HopFailure::Input { index, outcome }),
         error().prop_map(HopFailure::Refused),
     ]
@@ -630,38 +682,60 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     let members = prop::collection::vec((node(), address(), 1_usize..4), 2..12);
     let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..100_000, 1_u64..1000);
     let (index, explanation) = (any::<prop::sample::Index>(), text(".{0,40}"));
-    (kind(), reduce(), put(), members, prop::collection::vec((id(), put()), 3), what, index, explanation)
-        .prop_map(|(kind, reduce, put, members, sources, (dtype, elements, frame), index, explanation)| {
-            let index = index.index(members.len());
-            let mut next = 0;
-            let mut of_member = |count: &usize| {
-                next += count;
-                (next - count..next).rev().collect::<Vec<usize>>()
-            };
-            let all: Vec<Vec<usize>> = members.iter().map(|(.., count)| of_member(count)).collect();
-            let sources = sources[..members[index].2].to_vec();
-            let members = members.into_iter().map(|(node, address, _)| Member { node, address });
-            let members: Vec<Member> = members.collect();
-            let mut agreement = Agreement::of(kind, &reduce);
-            agreement.participants = next.try_into().unwrap();
-            let (run, number) = (put.0.rotate_left(32), put.0 >> 40);
-            Plan {
-                attempt: AttemptId { run, number },
+    (
+        kind(),
+        reduce(),
+        put(),
+        members,
+        prop::collection::vec((id(), put()), 3),
+        what,
+        index,
+        explanation,
+    )
+        .prop_map(
+            |(
+                kind,
+                reduce,
                 put,
-                agreement,
-                target: reduce.target,
-                size_bytes: elements * next as u64 * dtype.size_bytes(),
-                metadata: Metadata { dtype, ..Metadata::default() },
-                schedule: Schedule::ring(members.len()),
-                frame_bytes: frame * dtype.size_bytes(),
-                index,
-                ranks: if kind.properties().makes_target { Vec::new() } else { all },
                 members,
                 sources,
-                timeout: reduce.timeout,
+                (dtype, elements, frame),
+                index,
                 explanation,
-            }
-        })
+            )| {
+                let index = index.index(members.len());
+                let mut next = 0;
+                let mut of_member = |count: &usize| {
+                    next += count;
+                    (next - count..next).rev().collect::<Vec<usize>>()
+                };
+                let all: Vec<Vec<usize>> =
+                    members.iter().map(|(.., count)| of_member(count)).collect();
+                let sources = sources[..members[index].2].to_vec();
+                let members =
+                    members.into_iter().map(|(node, address, _)| Member { node, address });
+                let members: Vec<Member> = members.collect();
+                let mut agreement = Agreement::of(kind, &reduce);
+                agreement.participants = next.try_into().unwrap();
+                let (run, number) = (put.0.rotate_left(32), put.0 >> 40);
+                Plan {
+                    attempt: AttemptId { run, number },
+                    put,
+                    agreement,
+                    target: reduce.target,
+                    size_bytes: elements * next as u64 * dtype.size_bytes(),
+                    metadata: Metadata { dtype, ..Metadata::default() },
+                    schedule: Schedule::ring(members.len()),
+                    frame_bytes: frame * dtype.size_bytes(),
+                    index,
+                    ranks: if kind.properties().makes_target { Vec::new() } else { all },
+                    members,
+                    sources,
+                    timeout: reduce.timeout,
+                    explanation,
+                }
+            },
+        )
 }
 
 fn kind() -> impl Strategy<Value = Collective> {

@@ -77,7 +77,8 @@ pub fn decode_store_address(text: &str, plane: Plane) -> Result<SocketAddr> {
 /// # Errors
 /// [`Error::Malformed`] without an address and port.
 pub fn decode_address(text: &str, plane: Plane) -> Result<SocketAddr> {
-    let address = if text.len() > MAX_ADDRESS_BYTES { None } else { text.parse::<SocketAddr>().ok() };
+    let address =
+        if text.len() > MAX_ADDRESS_BYTES { None } else { text.parse::<SocketAddr>().ok() };
     match address {
         Some(address) if address.port() != 0 => Ok(address),
         _ => Err(Error::malformed(plane, "an address that cannot be reached")),

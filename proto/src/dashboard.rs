@@ -122,11 +122,18 @@ mod tests {
         };
         assert_eq!((&search.prefix[..], &search.after[..]), (&b"a/"[..], &b"\xff"[..]));
         assert_eq!((search.min_size_bytes, search.min_copies, search.limit), (7, 2, 200));
-        assert!(matches!(parse("/api/objects"), Some(Question::Objects(search)) if search.limit == 100));
+        assert!(
+            matches!(parse("/api/objects"), Some(Question::Objects(search)) if search.limit == 100)
+        );
         assert!(matches!(parse("/api/nodes?limit=0"), Some(Question::Nodes { limit: 1, .. })));
-        assert!(matches!(parse("/api/object?id=78"), Some(Question::Object(id)) if id.as_bytes() == b"x"));
-        assert!(matches!(parse("/api/node?name=a"), Some(Question::Node(name)) if name.as_str() == "a"));
-        let Some(Question::History { node: Some(name), after: 7 }) = parse("/api/history?node=n&after=7")
+        assert!(
+            matches!(parse("/api/object?id=78"), Some(Question::Object(id)) if id.as_bytes() == b"x")
+        );
+        assert!(
+            matches!(parse("/api/node?name=a"), Some(Question::Node(name)) if name.as_str() == "a")
+        );
+        let Some(Question::History { node: Some(name), after: 7 }) =
+            parse("/api/history?node=n&after=7")
         else {
             panic!("not understood");
         };

@@ -7,9 +7,9 @@ pub mod lanes;
 pub mod probe;
 
 pub use collective::{
-    Take, decode_known, decode_plan, decode_position, decode_reject, decode_report, decode_stop, decode_take,
-    encode_known, encode_plan, encode_position, encode_record, encode_reject, encode_report, encode_stop,
-    encode_take,
+    Take, decode_known, decode_plan, decode_position, decode_reject, decode_report, decode_stop,
+    decode_take, encode_known, encode_plan, encode_position, encode_record, encode_reject,
+    encode_report, encode_stop, encode_take,
 };
 
 use std::ops::Range;
@@ -192,7 +192,9 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
 /// [`Error::Malformed`] if the hop cannot fail in this way.
 pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
-        (Outcome::Refused, Some(reason), _) => Ok(HopFailure::Refused(error::decode(reason, Plane::Data))),
+        (Outcome::Refused, Some(reason), _) => {
+            Ok(HopFailure::Refused(error::decode(reason, Plane::Data)))
+        }
         (Outcome::InputFailed, _, Some(failed)) => {
             let (index, outcome) = decode_failed_input(&failed, inputs)?;
             Ok(HopFailure::Input { index, outcome })
@@ -251,14 +253,21 @@ mod tests {
     fn ranges_lie_in_their_objects() {
         let decoded = |offset_bytes, end_bytes| {
             let id = b"x".as_slice().into();
-            decode_pull(v1::Pull { id, size_bytes: 10, offset_bytes, end_bytes, ..Default::default() })
-                .map(|pull| pull.range)
+            decode_pull(v1::Pull {
+                id,
+                size_bytes: 10,
+                offset_bytes,
+                end_bytes,
+                ..Default::default()
+            })
+            .map(|pull| pull.range)
         };
         assert_eq!(decoded(0, None), Ok(0..10));
         assert_eq!(decoded(10, None), Ok(10..10));
         assert_eq!(decoded(0, Some(0)), Ok(0..0));
         assert_eq!(decoded(3, Some(10)), Ok(3..10));
-        for (offset_bytes, end_bytes) in [(11, None), (4, Some(3)), (0, Some(11)), (u64::MAX, Some(u64::MAX))]
+        for (offset_bytes, end_bytes) in
+            [(11, None), (4, Some(3)), (0, Some(11)), (u64::MAX, Some(u64::MAX))]
         {
             assert!(decoded(offset_bytes, end_bytes).is_err());
         }

@@ -28,9 +28,11 @@ mod metadata_kind {
 pub fn encode(error: &Error) -> v1::Error {
     let code = error.code() as u32;
     match error {
-        Error::InvalidId { length_bytes } => {
-            v1::Error { code, a: u64::try_from(*length_bytes).unwrap_or(u64::MAX), ..Default::default() }
-        }
+        Error::InvalidId { length_bytes } => v1::Error {
+            code,
+            a: u64::try_from(*length_bytes).unwrap_or(u64::MAX),
+            ..Default::default()
+        },
         Error::InvalidName { name } => v1::Error { code, text: name.clone(), ..Default::default() },
         Error::InvalidMetadata(error) => encode_metadata_error(code, error),
         Error::InvalidRequest { reason } | Error::PermissionDenied { reason } => {
@@ -45,9 +47,13 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::TypeMismatch { id, reason } | Error::SpillFailed { id, reason } => {
             v1::Error { code, id: encode_id(id), text: reason.to_string(), ..Default::default() }
         }
-        Error::ObjectTooLarge { id, size_bytes, limit_bytes } => {
-            v1::Error { code, id: encode_id(id), a: *size_bytes, b: *limit_bytes, ..Default::default() }
-        }
+        Error::ObjectTooLarge { id, size_bytes, limit_bytes } => v1::Error {
+            code,
+            id: encode_id(id),
+            a: *size_bytes,
+            b: *limit_bytes,
+            ..Default::default()
+        },
         Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders } => v1::Error {
             code,
             a: *needed_bytes,
@@ -73,13 +79,18 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::LimitExceeded { what, maximum } => {
             v1::Error { code, text: what.to_string(), a: *maximum, ..Default::default() }
         }
-        Error::UnknownReference { reference } => v1::Error { code, a: *reference, ..Default::default() },
+        Error::UnknownReference { reference } => {
+            v1::Error { code, a: *reference, ..Default::default() }
+        }
         Error::NodeIdInUse { node } => {
             v1::Error { code, text: node.as_str().to_owned(), ..Default::default() }
         }
-        Error::ShardListMismatch { refused, in_use } => {
-            v1::Error { code, text: refused.clone(), other_text: in_use.clone(), ..Default::default() }
-        }
+        Error::ShardListMismatch { refused, in_use } => v1::Error {
+            code,
+            text: refused.clone(),
+            other_text: in_use.clone(),
+            ..Default::default()
+        },
         Error::ClusterMismatch { ours, theirs } => {
             v1::Error { code, text: ours.clone(), other_text: theirs.clone(), ..Default::default() }
         }
@@ -89,10 +100,15 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::VersionMismatch { ours, theirs } => {
             v1::Error { code, a: (*ours).into(), b: (*theirs).into(), ..Default::default() }
         }
-        Error::Malformed { plane, reason } => {
-            v1::Error { code, text: reason.to_string(), a: encode_plane(*plane), ..Default::default() }
+        Error::Malformed { plane, reason } => v1::Error {
+            code,
+            text: reason.to_string(),
+            a: encode_plane(*plane),
+            ..Default::default()
+        },
+        Error::Unavailable { what } => {
+            v1::Error { code, text: what.to_string(), ..Default::default() }
         }
-        Error::Unavailable { what } => v1::Error { code, text: what.to_string(), ..Default::default() },
         // A new variant with fields travels as code and text until it gets an arm here.
         _ => v1::Error { code, text: error.to_string(), ..Default::default() },
     }
@@ -123,11 +139,14 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         code if code == ErrorCode::PermissionDenied as u32 => {
             Some(Error::PermissionDenied { reason: Cow::Owned(text.clone()) })
         }
-        code if code == ErrorCode::AlreadyExists as u32 => object().map(|id| Error::AlreadyExists { id }),
-        code if code == ErrorCode::PutConflict as u32 => object().map(|id| Error::PutConflict { id }),
-        code if code == ErrorCode::ObjectTooLarge as u32 => {
-            object().map(|id| Error::ObjectTooLarge { id, size_bytes: error.a, limit_bytes: error.b })
+        code if code == ErrorCode::AlreadyExists as u32 => {
+            object().map(|id| Error::AlreadyExists { id })
         }
+        code if code == ErrorCode::PutConflict as u32 => {
+            object().map(|id| Error::PutConflict { id })
+        }
+        code if code == ErrorCode::ObjectTooLarge as u32 => object()
+            .map(|id| Error::ObjectTooLarge { id, size_bytes: error.a, limit_bytes: error.b }),
         code if code == ErrorCode::StoreFull as u32 => Some(Error::StoreFull {
             needed_bytes: error.a,
             free_bytes: error.b,
@@ -138,13 +157,16 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             decode_excess(error.excess).map(Error::QuotaExceeded)
         }
         code if code == ErrorCode::Timeout as u32 => decode_operation(error.a).map(|operation| {
-            let missing = error.missing.and_then(|missing| decode_missing(*missing, plane)).map(Box::new);
+            let missing =
+                error.missing.and_then(|missing| decode_missing(*missing, plane)).map(Box::new);
             Error::Timeout { operation, waited: Duration::from_micros(error.b), missing }
         }),
         code if code == ErrorCode::ObjectLost as u32 => object().map(|id| Error::ObjectLost { id }),
         code if code == ErrorCode::Superseded as u32 => object().map(|id| Error::Superseded { id }),
         code if code == ErrorCode::Deleted as u32 => object().map(|id| Error::Deleted { id }),
-        code if code == ErrorCode::DuplicateId as u32 => object().map(|id| Error::DuplicateId { id }),
+        code if code == ErrorCode::DuplicateId as u32 => {
+            object().map(|id| Error::DuplicateId { id })
+        }
         code if code == ErrorCode::TypeMismatch as u32 => {
             object().map(|id| Error::TypeMismatch { id, reason: Cow::Owned(text.clone()) })
         }
@@ -160,13 +182,13 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         code if code == ErrorCode::ClusterMismatch as u32 => {
             Some(Error::ClusterMismatch { ours: cut(error.other_text.clone()), theirs: name() })
         }
-        code if code == ErrorCode::ShardListMismatch as u32 => {
-            Some(Error::ShardListMismatch { refused: text.clone(), in_use: shown(&error.other_text) })
-        }
+        code if code == ErrorCode::ShardListMismatch as u32 => Some(Error::ShardListMismatch {
+            refused: text.clone(),
+            in_use: shown(&error.other_text),
+        }),
         code if code == ErrorCode::VersionMismatch as u32 => decode_versions(error.a, error.b),
-        code if code == ErrorCode::Malformed as u32 => {
-            decode_plane(error.a).map(|plane| Error::Malformed { plane, reason: Cow::Owned(text.clone()) })
-        }
+        code if code == ErrorCode::Malformed as u32 => decode_plane(error.a)
+            .map(|plane| Error::Malformed { plane, reason: Cow::Owned(text.clone()) }),
         code if code == ErrorCode::Unavailable as u32 => {
             Some(Error::Unavailable { what: Cow::Owned(text.clone()) })
         }
@@ -200,9 +222,12 @@ pub(crate) fn cut(mut text: String) -> String {
 
 fn encode_metadata_error(code: u32, error: &MetadataError) -> v1::Error {
     match error {
-        MetadataError::UnknownDtype { name } => {
-            v1::Error { code, text: name.clone(), c: metadata_kind::UNKNOWN_DTYPE, ..Default::default() }
-        }
+        MetadataError::UnknownDtype { name } => v1::Error {
+            code,
+            text: name.clone(),
+            c: metadata_kind::UNKNOWN_DTYPE,
+            ..Default::default()
+        },
         MetadataError::TooManyDimensions { dimensions } => v1::Error {
             code,
             a: u64::try_from(*dimensions).unwrap_or(u64::MAX),
@@ -229,14 +254,20 @@ fn encode_metadata_error(code: u32, error: &MetadataError) -> v1::Error {
 fn decode_metadata_error(a: u64, b: u64, kind: u64, name: &str, text: String) -> MetadataError {
     let length = usize::try_from(a).unwrap_or(usize::MAX);
     match kind {
-        metadata_kind::UNKNOWN_DTYPE => MetadataError::UnknownDtype { name: name.chars().take(32).collect() },
-        metadata_kind::TOO_MANY_DIMENSIONS => MetadataError::TooManyDimensions { dimensions: length },
+        metadata_kind::UNKNOWN_DTYPE => {
+            MetadataError::UnknownDtype { name: name.chars().take(32).collect() }
+        }
+        metadata_kind::TOO_MANY_DIMENSIONS => {
+            MetadataError::TooManyDimensions { dimensions: length }
+        }
         metadata_kind::SHAPE_DISAGREES => match i32::try_from(b).ok().and_then(decode_dtype) {
             Some(dtype) => MetadataError::ShapeDisagrees { dtype, size_bytes: a },
             None => MetadataError::Reported { reason: Cow::Borrowed("dtype and shape disagree") },
         },
         metadata_kind::USER_TOO_LONG => MetadataError::UserTooLong { length_bytes: length },
-        _ if text.is_empty() => MetadataError::Reported { reason: Cow::Borrowed("the metadata was refused") },
+        _ if text.is_empty() => {
+            MetadataError::Reported { reason: Cow::Borrowed("the metadata was refused") }
+        }
         _ => MetadataError::Reported { reason: Cow::Owned(text) },
     }
 }
@@ -309,7 +340,11 @@ pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
         Missing::Participants { participants } => {
             let ids = participants.first.iter().map(|absent| &absent.source);
             let ranks = participants.first.iter().map(|absent| absent.rank).collect();
-            v1::Missing { ranks, count: participants.count, ..of_ids(MissingKind::Participants, ids) }
+            v1::Missing {
+                ranks,
+                count: participants.count,
+                ..of_ids(MissingKind::Participants, ids)
+            }
         }
         Missing::Coordinator { target } => of_ids(MissingKind::Coordinator, [target]),
         Missing::Stores { nodes } => {
@@ -340,12 +375,16 @@ pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
             reason: encode_reason(reason),
             ..Default::default()
         },
-        Missing::Answer { address } => {
-            v1::Missing { kind: MissingKind::Answer.into(), address: address.clone(), ..Default::default() }
-        }
-        Missing::Replicas { id, wanted, present } => {
-            v1::Missing { wanted: *wanted, present: *present, ..of_ids(MissingKind::Replicas, [id]) }
-        }
+        Missing::Answer { address } => v1::Missing {
+            kind: MissingKind::Answer.into(),
+            address: address.clone(),
+            ..Default::default()
+        },
+        Missing::Replicas { id, wanted, present } => v1::Missing {
+            wanted: *wanted,
+            present: *present,
+            ..of_ids(MissingKind::Replicas, [id])
+        },
         _ => v1::Missing::default(),
     }
 }
@@ -378,7 +417,8 @@ pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missi
     let count = missing.count;
     let id = || ids.first().cloned();
     let node = || nodes.first().cloned();
-    let address = || (missing.address.len() <= MAX_SHARD_NAME_BYTES).then(|| missing.address.clone());
+    let address =
+        || (missing.address.len() <= MAX_SHARD_NAME_BYTES).then(|| missing.address.clone());
     let reason = |reason: Option<Box<v1::Error>>| {
         let reason = v1::Error { missing: None, ..*reason? };
         Some(Box::new(decode(reason, plane)))
@@ -403,7 +443,9 @@ pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missi
         MissingKind::Seal => Missing::Seal { id: id()? },
         MissingKind::Bytes => Missing::Bytes { id: id()?, from: node()? },
         MissingKind::Peer => Missing::Peer { node: node()?, reason: reason(missing.reason)? },
-        MissingKind::Shard => Missing::Shard { address: address()?, reason: reason(missing.reason)? },
+        MissingKind::Shard => {
+            Missing::Shard { address: address()?, reason: reason(missing.reason)? }
+        }
         MissingKind::Answer => Missing::Answer { address: address()? },
         MissingKind::Replicas => {
             Missing::Replicas { id: id()?, wanted: missing.wanted, present: missing.present }
@@ -433,21 +475,32 @@ mod tests {
 
     #[test]
     fn unknown_codes_and_impossible_fields_are_reported_as_malformed() {
-        let unknown = v1::Error { code: 4711, text: "new trouble".to_owned(), ..Default::default() };
+        let unknown =
+            v1::Error { code: 4711, text: "new trouble".to_owned(), ..Default::default() };
         let no_id = v1::Error { code: ErrorCode::ObjectLost as u32, ..Default::default() };
         for error in [unknown, no_id, v1::Error::default()] {
-            assert!(matches!(decode(error, Plane::Data), Error::Malformed { plane: Plane::Data, .. }));
+            assert!(matches!(
+                decode(error, Plane::Data),
+                Error::Malformed { plane: Plane::Data, .. }
+            ));
         }
     }
 
     #[test]
     fn long_texts_are_cut() {
-        let error =
-            v1::Error { code: ErrorCode::Unavailable as u32, text: "ä".repeat(4000), ..Default::default() };
-        let Error::Unavailable { what } = decode(error, Plane::Local) else { panic!("another error") };
+        let error = v1::Error {
+            code: ErrorCode::Unavailable as u32,
+            text: "ä".repeat(4000),
+            ..Default::default()
+        };
+        let Error::Unavailable { what } = decode(error, Plane::Local) else {
+            panic!("another error")
+        };
         assert_eq!(what.len(), MAX_TEXT_BYTES);
         let unknown = v1::Error { code: 4711, text: "ä".repeat(4000), ..Default::default() };
-        let Error::Malformed { reason, .. } = decode(unknown, Plane::Local) else { panic!("another error") };
+        let Error::Malformed { reason, .. } = decode(unknown, Plane::Local) else {
+            panic!("another error")
+        };
         assert!(reason.len() <= MAX_TEXT_BYTES);
     }
 

@@ -68,14 +68,20 @@ pub fn make_room(buffer: &mut BytesMut) {
 ///
 /// # Errors
 /// [`Error::Malformed`] for a wrong length or message: close the connection.
-pub fn decode<M: Message + Default>(buffer: &mut BytesMut, limit_bytes: usize) -> Result<Option<M>> {
+pub fn decode<M: Message + Default>(
+    buffer: &mut BytesMut,
+    limit_bytes: usize,
+) -> Result<Option<M>> {
     decode_on(Plane::Local, buffer, limit_bytes)
 }
 
 /// Returns the length of the front message, including the length field, once it is known.
 pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
     let prefix = buffer.first_chunk::<LENGTH_BYTES>()?;
-    Some(LENGTH_BYTES.saturating_add(usize::try_from(u32::from_le_bytes(*prefix)).unwrap_or(usize::MAX)))
+    Some(
+        LENGTH_BYTES
+            .saturating_add(usize::try_from(u32::from_le_bytes(*prefix)).unwrap_or(usize::MAX)),
+    )
 }
 
 /// Does the same as [`decode`], for a connection of `plane`.
@@ -132,8 +138,13 @@ mod tests {
     #[test]
     fn the_longest_list_of_ids_is_within_the_limit() {
         let limits = Limits { max_ids_per_request: 1000, ..Limits::default() };
-        let ids = vec![bytes::Bytes::from(vec![7; MAX_OBJECT_ID_BYTES]); limits.max_ids_per_request];
-        let body = v1::request::Body::Wait(v1::request::Wait { ids, count: u64::MAX, timeout_ms: u64::MAX });
+        let ids =
+            vec![bytes::Bytes::from(vec![7; MAX_OBJECT_ID_BYTES]); limits.max_ids_per_request];
+        let body = v1::request::Body::Wait(v1::request::Wait {
+            ids,
+            count: u64::MAX,
+            timeout_ms: u64::MAX,
+        });
         let request = v1::Request { call: u64::MAX, body: Some(body), trace: vec![7; 25].into() };
         assert!(request.encoded_len() <= max_request_bytes(&limits));
     }

@@ -53,8 +53,11 @@ mod tests {
 
     #[test]
     fn lifetimes_are_checked() {
-        let ttl =
-            |ttl_ms, ttl_action| v1::Lifetime { ttl_ms: Some(ttl_ms), ttl_action, ..Default::default() };
+        let ttl = |ttl_ms, ttl_action| v1::Lifetime {
+            ttl_ms: Some(ttl_ms),
+            ttl_action,
+            ..Default::default()
+        };
         let day_ms = 24 * 60 * 60 * 1000;
         assert!(decode(&ttl(30 * day_ms, 0)).is_ok());
         for wrong in [ttl(0, 0), ttl(30 * day_ms + 1, 0), ttl(u64::MAX, 1)] {

@@ -62,7 +62,8 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
         return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
     }
     // Copies `user`, because a slice would keep the whole received buffer.
-    let agreement = metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
+    let agreement =
+        metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
     let user = Bytes::copy_from_slice(&metadata.user);
     let replicas = Replicas {
         wanted: decode_replicas(metadata.replicas)?,
@@ -70,7 +71,8 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
         quorum: metadata.quorum,
     };
     let lifetime = metadata.lifetime.as_ref().map(lifetime::decode).transpose()?.flatten();
-    let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()?, replicas, lifetime };
+    let metadata =
+        Metadata { dtype, shape, user, agreement: agreement.transpose()?, replicas, lifetime };
     metadata.validate(size_bytes)?;
     Ok(metadata)
 }
@@ -107,10 +109,12 @@ mod tests {
         );
         assert_eq!(decode(None, 7), Ok(Metadata::default()));
         for replicas in [65, 256, u32::MAX] {
-            let error = decode(Some(v1::Metadata { replicas, ..Default::default() }), 1).unwrap_err();
+            let error =
+                decode(Some(v1::Metadata { replicas, ..Default::default() }), 1).unwrap_err();
             assert!(matches!(error, Error::LimitExceeded { maximum: 64, .. }), "{error:?}");
         }
-        let waits_for_more = v1::Metadata { replicas: 2, awaited_replicas: 3, ..Default::default() };
+        let waits_for_more =
+            v1::Metadata { replicas: 2, awaited_replicas: 3, ..Default::default() };
         assert!(matches!(decode(Some(waits_for_more), 1), Err(Error::InvalidRequest { .. })));
     }
 }

@@ -39,6 +39,7 @@ pub(crate) fn encode_excess(excess: &QuotaExcess) -> v1::QuotaExcess {
 
 pub(crate) fn decode_excess(excess: Option<v1::QuotaExcess>) -> Option<Box<QuotaExcess>> {
     let v1::QuotaExcess { subject, resource, needed, used, limit } = excess?;
-    let (subject, resource) = (decode_subject(subject).ok()?, decode_resource(resource, Plane::Local).ok()?);
+    let (subject, resource) =
+        (decode_subject(subject).ok()?, decode_resource(resource, Plane::Local).ok()?);
     Some(Box::new(QuotaExcess { subject, resource, needed, used, limit }))
 }

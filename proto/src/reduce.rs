@@ -44,12 +44,18 @@ pub(crate) fn decode_kind(number: i32, plane: Plane) -> Result<Collective> {
         Ok(v1::Collective::ReduceScatter) => Ok(Collective::ReduceScatter),
         Ok(v1::Collective::Allgather) => Ok(Collective::Allgather),
         Ok(v1::Collective::AllToAll) => Ok(Collective::AllToAll),
-        Ok(v1::Collective::Unspecified) | Err(_) => Err(Error::malformed(plane, "unknown collective")),
+        Ok(v1::Collective::Unspecified) | Err(_) => {
+            Err(Error::malformed(plane, "unknown collective"))
+        }
     }
 }
 
-pub(crate) fn decode_agreement(agreement: Option<v1::Agreement>, plane: Plane) -> Result<Agreement> {
-    let agreement = agreement.ok_or(Error::malformed(plane, "a collective without an agreement"))?;
+pub(crate) fn decode_agreement(
+    agreement: Option<v1::Agreement>,
+    plane: Plane,
+) -> Result<Agreement> {
+    let agreement =
+        agreement.ok_or(Error::malformed(plane, "a collective without an agreement"))?;
     Ok(Agreement {
         kind: decode_kind(agreement.collective, plane)?,
         op: decode_op(agreement.op, plane)?,

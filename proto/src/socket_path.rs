@@ -11,7 +11,11 @@ pub const SOCKET_VARIABLE: &str = "HOPLITE_SOCKET";
 /// count as unset.
 pub fn default_socket_path() -> PathBuf {
     let variable = |name| std::env::var_os(name);
-    choose(variable(SOCKET_VARIABLE), variable("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
+    choose(
+        variable(SOCKET_VARIABLE),
+        variable("XDG_RUNTIME_DIR"),
+        rustix::process::geteuid().as_raw(),
+    )
 }
 
 fn choose(socket: Option<OsString>, runtime_directory: Option<OsString>, uid: u32) -> PathBuf {
@@ -34,7 +38,10 @@ mod tests {
     fn the_variable_comes_first_then_the_runtime_directory_then_tmp() {
         let text = |value: &str| Some(OsString::from(value));
         assert_eq!(choose(text("/a/b.sock"), text("/run/user/7"), 7), PathBuf::from("/a/b.sock"));
-        assert_eq!(choose(text(""), text("/run/user/7"), 7), PathBuf::from("/run/user/7/hoplite/store.sock"));
+        assert_eq!(
+            choose(text(""), text("/run/user/7"), 7),
+            PathBuf::from("/run/user/7/hoplite/store.sock")
+        );
         assert_eq!(choose(None, text(""), 7), PathBuf::from("/tmp/hoplite-7/store.sock"));
         assert_eq!(choose(None, None, 0), PathBuf::from("/tmp/hoplite-0/store.sock"));
     }

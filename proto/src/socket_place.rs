@@ -57,7 +57,8 @@ impl TrustedUsers {
         if user == self.own || user == 0 {
             return Ok(true);
         }
-        let named = |name: &str| User::from_name(name).ok().flatten().map(|found| found.uid.as_raw());
+        let named =
+            |name: &str| User::from_name(name).ok().flatten().map(|found| found.uid.as_raw());
         match &self.daemon {
             None => Ok(named(DEFAULT_DAEMON_USER) == Some(user)),
             Some(daemon) => match daemon.parse().ok().or_else(|| named(daemon)) {
@@ -105,7 +106,9 @@ pub enum Distrust {
         mode: u32,
     },
     /// The daemon's user does not exist.
-    #[error("this machine has no user {name:?}: set {DAEMON_USER_VARIABLE} to the user who runs the store")]
+    #[error(
+        "this machine has no user {name:?}: set {DAEMON_USER_VARIABLE} to the user who runs the store"
+    )]
     NoSuchUser {
         /// Configured name.
         name: String,
@@ -174,7 +177,8 @@ impl SocketPlace {
     pub fn address(&self) -> Result<SocketAddrUnix, Errno> {
         match SocketAddrUnix::new(&self.path) {
             Err(Errno::NAMETOOLONG) => {
-                let directory = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
+                let directory =
+                    PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
                 if fs::symlink_metadata(&directory).is_err() {
                     return Err(Errno::NAMETOOLONG);
                 }
@@ -319,7 +323,9 @@ impl<'a> Walk<'a> {
     /// belong to a user without a number here, such as the machine's root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
-            Some(owner) if !self.is_shared => Err(Distrust::Owner { path: self.at.clone(), owner }.into()),
+            Some(owner) if !self.is_shared => {
+                Err(Distrust::Owner { path: self.at.clone(), owner }.into())
+            }
             _ => Ok(()),
         }
     }
@@ -348,20 +354,26 @@ fn others_may_write(found: &Stat, path: &Path) -> bool {
     let mode = Mode::from_raw_mode(found.st_mode);
     let group_writes = mode.contains(Mode::WGRP);
     mode.contains(Mode::WOTH)
-        || group_writes && !(is_private_group(found.st_uid, found.st_gid) && has_no_access_list(path))
+        || group_writes
+            && !(is_private_group(found.st_uid, found.st_gid) && has_no_access_list(path))
 }
 
 fn is_private_group(user: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(Some(group)) = Group::from_gid(Gid::from_raw(group)) else { return false };
-    user.gid == group.gid && user.name == group.name && group.mem.iter().all(|member| *member == user.name)
+    user.gid == group.gid
+        && user.name == group.name
+        && group.mem.iter().all(|member| *member == user.name)
 }
 
 /// Returns `true` if the path has no access list. With an access list, the group bits apply to
 /// other users too.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
-    matches!(rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]), Err(Errno::NODATA | Errno::NOTSUP))
+    matches!(
+        rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]),
+        Err(Errno::NODATA | Errno::NOTSUP)
+    )
 }
 
 /// Returns `true` if `user` is the number that stands for all users without a number in this
@@ -511,7 +523,8 @@ mod tests {
         let find = |name: &str| SocketPlace::find(&directory.join(name), &users()).unwrap();
         let socket = || {
             use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap()
         };
         let listener = socket();
         rustix::net::bind(&listener, &find("store.sock").address().unwrap()).unwrap();

@@ -31,9 +31,9 @@ pub fn to_status(error: &Error) -> Status {
         Error::Timeout { .. } => Code::DeadlineExceeded,
         Error::ObjectLost { .. } => Code::DataLoss,
         Error::Deleted { .. } => Code::NotFound,
-        Error::ClusterMismatch { .. } | Error::ShardListMismatch { .. } | Error::VersionMismatch { .. } => {
-            Code::FailedPrecondition
-        }
+        Error::ClusterMismatch { .. }
+        | Error::ShardListMismatch { .. }
+        | Error::VersionMismatch { .. } => Code::FailedPrecondition,
         Error::Superseded { .. } => Code::Aborted,
         Error::PermissionDenied { .. } => Code::PermissionDenied,
         Error::Unavailable { .. } | Error::ShuttingDown => Code::Unavailable,
@@ -46,7 +46,10 @@ pub fn to_status(error: &Error) -> Status {
     let details = RpcStatus {
         code: code.into(),
         message: message.clone(),
-        details: vec![Detail { type_url: DETAIL_TYPE.to_owned(), value: detail.encode_to_vec().into() }],
+        details: vec![Detail {
+            type_url: DETAIL_TYPE.to_owned(),
+            value: detail.encode_to_vec().into(),
+        }],
     };
     Status::with_details(code, message, details.encode_to_vec().into())
 }
@@ -60,9 +63,11 @@ pub fn from_status(status: &Status) -> Error {
     }
     let text = shown(status.message());
     match status.code() {
-        Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
-            Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }
-        }
+        Code::InvalidArgument
+        | Code::Unimplemented
+        | Code::OutOfRange
+        | Code::Internal
+        | Code::DataLoss => Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) },
         // A status without details is from tonic or HTTP/2, and means a broken connection.
         _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_client::{
-    ClusterId, Confirmation, Dtype, FOREVER, Lifetime, Metadata, ObjectId, Owner, PutOptions, ReduceOp,
-    ReduceOrder, Replicas, Ttl, TtlAction, default_timeout,
+    ClusterId, Confirmation, Dtype, FOREVER, Lifetime, Metadata, ObjectId, Owner, PutOptions,
+    ReduceOp, ReduceOrder, Replicas, Ttl, TtlAction, default_timeout,
 };
 use hoplite_core::id::IdError;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -103,7 +103,9 @@ impl<'py> FromPyObject<'_, 'py> for Ids {
             || value.is_instance_of::<PyBytes>()
             || value.hasattr(HANDLE_ID)?
         {
-            return Err(PyTypeError::new_err("expected several ids, such as a list of them, not one"));
+            return Err(PyTypeError::new_err(
+                "expected several ids, such as a list of them, not one",
+            ));
         }
         let mut found = Self { ids: Vec::new(), clusters: BTreeMap::new() };
         for item in value.try_iter()? {
@@ -130,7 +132,10 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
         if value.is_none() {
             return Ok(Self(FOREVER));
         }
-        if value.cast::<PyString>().is_ok_and(|text| text.to_cow().is_ok_and(|text| text == DEFAULT)) {
+        if value
+            .cast::<PyString>()
+            .is_ok_and(|text| text.to_cow().is_ok_and(|text| text == DEFAULT))
+        {
             return Ok(Self(default_timeout()));
         }
         let seconds: f64 = value.extract()?;
@@ -174,9 +179,12 @@ pub(crate) fn lifetime(
     let (owner, seconds, action) = argument;
     let action = TtlAction::from_str(&action).map_err(refused)?;
     if seconds.is_none() && action != TtlAction::Delete {
-        return Err(refused(hoplite_core::Error::invalid_request("the action of a ttl without a ttl")));
+        return Err(refused(hoplite_core::Error::invalid_request(
+            "the action of a ttl without a ttl",
+        )));
     }
-    let ttl = seconds.map(|seconds| Ttl::of_seconds(seconds, action)).transpose().map_err(refused)?;
+    let ttl =
+        seconds.map(|seconds| Ttl::of_seconds(seconds, action)).transpose().map_err(refused)?;
     let owner = match owner.as_deref() {
         Some(OWN_OWNER) => Some(own()?),
         owner => owner.map(Owner::new).transpose().map_err(refused)?,
@@ -192,8 +200,8 @@ pub(crate) fn put_options(
     timeout: Timeout,
     (replicas, lifetime): (Replicas, Option<Arc<Lifetime>>),
 ) -> PyResult<PutOptions> {
-    let dtype =
-        Dtype::from_str(dtype).map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
+    let dtype = Dtype::from_str(dtype)
+        .map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
     let confirm = if replicas.awaited > 0 { Confirmation::Confirmed } else { Confirmation::BySize };
     let user = Bytes::copy_from_slice(user);
     let metadata = Metadata { dtype, shape, user, agreement: None, replicas, lifetime };

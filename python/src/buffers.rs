@@ -24,7 +24,9 @@ impl<'py> FromPyObject<'_, 'py> for Input {
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let buffer = contiguous(&value)?;
         if buffer.format().to_bytes().contains(&b'O') {
-            return Err(PyTypeError::new_err("the buffer has objects of Python, which are no bytes"));
+            return Err(PyTypeError::new_err(
+                "the buffer has objects of Python, which are no bytes",
+            ));
         }
         Ok(Self(Arc::new(buffer)))
     }

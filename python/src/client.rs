@@ -117,7 +117,10 @@ impl Watch {
 
 fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
     let threading = py.import("threading")?;
-    threading.call_method0("main_thread")?.getattr("ident")?.eq(threading.call_method0("get_ident")?)
+    threading
+        .call_method0("main_thread")?
+        .getattr("ident")?
+        .eq(threading.call_method0("get_ident")?)
 }
 
 impl AsyncClient {
@@ -177,7 +180,11 @@ trait Answer: for<'py> IntoPyObject<'py> + Send + 'static {}
 
 impl<T: for<'py> IntoPyObject<'py> + Send + 'static> Answer for T {}
 
-fn answer<T: Answer>(py: Python<'_>, outcome: Result<T>, about: Option<&ObjectId>) -> PyResult<Py<PyAny>> {
+fn answer<T: Answer>(
+    py: Python<'_>,
+    outcome: Result<T>,
+    about: Option<&ObjectId>,
+) -> PyResult<Py<PyAny>> {
     match outcome {
         Ok(value) => value.into_py_any(py),
         Err(error) => Err(exception_about(py, &error, about)),
@@ -245,7 +252,9 @@ pub(crate) fn connect(
 /// Collects reference cycles, which may keep arrays of the store.
 fn collect_garbage() {
     // Python reports finalizers that raise.
-    let _ = Python::try_attach(|py| py.import("gc").and_then(|gc| gc.call_method0("collect")).map(drop));
+    let _ = Python::try_attach(|py| {
+        py.import("gc").and_then(|gc| gc.call_method0("collect")).map(drop)
+    });
 }
 
 /// Performs `work` in a thread, which continues if a signal handler raises here.

@@ -56,9 +56,15 @@ pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours
 
 pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let said = panic.downcast_ref::<&str>().copied();
-    let said =
-        said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it said nothing");
-    make(py, "InternalError", format!("a bug in the native half of hoplite: {said}"), &PyDict::new(py))
+    let said = said
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("it said nothing");
+    make(
+        py,
+        "InternalError",
+        format!("a bug in the native half of hoplite: {said}"),
+        &PyDict::new(py),
+    )
 }
 
 fn make(py: Python<'_>, name: &str, message: String, fields: &Bound<'_, PyDict>) -> PyErr {
@@ -273,7 +279,9 @@ fn set_missing(py: Python<'_>, missing: &Missing, fields: &Bound<'_, PyDict>) ->
         Missing::Object { id: object }
         | Missing::Seal { id: object }
         | Missing::Replicas { id: object, .. }
-        | Missing::Coordinator { target: object } => fields.set_item("missing_ids", [id(object)])?,
+        | Missing::Coordinator { target: object } => {
+            fields.set_item("missing_ids", [id(object)])?
+        }
         Missing::Sources { sources } => {
             let sources: Vec<_> = sources.first.iter().map(id).collect();
             fields.set_item("missing_ids", sources)?;
@@ -281,7 +289,8 @@ fn set_missing(py: Python<'_>, missing: &Missing, fields: &Bound<'_, PyDict>) ->
         Missing::Participants { participants } => {
             let ranks: Vec<u32> = participants.first.iter().map(|absent| absent.rank).collect();
             fields.set_item("missing_ranks", ranks)?;
-            let sources: Vec<_> = participants.first.iter().map(|absent| id(&absent.source)).collect();
+            let sources: Vec<_> =
+                participants.first.iter().map(|absent| id(&absent.source)).collect();
             fields.set_item("missing_ids", sources)?;
         }
         Missing::Stores { nodes } => {

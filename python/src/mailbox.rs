@@ -76,8 +76,8 @@ impl Mailbox {
 impl Mailbox {
     #[new]
     fn new() -> PyResult<Self> {
-        let bell =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(std::io::Error::from)?;
         let slot = Arc::new(Slot { letters: Mutex::default(), bell });
         Ok(Self { slot, waiting: Mutex::default() })
     }

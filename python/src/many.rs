@@ -5,7 +5,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hoplite_client::{ClusterId, Dtype, Lifetime, Metadata, NewObject, ObjectId, Replicas, Result, Results};
+use hoplite_client::{
+    ClusterId, Dtype, Lifetime, Metadata, NewObject, ObjectId, Replicas, Result, Results,
+};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -41,7 +43,8 @@ impl Objects {
                 .map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
             let user = Bytes::copy_from_slice(&user);
             let lifetime = lifetime.cloned();
-            let metadata = Metadata { dtype, shape, user, replicas, lifetime, ..Metadata::default() };
+            let metadata =
+                Metadata { dtype, shape, user, replicas, lifetime, ..Metadata::default() };
             Ok(Object { id: id.within(py, cluster)?, pieces, metadata })
         };
         Ok(Self(described.into_iter().map(object).collect::<PyResult<_>>()?))
@@ -58,7 +61,11 @@ impl Objects {
     pub(crate) fn new_objects(&self) -> Vec<NewObject<'_>> {
         let mut new = Vec::with_capacity(self.0.len());
         for Object { id, pieces, metadata } in &self.0 {
-            new.push(NewObject { id: id.clone(), bytes: whole(pieces), metadata: metadata.clone() });
+            new.push(NewObject {
+                id: id.clone(),
+                bytes: whole(pieces),
+                metadata: metadata.clone(),
+            });
         }
         new
     }
@@ -80,7 +87,10 @@ pub(crate) struct Outcomes<T> {
 
 impl<T> Outcomes<T> {
     pub(crate) fn new<U>(ids: Vec<ObjectId>, results: Results<U>, value: impl Fn(U) -> T) -> Self {
-        Self { ids, results: results.into_iter().map(|result: Result<U>| result.map(&value)).collect() }
+        Self {
+            ids,
+            results: results.into_iter().map(|result: Result<U>| result.map(&value)).collect(),
+        }
     }
 }
 
@@ -92,9 +102,12 @@ impl<'py, T: IntoPyObject<'py>> IntoPyObject<'py> for Outcomes<T> {
     fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
         let outcome = |(id, result): (&ObjectId, Result<T>)| match result {
             Ok(value) => value.into_bound_py_any(py),
-            Err(error) => exception_about(py, &error, Some(id)).into_value(py).into_bound_py_any(py),
+            Err(error) => {
+                exception_about(py, &error, Some(id)).into_value(py).into_bound_py_any(py)
+            }
         };
-        let outcomes: Vec<_> = self.ids.iter().zip(self.results).map(outcome).collect::<PyResult<_>>()?;
+        let outcomes: Vec<_> =
+            self.ids.iter().zip(self.results).map(outcome).collect::<PyResult<_>>()?;
         PyList::new(py, outcomes)
     }
 }

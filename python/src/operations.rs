@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use futures::try_join;
 use hoplite_client::{
-    AllreduceOptions, ByteRange, Client, DeleteOptions, DeleteWait, Deletion, GetOptions, LostCall, ObjectId,
-    ObjectReader, ObjectWriter, PutOptions, ReduceOptions, Result,
+    AllreduceOptions, ByteRange, Client, DeleteOptions, DeleteWait, Deletion, GetOptions, LostCall,
+    ObjectId, ObjectReader, ObjectWriter, PutOptions, ReduceOptions, Result,
 };
 
 use crate::buffers::{Input, Output};
@@ -16,7 +16,12 @@ use crate::view::{Between, Reader, View, Writer, left};
 /// Bytes copied without yielding, as in the client.
 const PIECE_BYTES: usize = 4 << 20;
 
-pub(crate) async fn put(client: Client, id: ObjectId, pieces: Vec<Input>, options: PutOptions) -> Result<()> {
+pub(crate) async fn put(
+    client: Client,
+    id: ObjectId,
+    pieces: Vec<Input>,
+    options: PutOptions,
+) -> Result<()> {
     if let [piece] = &pieces[..] {
         return client.put_with(&id, piece.bytes(), options).await;
     }
@@ -133,7 +138,11 @@ pub(crate) async fn get_into(
     client.get_into(&id, out.bytes_mut(), timeout).await
 }
 
-pub(crate) async fn gather(client: Client, ids: Vec<ObjectId>, timeout: Duration) -> Result<Vec<View>> {
+pub(crate) async fn gather(
+    client: Client,
+    ids: Vec<ObjectId>,
+    timeout: Duration,
+) -> Result<Vec<View>> {
     Ok(client.gather(ids, timeout).await?.into_iter().map(View).collect())
 }
 
@@ -154,7 +163,8 @@ pub(crate) async fn allgather(
     options: PutOptions,
 ) -> Result<Vec<View>> {
     let timeout = options.timeout;
-    let ((), views) = try_join!(put(client.clone(), own, pieces, options), gather(client, ids, timeout))?;
+    let ((), views) =
+        try_join!(put(client.clone(), own, pieces, options), gather(client, ids, timeout))?;
     Ok(views)
 }
 
@@ -258,7 +268,12 @@ pub(crate) async fn describe(client: Client, id: ObjectId) -> Result<Summary> {
     client.describe(&id).await.map(Summary::from)
 }
 
-pub(crate) async fn list(client: Client, prefix: Vec<u8>, after: Vec<u8>, limit: usize) -> Result<Page> {
+pub(crate) async fn list(
+    client: Client,
+    prefix: Vec<u8>,
+    after: Vec<u8>,
+    limit: usize,
+) -> Result<Page> {
     client.list(&prefix, &after, limit).await.map(Page::from)
 }
 

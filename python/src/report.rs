@@ -1,8 +1,8 @@
 //! Converts results for Python.
 
 use hoplite_client::{
-    Description, Grant, LifetimeReport, Location, LocationState, Locations, MemberPosition, NodeStatus,
-    ObjectId, ObjectSummary, Owner, PeerLink, ReduceRecord, Retention,
+    Description, Grant, LifetimeReport, Location, LocationState, Locations, MemberPosition,
+    NodeStatus, ObjectId, ObjectSummary, Owner, PeerLink, ReduceRecord, Retention,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -54,7 +54,8 @@ impl From<Locations> for Summary {
 
 impl From<Description> for Summary {
     fn from(description: Description) -> Self {
-        let Description { shard, locations, grants, waiting_receivers, reduce, lifetime } = description;
+        let Description { shard, locations, grants, waiting_receivers, reduce, lifetime } =
+            description;
         let more = Some(More { shard, grants, waiting_receivers, reduce, lifetime });
         Self { more, ..Self::from(locations) }
     }
@@ -254,6 +255,9 @@ fn reduce_dict<'py>(py: Python<'py>, record: &ReduceRecord) -> PyResult<Bound<'p
         PyResult::Ok(dict)
     };
     dict.set_item("position", record.position.as_ref().map(position).transpose()?)?;
-    dict.set_item("positions", record.positions.iter().map(position).collect::<PyResult<Vec<_>>>()?)?;
+    dict.set_item(
+        "positions",
+        record.positions.iter().map(position).collect::<PyResult<Vec<_>>>()?,
+    )?;
     Ok(dict)
 }

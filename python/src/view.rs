@@ -56,7 +56,11 @@ impl View {
 
     /// # Safety
     /// Only the interpreter calls this.
-    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
         let py = slf.py();
         let bytes: &[u8] = &slf.get().0;
         let (start, length) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);

@@ -62,7 +62,10 @@ impl Daemon {
         let prefix = name.to_owned();
         let log = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&log);
-        #[expect(clippy::print_stderr, reason = "the output of a test is where its daemons' logs belong")]
+        #[expect(
+            clippy::print_stderr,
+            reason = "the output of a test is where its daemons' logs belong"
+        )]
         std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
                 eprintln!("[{prefix}] {line}");
@@ -93,9 +96,10 @@ impl Daemon {
 
     /// After `STOP`, waits until all threads have stopped.
     pub fn signal(&self, signal: Signal) {
-        let pid =
-            Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
-        kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
+        let pid = Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive"))
+            .expect("it has one");
+        kill_process(pid, signal)
+            .unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
         if signal == Signal::STOP {
             waitpid(Some(pid), WaitOptions::UNTRACED).expect("the daemon stops");
         }
@@ -275,7 +279,8 @@ impl Cluster {
     pub fn start(plan: Plan) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let (ports, shard_addresses) = (0..plan.shards).map(|_| keep_port()).unzip();
-        let mut cluster = Self { directory, plan, shards: vec![], shard_addresses, stores: vec![], ports };
+        let mut cluster =
+            Self { directory, plan, shards: vec![], shard_addresses, stores: vec![], ports };
         for shard in 0..cluster.plan.shards {
             let daemon = cluster.spawn_shard(shard);
             cluster.shards.push(Some(daemon));
@@ -370,7 +375,8 @@ impl Cluster {
 
     /// Puts 4 MiB of zero floats, which is too large to be reduced at one node.
     pub fn put_zeros(&self, node: usize, id: &str) {
-        let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
+        let metadata =
+            Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
         let options = PutOptions { metadata, ..PutOptions::default() };
         self.client(node)
             .put_with(id, &vec![0; 4 << 20], options)

@@ -5,7 +5,8 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length + 8);
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
     while out.len() < length {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         out.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
     }
     out.truncate(length);

@@ -87,7 +87,8 @@ impl Links {
     pub fn attach(&self, cluster: &Cluster) {
         let running = (0..self.addresses.len()).filter(|node| cluster.stores[*node].is_some());
         let stores = running.map(|node| {
-            let address = cluster.data_address(node).parse().expect("a store says where it listens");
+            let address =
+                cluster.data_address(node).parse().expect("a store says where it listens");
             (node, address)
         });
         let stores: BTreeMap<usize, SocketAddr> = stores.collect();
@@ -124,7 +125,9 @@ impl Links {
         await_that("bytes that are held up", || {
             let state = self.shared.state();
             let limit = state.limits.get(&(from, to));
-            limit.is_some_and(|limit| state.passed.get(&(from, to)).is_some_and(|passed| passed >= limit))
+            limit.is_some_and(|limit| {
+                state.passed.get(&(from, to)).is_some_and(|passed| passed >= limit)
+            })
         });
     }
 

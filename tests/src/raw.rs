@@ -61,8 +61,8 @@ impl RawClient {
 
     pub fn receive<M: Message + Default>(&mut self) -> Option<M> {
         loop {
-            let message =
-                framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES).expect("the store speaks the protocol");
+            let message = framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES)
+                .expect("the store speaks the protocol");
             if message.is_some() {
                 return message;
             }
@@ -114,7 +114,9 @@ fn read(stream: &mut impl Read, piece: &mut [u8]) -> usize {
         match stream.read(piece) {
             Ok(length) => return length,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) =>
+            {
                 return 0;
             }
             Err(error) => panic!("the peer neither answers nor closes the connection: {error}"),
@@ -171,7 +173,12 @@ pub fn data_block(offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
     frame_at(offset_bytes, (Kind::Block as u8, 1), length, payload)
 }
 
-fn frame_at(offset_bytes: u64, (kind, version): (u8, u8), length_bytes: u32, payload: &[u8]) -> Vec<u8> {
+fn frame_at(
+    offset_bytes: u64,
+    (kind, version): (u8, u8),
+    length_bytes: u32,
+    payload: &[u8],
+) -> Vec<u8> {
     let mut frame = b"HPLD".to_vec();
     frame.extend([version, kind, 0, 0]);
     frame.extend(length_bytes.to_le_bytes());
@@ -215,7 +222,10 @@ impl RawPeer {
 
     pub fn greeted(address: &str) -> Self {
         let mut peer = Self::connect(address);
-        peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()));
+        peer.send_bytes(&data_frame(
+            Kind::Hello,
+            &hello("hoplite", PROTOCOL_VERSION).encode_to_vec(),
+        ));
         let (kind, _) = peer.receive().expect("the store introduces itself");
         assert_eq!(kind, Kind::Hello as u8);
         peer
@@ -269,5 +279,10 @@ impl RawPeer {
 }
 
 pub fn hello(cluster: &str, version: u32) -> v1::DataHello {
-    v1::DataHello { version, cluster: cluster.to_owned(), node: "raw".to_owned(), ..v1::DataHello::default() }
+    v1::DataHello {
+        version,
+        cluster: cluster.to_owned(),
+        node: "raw".to_owned(),
+        ..v1::DataHello::default()
+    }
 }

@@ -33,7 +33,8 @@ impl Split {
         let relays = relays.map(|(shard, address)| {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
             let relay = listener.local_addr().expect("it listens");
-            let (shared, address) = (Arc::clone(&shared), address.parse().expect("it is an address"));
+            let (shared, address) =
+                (Arc::clone(&shared), address.parse().expect("it is an address"));
             thread::spawn(move || accept(&shared, &listener, shard, address));
             relay
         });
@@ -113,10 +114,17 @@ fn accept(shared: &Arc<Mutex<State>>, listener: &TcpListener, shard: usize, addr
 
 /// Relays a store's connection to a shard. Closes it while the store's process is unknown; the
 /// store tries again.
-fn carry(shared: &Mutex<State>, store: TcpStream, shard: usize, address: SocketAddr) -> io::Result<()> {
+fn carry(
+    shared: &Mutex<State>,
+    store: TcpStream,
+    shard: usize,
+    address: SocketAddr,
+) -> io::Result<()> {
     let processes = lock(shared).stores.clone();
     let port = store.peer_addr()?.port();
-    let Some(node) = processes.iter().position(|process| owns(*process, port)) else { return Ok(()) };
+    let Some(node) = processes.iter().position(|process| owns(*process, port)) else {
+        return Ok(());
+    };
     let shard_end = TcpStream::connect(address)?;
     let ends = [store, shard_end];
     let [store, shard_end] = [ends[0].try_clone()?, ends[1].try_clone()?];

@@ -1,5 +1,8 @@
 //! `hoplite start`, `hoplite stop` and `hoplite doctor`.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::collections::HashSet;
 use std::net::{TcpListener, TcpStream};
@@ -25,7 +28,9 @@ impl Home {
 
     fn command(&self) -> Command {
         let mut command = Command::new(program("hoplite"));
-        for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
+        for (variable, _) in
+            std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_"))
+        {
             command.env_remove(variable);
         }
         command.arg("--socket").arg(self.path("store.sock"));
@@ -54,7 +59,8 @@ fn output_of(command: &mut Command) -> (i32, String) {
 }
 
 fn is_alive(pid: &str) -> bool {
-    let state = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
+    let state =
+        std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
     state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
@@ -85,7 +91,8 @@ fn a_store_without_access_rules_has_a_dashboard_only_if_a_user_wants_one() {
         (&["--insecure", "--dashboard", "0"], true),
         (&["--insecure=false"], true),
     ] {
-        let (code, text) = home.run(&[&["start", "--memory", "16MiB", "--json", "--"], flags].concat());
+        let (code, text) =
+            home.run(&[&["start", "--memory", "16MiB", "--json", "--"], flags].concat());
         assert_eq!(code, 0, "{text}");
         let report: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(report["dashboard"].is_string(), has_dashboard, "{flags:?}: {text}");
@@ -137,10 +144,13 @@ fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
 /// Starts three nodes with `flags`. Without them, the third gets `refusal`.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
-    let first = ["start", "--port", "0", "--memory", "16MiB", "--node-id", "first", "--", "--dashboard", "0"];
+    let first = [
+        "start", "--port", "0", "--memory", "16MiB", "--node-id", "first", "--", "--dashboard", "0",
+    ];
     let (code, text) = homes[0].run(&[&first, flags].concat());
     assert_eq!(code, 0, "{text}");
-    let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let line =
+        |name| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     let dashboard = line("dashboard");
     let place = dashboard.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap();
     assert!(TcpStream::connect(place).is_ok());
@@ -184,7 +194,8 @@ fn nodes_with_certificates_join_and_no_others() {
     let made = place.path().join("certs");
     let mut certs = Command::new(program("hoplite"));
     assert_eq!(output_of(certs.arg("certs").arg(&made).arg("n,localhost,127.0.0.1")).0, 0);
-    let [cert, key, ca] = ["n.pem", "n-key.pem", "ca.pem"].map(|file| made.join(file).display().to_string());
+    let [cert, key, ca] =
+        ["n.pem", "n-key.pem", "ca.pem"].map(|file| made.join(file).display().to_string());
     let flags = ["--tls-cert", &cert, "--tls-key", &key, "--tls-ca", &ca];
     a_cluster_of_three(&flags, "the other side speaks TLS");
 }
@@ -218,7 +229,10 @@ fn stores_that_start_at_the_same_time_have_a_dashboard_each() {
     let starts: Vec<_> = std::iter::repeat_with(|| {
         let home = Home::new();
         let mut start = home.command();
-        start.args(["start", "--memory", "16MiB", "--json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        start
+            .args(["start", "--memory", "16MiB", "--json"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let start = start.spawn().unwrap();
         (home, start)
     })
@@ -320,7 +334,10 @@ fn the_doctor_reports_problems_quickly() {
     let findings: serde_json::Value = serde_json::from_str(json).unwrap();
     let verdict = |what: &str| {
         let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == what);
-        found.unwrap_or_else(|| panic!("{what} is not in {findings}"))["verdict"].as_str().unwrap().to_owned()
+        found.unwrap_or_else(|| panic!("{what} is not in {findings}"))["verdict"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     };
     assert_eq!(verdict(&format!("listen {address}")), "bad");
     assert_eq!(verdict("directory localhost:1"), "bad");

@@ -23,7 +23,8 @@ fn is_timeout<T>(result: &hoplite_client::Result<T>) -> bool {
 fn many_objects_of_all_sizes_reach_another_node() {
     let cluster = Cluster::of(2);
     let (origin, other) = (cluster.client(0), cluster.client(1));
-    let contents: Vec<_> = (0..1000).map(|number| bytes(number, SIZES[number as usize % 7])).collect();
+    let contents: Vec<_> =
+        (0..1000).map(|number| bytes(number, SIZES[number as usize % 7])).collect();
     let ids: Vec<_> = (0..1000).map(|number| format!("object-{number}")).collect();
     let put = origin.put_many(ids.iter().zip(&contents), options()).unwrap();
     assert!(put.iter().all(Result::is_ok) && put.len() == 1000, "{put:?}");
@@ -36,7 +37,8 @@ fn many_objects_of_all_sizes_reach_another_node() {
     }
     let again = origin.put_many(ids.iter().zip(&contents), options()).unwrap();
     assert!(again.iter().all(Result::is_ok), "{again:?}");
-    let deleted = other.delete_many(ids.iter().map(String::as_str).chain(["absent"]), TIME_LIMIT).unwrap();
+    let deleted =
+        other.delete_many(ids.iter().map(String::as_str).chain(["absent"]), TIME_LIMIT).unwrap();
     let deleted: Vec<bool> = deleted.into_iter().map(Result::unwrap).collect();
     assert!(deleted[..1000].iter().all(|was_there| *was_there) && !deleted[1000]);
     await_that("no copy and no reference", || origin.status().unwrap().copies == 0);
@@ -124,7 +126,13 @@ fn too_many_objects_are_refused_before_anything_is_done() {
     assert_eq!(too_many(refusal(client.put_many(objects, options()))), expected);
     assert_eq!(client.status().unwrap().copies, 0);
     let most: Vec<_> = ids().take(65_536).collect();
-    assert!(client.put_many(most.iter().map(|id| (id, id)), options()).unwrap().iter().all(Result::is_ok));
+    assert!(
+        client
+            .put_many(most.iter().map(|id| (id, id)), options())
+            .unwrap()
+            .iter()
+            .all(Result::is_ok)
+    );
     assert!(client.get_many(&most, TIME_LIMIT).unwrap().iter().all(Result::is_ok));
     let deleted = client.delete_many(&most, TIME_LIMIT).unwrap();
     assert!(deleted.into_iter().all(Result::unwrap));

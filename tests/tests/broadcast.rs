@@ -29,13 +29,20 @@ fn a_get_costs_the_directory_five_messages() {
             cluster.stores.iter().flatten().any(|store| has_lost(&store.log()))
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let addresses: Vec<String> =
-            cluster.client(0).status().unwrap().shards.into_iter().map(|shard| shard.address).collect();
+        let addresses: Vec<String> = cluster
+            .client(0)
+            .status()
+            .unwrap()
+            .shards
+            .into_iter()
+            .map(|shard| shard.address)
+            .collect();
         let messages = || -> u64 {
             let of_shard = |address: &String| {
                 runtime.block_on(async {
                     let mut client = directory(address);
-                    let status = client.status(StatusRequest::default()).await.unwrap().into_inner();
+                    let status =
+                        client.status(StatusRequest::default()).await.unwrap().into_inner();
                     status.received_messages + status.sent_messages
                 })
             };
@@ -67,7 +74,9 @@ fn receivers_that_come_together_relay() {
             })
             .collect();
         let client = cluster.client(0);
-        await_that("all of them", || client.status().unwrap().shards[0].waiting_queries == nodes as u64 - 1);
+        await_that("all of them", || {
+            client.status().unwrap().shards[0].waiting_queries == nodes as u64 - 1
+        });
         client.put("weights", &expected).unwrap();
         for receiver in receivers {
             assert!(receiver.join().unwrap().unwrap() == expected);
@@ -88,7 +97,8 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
     let cluster = Cluster::start(Plan { nodes, ..Plan::default() });
     let size = 4 << 20;
     let expected = bytes(9, size);
-    let mut writer = cluster.client(0).create("weights", size as u64, PutOptions::default()).unwrap();
+    let mut writer =
+        cluster.client(0).create("weights", size as u64, PutOptions::default()).unwrap();
     writer.write(&expected[..size / 2]).unwrap();
     std::thread::scope(|scope| {
         let mut receivers = Vec::new();
@@ -126,7 +136,8 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
 fn many_objects_cross_in_all_directions_at_once() {
     let nodes = 4;
     let cluster = Cluster::start(Plan { nodes, ..Plan::default() });
-    let contents = |node: usize, number: usize| bytes((node * 100 + number) as u64, 1 + number * 40_001);
+    let contents =
+        |node: usize, number: usize| bytes((node * 100 + number) as u64, 1 + number * 40_001);
     std::thread::scope(|scope| {
         for node in 0..nodes {
             let client = cluster.client(node);
@@ -157,9 +168,11 @@ fn readers_run_ahead_of_the_writer_on_every_node() {
     let cluster = Cluster::start(Plan { nodes, ..Plan::default() });
     let size = 1 << 20;
     let expected = bytes(10, size);
-    let mut writer = cluster.client(0).create("stream", size as u64, PutOptions::default()).unwrap();
-    let mut readers: Vec<_> =
-        (0..nodes).map(|node| cluster.client(node).get_reader("stream", TIME_LIMIT).unwrap()).collect();
+    let mut writer =
+        cluster.client(0).create("stream", size as u64, PutOptions::default()).unwrap();
+    let mut readers: Vec<_> = (0..nodes)
+        .map(|node| cluster.client(node).get_reader("stream", TIME_LIMIT).unwrap())
+        .collect();
     let mut piece = vec![0; size];
     for start in (0..size).step_by(size / 4) {
         writer.write(&expected[start..start + size / 4]).unwrap();

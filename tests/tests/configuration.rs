@@ -1,5 +1,8 @@
 //! docs/reference/settings.md lists all settings.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::path::Path;
 use std::process::Command;

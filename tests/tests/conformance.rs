@@ -4,8 +4,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use hoplite_client::{
-    Client, Confirmation, Dtype, Error, ErrorCode, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOptions,
-    ReduceOrder, blocking,
+    Client, Confirmation, Dtype, Error, ErrorCode, Metadata, ObjectId, PutOptions, ReduceOp,
+    ReduceOptions, ReduceOrder, blocking,
 };
 use hoplite_core::ErrorCode as ObjectErrorCode;
 use hoplite_tests::TIME_LIMIT;
@@ -126,9 +126,21 @@ fn cases() -> Vec<Case> {
     }
     let timeout = SHORT;
     cases.extend([
-        Case(0, Call::Get { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
-        Case(0, Call::GetInto { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
-        Case(1, Call::Read { id: "unknown", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
+        Case(
+            0,
+            Call::Get { id: "unknown", timeout },
+            Failed(ObjectErrorCode::Timeout, "timed out"),
+        ),
+        Case(
+            0,
+            Call::GetInto { id: "unknown", timeout },
+            Failed(ObjectErrorCode::Timeout, "timed out"),
+        ),
+        Case(
+            1,
+            Call::Read { id: "unknown", timeout },
+            Failed(ObjectErrorCode::Timeout, "timed out"),
+        ),
         Case(
             0,
             put("huge", &vec![0; 9 << 20]),
@@ -139,14 +151,26 @@ fn cases() -> Vec<Case> {
         Case(2, Call::Read { id: "stream", timeout: TIME_LIMIT }, Contents(large.clone())),
         Case(1, Call::Delete { ids: vec!["stream"] }, Count(1)),
         Case(0, Call::Abort { id: "given up", contents: large.clone() }, Done),
-        Case(1, Call::Get { id: "given up", timeout }, Failed(ObjectErrorCode::Timeout, "timed out")),
+        Case(
+            1,
+            Call::Get { id: "given up", timeout },
+            Failed(ObjectErrorCode::Timeout, "timed out"),
+        ),
         Case(1, put("given up", &small), Done),
         Case(0, Call::Locate { id: "given up" }, Nodes(vec!["node-1".to_owned()])),
         Case(0, get("given up"), Contents(small.clone())),
-        Case(2, Call::Locate { id: "given up" }, Nodes(vec!["node-0".to_owned(), "node-1".to_owned()])),
         Case(
             2,
-            Call::Wait { ids: vec!["unknown", "given up", "neither"], count: 1, timeout: TIME_LIMIT },
+            Call::Locate { id: "given up" },
+            Nodes(vec!["node-0".to_owned(), "node-1".to_owned()]),
+        ),
+        Case(
+            2,
+            Call::Wait {
+                ids: vec!["unknown", "given up", "neither"],
+                count: 1,
+                timeout: TIME_LIMIT,
+            },
             Ready(vec![1]),
         ),
         // At the node of the put, because the directory may answer too late.
@@ -169,7 +193,8 @@ fn typed() -> Vec<Case> {
         (Dtype::U8, None, 7),
         (Dtype::F64, Some(vec![4, 0]), 0),
     ] {
-        let typed = Call::Put { id: "typed", contents: bytes(3, size), dtype, shape: shape.clone() };
+        let typed =
+            Call::Put { id: "typed", contents: bytes(3, size), dtype, shape: shape.clone() };
         cases.extend([
             Case(0, typed.clone(), Done),
             Case(1, Call::Metadata { id: "typed" }, Described(dtype, shape)),
@@ -177,9 +202,17 @@ fn typed() -> Vec<Case> {
             Case(0, Call::Delete { ids: vec!["typed"] }, Count(1)),
         ]);
     }
-    let misshapen =
-        Call::Put { id: "typed", contents: bytes(3, 23), dtype: Dtype::F32, shape: Some(vec![2, 3]) };
-    cases.push(Case(0, misshapen, Failed(ObjectErrorCode::InvalidMetadata, "do not make 23 bytes")));
+    let misshapen = Call::Put {
+        id: "typed",
+        contents: bytes(3, 23),
+        dtype: Dtype::F32,
+        shape: Some(vec![2, 3]),
+    };
+    cases.push(Case(
+        0,
+        misshapen,
+        Failed(ObjectErrorCode::InvalidMetadata, "do not make 23 bytes"),
+    ));
     cases
 }
 
@@ -205,7 +238,12 @@ fn reduces(length: i32) -> Vec<Case> {
     };
     let maximum: Vec<u8> = (0..length)
         .flat_map(|index| {
-            [1, 2, -4].map(|factor| (index - 7) * factor).into_iter().max().unwrap_or(0).to_le_bytes()
+            [1, 2, -4]
+                .map(|factor| (index - 7) * factor)
+                .into_iter()
+                .max()
+                .unwrap_or(0)
+                .to_le_bytes()
         })
         .collect();
     let all = |ids: &[&str]| Reduced(ids.iter().map(|id| (*id).to_owned()).collect());
@@ -229,20 +267,35 @@ fn reduces(length: i32) -> Vec<Case> {
         Case(2, get("largest"), Contents(maximum)),
         Case(0, Call::Delete { ids: vec!["largest"] }, Count(1)),
         Case(0, largest(any, None, SHORT), Failed(ObjectErrorCode::Timeout, "timed out")),
-        Case(0, sum("twice", &["a", "b", "a"]), Failed(ObjectErrorCode::DuplicateId, "more than once")),
+        Case(
+            0,
+            sum("twice", &["a", "b", "a"]),
+            Failed(ObjectErrorCode::DuplicateId, "more than once"),
+        ),
         Case(0, sum("a", &["b", "a"]), Failed(ObjectErrorCode::DuplicateId, "more than once")),
         Case(0, put("flat", 1, &None), Done),
-        Case(1, sum("mixed", &["a", "flat"]), Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced")),
+        Case(
+            1,
+            sum("mixed", &["a", "flat"]),
+            Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced"),
+        ),
         Case(1, self::put("bytes", b"1234"), Done),
-        Case(0, sum("opaque", &["bytes"]), Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced")),
+        Case(
+            0,
+            sum("opaque", &["bytes"]),
+            Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced"),
+        ),
     ];
-    let left = vec!["a", "b", "c", "sum", "of sums", "flat", "bytes", "largest", "twice", "mixed", "opaque"];
+    let left = vec![
+        "a", "b", "c", "sum", "of sums", "flat", "bytes", "largest", "twice", "mixed", "opaque",
+    ];
     cases.push(Case(2, Call::Delete { ids: left }, Count(7)));
     cases
 }
 
 fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answer) {
-    let mut cluster = Cluster::start(Plan { nodes: 3, memory: "8MiB".to_owned(), ..Plan::default() });
+    let mut cluster =
+        Cluster::start(Plan { nodes: 3, memory: "8MiB".to_owned(), ..Plan::default() });
     for (number, Case(node, call, expected)) in cases().into_iter().enumerate() {
         let mut what = format!("{interface}, case {number}, node {node}: {call:?}");
         what.truncate(200);
@@ -268,7 +321,9 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
 }
 
 fn failed(error: &Error) -> Answer {
-    let ErrorCode::Object(code) = error.code() else { panic!("an unexpected kind of error: {error}") };
+    let ErrorCode::Object(code) = error.code() else {
+        panic!("an unexpected kind of error: {error}")
+    };
     recognised(code, &error.to_string())
 }
 
@@ -348,12 +403,19 @@ async fn perform_async(client: &Client, call: Call) -> hoplite_client::Result<An
             Answer::Described(view.metadata().dtype, view.metadata().shape.clone())
         }
         Call::Delete { ids } => Answer::Count(client.delete(ids, TIME_LIMIT).await?),
-        Call::Wait { ids, count, timeout } => Answer::Ready(client.wait(ids, count, timeout).await?),
+        Call::Wait { ids, count, timeout } => {
+            Answer::Ready(client.wait(ids, count, timeout).await?)
+        }
         Call::Contains { id } => Answer::Is(client.contains(id).await?),
         Call::Locate { id } => nodes(client.locate(id, TIME_LIMIT).await?),
         Call::Reduce { target, sources, op, count, order, timeout } => {
-            let options =
-                ReduceOptions { op, num_objects: count, order, timeout, ..ReduceOptions::default() };
+            let options = ReduceOptions {
+                op,
+                num_objects: count,
+                order,
+                timeout,
+                ..ReduceOptions::default()
+            };
             reduced(
                 order,
                 client.reduce_with(target, sources, options).await?.iter().map(ObjectId::to_string),
@@ -369,7 +431,8 @@ fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Re
             Answer::Done
         }
         Call::Stream { id, contents, piece } => {
-            let mut writer = client.create(id, contents.len() as u64, options(Dtype::Opaque, None))?;
+            let mut writer =
+                client.create(id, contents.len() as u64, options(Dtype::Opaque, None))?;
             for piece in contents.chunks(piece) {
                 writer.write(piece)?;
             }
@@ -377,7 +440,8 @@ fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Re
             Answer::Done
         }
         Call::Abort { id, contents } => {
-            let mut writer = client.create(id, contents.len() as u64, options(Dtype::Opaque, None))?;
+            let mut writer =
+                client.create(id, contents.len() as u64, options(Dtype::Opaque, None))?;
             writer.write(&contents[..contents.len() / 2])?;
             Answer::Done
         }
@@ -407,9 +471,17 @@ fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Re
         Call::Contains { id } => Answer::Is(client.contains(id)?),
         Call::Locate { id } => nodes(client.locate(id, TIME_LIMIT)?),
         Call::Reduce { target, sources, op, count, order, timeout } => {
-            let options =
-                ReduceOptions { op, num_objects: count, order, timeout, ..ReduceOptions::default() };
-            reduced(order, client.reduce_with(target, sources, options)?.iter().map(ObjectId::to_string))
+            let options = ReduceOptions {
+                op,
+                num_objects: count,
+                order,
+                timeout,
+                ..ReduceOptions::default()
+            };
+            reduced(
+                order,
+                client.reduce_with(target, sources, options)?.iter().map(ObjectId::to_string),
+            )
         }
     })
 }
@@ -435,8 +507,12 @@ impl CommandLine {
         let file = self.place.path().join("input");
         std::fs::write(&file, input).expect("the file can be written");
         let stdin = std::fs::File::open(&file).expect("the file can be read");
-        let output =
-            command.args(arguments).stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+        let output = command
+            .args(arguments)
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output();
         output.expect("the command line starts")
     }
 
@@ -462,11 +538,13 @@ impl CommandLine {
 
     #[expect(clippy::too_many_lines, reason = "one arm for each call")]
     fn perform(&self, cluster: &Cluster, node: usize, call: Call) -> Answer {
-        let run =
-            |timeout, arguments: &[&str], input: &[u8]| self.run(cluster, node, timeout, arguments, input);
+        let run = |timeout, arguments: &[&str], input: &[u8]| {
+            self.run(cluster, node, timeout, arguments, input)
+        };
         match call {
             Call::Put { id, contents, dtype, shape } => {
-                let shape = shape.map(|shape| shape.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+                let shape = shape
+                    .map(|shape| shape.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
                 let mut arguments = vec!["put", id, "-", "--dtype", dtype.name()];
                 arguments.extend(shape.iter().flat_map(|shape| ["--shape", shape]));
                 Self::judge(run(TIME_LIMIT, &arguments, &contents), |_| Answer::Done)
@@ -479,26 +557,33 @@ impl CommandLine {
             }
             Call::Abort { .. } => Answer::NotOffered,
             Call::Get { id, timeout } | Call::Read { id, timeout } => {
-                Self::judge(run(timeout, &["get", id], b""), |output| Answer::Contents(output.stdout))
+                Self::judge(run(timeout, &["get", id], b""), |output| {
+                    Answer::Contents(output.stdout)
+                })
             }
             Call::GetInto { id, timeout } => {
                 let file = self.place.path().join("output");
                 let output = run(timeout, &["get", id, "-o", file.to_str().expect("UTF-8")], b"");
-                Self::judge(output, |_| Answer::Contents(std::fs::read(&file).expect("the file is there")))
+                Self::judge(output, |_| {
+                    Answer::Contents(std::fs::read(&file).expect("the file is there"))
+                })
             }
             Call::Metadata { id } => {
                 let object = &self.stat(cluster, node, id).expect("the object is known")["object"];
-                let dtype = object["dtype"].as_str().expect("a dtype").parse().expect("a known one");
+                let dtype =
+                    object["dtype"].as_str().expect("a dtype").parse().expect("a known one");
                 let extents = object["shape"].as_array();
-                let shape =
-                    extents.map(|extents| extents.iter().filter_map(serde_json::Value::as_u64).collect());
+                let shape = extents
+                    .map(|extents| extents.iter().filter_map(serde_json::Value::as_u64).collect());
                 Answer::Described(dtype, shape)
             }
             Call::Delete { ids } => {
-                let arguments: Vec<&str> = ["delete"].into_iter().chain(ids.iter().copied()).collect();
+                let arguments: Vec<&str> =
+                    ["delete"].into_iter().chain(ids.iter().copied()).collect();
                 Self::judge(run(TIME_LIMIT, &arguments, b""), |output| {
                     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-                    let absent = text.split(' ').nth(1).map_or(0, |word| word.parse().expect("a number"));
+                    let absent =
+                        text.split(' ').nth(1).map_or(0, |word| word.parse().expect("a number"));
                     Answer::Count(ids.len() - absent)
                 })
             }
@@ -509,14 +594,16 @@ impl CommandLine {
                     ["wait"].into_iter().chain(ids.iter().copied()).chain(options).collect();
                 let output = run(timeout, &arguments, b"");
                 let text = String::from_utf8_lossy(&output.stdout).into_owned();
-                let place = |line: &str| ids.iter().position(|id| *id == line).expect("one of the ids");
+                let place =
+                    |line: &str| ids.iter().position(|id| *id == line).expect("one of the ids");
                 let ready: Vec<usize> = text.lines().map(place).collect();
                 assert_eq!(output.status.code(), Some(i32::from(ready.len() < count)));
                 Answer::Ready(ready)
             }
             Call::Contains { id } => Answer::Is(self.stat(cluster, node, id).is_some_and(|stat| {
                 let locations = stat["locations"].as_array();
-                locations.is_some_and(|all| all.iter().any(|location| location["state"] == "complete"))
+                locations
+                    .is_some_and(|all| all.iter().any(|location| location["state"] == "complete"))
             })),
             Call::Locate { id } => {
                 let stat = self.stat(cluster, node, id).expect("the object is known");
@@ -556,7 +643,8 @@ fn the_asynchronous_client_conforms() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     check("async", |cluster, node, call| {
         runtime.block_on(async {
-            let client = Client::connect(cluster.socket(node)).await.expect("the store accepts clients");
+            let client =
+                Client::connect(cluster.socket(node)).await.expect("the store accepts clients");
             perform_async(&client, call).await.unwrap_or_else(|error| failed(&error))
         })
     });

@@ -1,4 +1,7 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -38,7 +41,8 @@ const PATHS: [&str; 21] = [
 
 fn cluster(more: &[&str]) -> Cluster {
     let mut plan = Plan::open();
-    plan.shard_arguments.extend(["--dashboard", "0"].iter().chain(more).map(|&argument| argument.to_owned()));
+    plan.shard_arguments
+        .extend(["--dashboard", "0"].iter().chain(more).map(|&argument| argument.to_owned()));
     Cluster::start(plan)
 }
 
@@ -61,8 +65,9 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> String {
 
 fn post(address: SocketAddr, path: &str, headers: &str, form: &str) -> String {
     let length = form.len();
-    let request =
-        format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n{headers}\r\n{form}");
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n{headers}\r\n{form}"
+    );
     exchange(address, request.as_bytes())
 }
 
@@ -115,11 +120,16 @@ fn without_the_token_no_page_is_shown() {
     }
     for form in ["", "token=", "token=another+token+of+the+tests", "tokem=x", "token=%zz", "\0\0"] {
         let answer = post(address, "/login", "", form);
-        assert_eq!((status(&answer), header(&answer, "set-cookie")), (403, None), "{form}: {answer}");
+        assert_eq!(
+            (status(&answer), header(&answer, "set-cookie")),
+            (403, None),
+            "{form}: {answer}"
+        );
     }
     let long = post(address, "/login", "", &format!("token={}", "x".repeat(64 << 10)));
     assert!(long.is_empty() || status(&long) == 413, "{long}");
-    let foreign = post(address, "/login", "Sec-Fetch-Site: cross-site\r\n", &format!("token={TOKEN}"));
+    let foreign =
+        post(address, "/login", "Sec-Fetch-Site: cross-site\r\n", &format!("token={TOKEN}"));
     assert_eq!(status(&foreign), 403);
 
     let answer = post(address, "/login", "", "token=a+token%20of+these+tests");
@@ -154,9 +164,16 @@ fn the_dashboard_shows_the_cluster_and_changes_nothing() {
     cluster.client(1).get("large", TIME_LIMIT).unwrap();
     let nodes = || json(&get(address, "/api/nodes", ""));
     await_that("nodes that tell", || {
-        nodes()["nodes"].as_array().unwrap().iter().all(|node| node["load"]["capacity_bytes"] == 64 << 20)
+        nodes()["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|node| node["load"]["capacity_bytes"] == 64 << 20)
     });
-    assert_eq!((&nodes()["nodes"][1]["node"], nodes()["more"].as_bool()), (&"node-1".into(), Some(false)));
+    assert_eq!(
+        (&nodes()["nodes"][1]["node"], nodes()["more"].as_bool()),
+        (&"node-1".into(), Some(false))
+    );
     let page = json(&get(address, "/api/objects?limit=1", ""));
     assert_eq!(page["objects"][0]["id"], evil);
     let next = page["next"].as_str().unwrap();
@@ -166,12 +183,17 @@ fn the_dashboard_shows_the_cluster_and_changes_nothing() {
         tree["object"]["complete"] == 2 && tree["grants"][0]["outcome"] == "complete"
     });
     let rest = json(&get(address, &format!("/api/objects?after={next}"), ""));
-    assert_eq!((&rest["objects"][0]["id"], &rest["objects"][0]["complete"]), (&"large".into(), &2.into()));
+    assert_eq!(
+        (&rest["objects"][0]["id"], &rest["objects"][0]["complete"]),
+        (&"large".into(), &2.into())
+    );
     assert!(rest["next"].is_null());
     assert_eq!(tree()["grants"][0]["sender"], "node-0");
     await_that("the sessions", || {
         let overview = json(&get(address, "/api/overview", ""));
-        overview["connected"] == 2 && overview["objects"] == 2 && overview["shards"][0]["sessions"] == 2
+        overview["connected"] == 2
+            && overview["objects"] == 2
+            && overview["shards"][0]["sessions"] == 2
     });
 
     let answer = get(address, "/api/objects", "");
@@ -180,7 +202,8 @@ fn the_dashboard_shows_the_cluster_and_changes_nothing() {
         let answer = get(address, path, "");
         let policy = header(&answer, "content-security-policy").unwrap();
         assert!(
-            policy.starts_with("default-src 'none'; script-src 'self'") && !policy.contains("unsafe"),
+            policy.starts_with("default-src 'none'; script-src 'self'")
+                && !policy.contains("unsafe"),
             "{policy}"
         );
         assert_eq!(header(&answer, "x-content-type-options"), Some("nosniff"));
@@ -190,8 +213,9 @@ fn the_dashboard_shows_the_cluster_and_changes_nothing() {
         "nothing from elsewhere"
     );
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT"] {
-        let request =
-            format!("{method} /api/objects HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
+        let request = format!(
+            "{method} /api/objects HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n"
+        );
         assert!(matches!(status(&exchange(address, request.as_bytes())), 400 | 405), "{method}");
     }
 }
@@ -211,7 +235,9 @@ fn a_full_store_is_an_event() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| cluster.client(0).put("waits", &bytes(5, 32 << 20)));
         await_that("the event", || {
-            events().iter().any(|event| event.starts_with("\"node-0\"") && event.contains("store is full"))
+            events()
+                .iter()
+                .any(|event| event.starts_with("\"node-0\"") && event.contains("store is full"))
         });
         let overview = json(&get(address, "/api/overview", ""));
         let problem = &overview["problems"][0];
@@ -223,7 +249,12 @@ fn a_full_store_is_an_event() {
         client.delete(&["kept"], TIME_LIMIT).unwrap();
         waiting.join().unwrap().unwrap();
     });
-    assert_eq!(events().iter().filter(|event| event.contains("store is full")).count(), 1, "{:?}", events());
+    assert_eq!(
+        events().iter().filter(|event| event.contains("store is full")).count(),
+        1,
+        "{:?}",
+        events()
+    );
 }
 
 #[test]
@@ -248,14 +279,21 @@ fn a_node_has_a_page_and_a_past() {
         "only the reference keeps it: {page}"
     );
     let transfer = &page["transfers"][0];
-    assert_eq!((&transfer["sender"], &transfer["outcome"]), (&"node-0".into(), &"complete".into()), "{page}");
+    assert_eq!(
+        (&transfer["sender"], &transfer["outcome"]),
+        (&"node-0".into(), &"complete".into()),
+        "{page}"
+    );
     assert!(transfer["took_ms"].is_u64() && transfer["is_running"] == false, "{page}");
     drop(held);
     let nobody = json(&get(address, "/api/node?name=nobody", ""));
     assert!(nobody["node"].is_null() && nobody["clients"].is_null(), "{nobody}");
 
     let recent = json(&get(address, "/api/recent", ""));
-    assert_eq!((&recent["objects"][0]["id"], &recent["objects"][0]["grants"]), (&"large".into(), &1.into()));
+    assert_eq!(
+        (&recent["objects"][0]["id"], &recent["objects"][0]["grants"]),
+        (&"large".into(), &1.into())
+    );
     let history = |query: &str| json(&get(address, &format!("/api/history?{query}"), ""));
     await_that("the past of the node", || {
         let _ = reader.get("large", TIME_LIMIT);
@@ -264,7 +302,10 @@ fn a_node_has_a_page_and_a_past() {
         points.iter().any(|point| point[3].as_f64() > Some(0.0) && point[2].as_f64() > Some(0.0))
     });
     let last = history("")["last"].as_u64().unwrap();
-    assert!(history(&format!("after={last}"))["points"].as_array().unwrap().len() <= 1, "only news");
+    assert!(
+        history(&format!("after={last}"))["points"].as_array().unwrap().len() <= 1,
+        "only news"
+    );
     assert!(history("node=nobody")["points"].as_array().unwrap().is_empty());
 }
 
@@ -343,7 +384,8 @@ fn refuses_foreign_hosts(address: SocketAddr, path: &str) {
 fn http_ports_refuse_the_host_name_of_another_site() {
     let (closed, _place) = with_token();
     refuses_foreign_hosts(address(&closed), "/login");
-    let arguments = ["--dashboard", "0", "--metrics", "0", "--http-hosts", "shard.example,Other.Example"];
+    let arguments =
+        ["--dashboard", "0", "--metrics", "0", "--http-hosts", "shard.example,Other.Example"];
     let mut plan = Plan { nodes: 1, ..Plan::open() };
     plan.shard_arguments.extend(arguments.map(str::to_owned));
     plan.store_arguments.extend(["--metrics", "0"].map(str::to_owned));
@@ -361,9 +403,15 @@ fn http_ports_refuse_the_host_name_of_another_site() {
         refuses_foreign_hosts(address, path);
         assert_eq!(status(&get(address, path, "")), 200, "{path}");
     }
-    for (host, expected) in [("shard.example:7402", 200), ("other.example", 200), ("third.example", 421)] {
+    for (host, expected) in
+        [("shard.example:7402", 200), ("other.example", 200), ("third.example", 421)]
+    {
         let request = format!("GET /api/overview HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        assert_eq!(status(&exchange(shard.dashboard.unwrap(), request.as_bytes())), expected, "{host}");
+        assert_eq!(
+            status(&exchange(shard.dashboard.unwrap(), request.as_bytes())),
+            expected,
+            "{host}"
+        );
     }
 }
 
@@ -375,14 +423,17 @@ fn tokens_cannot_be_tried_fast_and_the_owner_still_gets_in() {
     let known = answer.lines().find(|line| line.contains("set-cookie: hoplite_known=")).unwrap();
     let known = known.trim_start_matches("set-cookie: ").split(';').next().unwrap();
     let known = format!("Cookie: {known}\r\n");
-    let answers: Vec<u16> =
-        (0..100).map(|_| status(&post(address, "/login", "", "token=a+wrong+token+of+these"))).collect();
+    let answers: Vec<u16> = (0..100)
+        .map(|_| status(&post(address, "/login", "", "token=a+wrong+token+of+these")))
+        .collect();
     assert!(answers.iter().all(|status| matches!(status, 403 | 429)), "{answers:?}");
     let looked_at = answers.iter().filter(|status| **status == 403).count();
     assert!((1..50).contains(&looked_at), "{answers:?}");
     assert_eq!(status(&post(address, "/login", &known, &format!("token={TOKEN}"))), 303);
     let form = format!("token={TOKEN}");
-    await_that("everybody else gets in after a while", || status(&post(address, "/login", "", &form)) == 303);
+    await_that("everybody else gets in after a while", || {
+        status(&post(address, "/login", "", &form)) == 303
+    });
     let slowed = post(address, "/login", "", "token=a+wrong+token+of+these");
     assert!(matches!(status(&slowed), 403 | 429));
     assert!(status(&slowed) == 403 || header(&slowed, "retry-after").is_some(), "{slowed}");
@@ -397,7 +448,9 @@ fn slow_or_many_connections_block_no_user() {
         let request_bytes: &[u8] = match number % 3 {
             0 => b"",
             1 => b"GET /api/overview HTTP/1.1\r\nHost: localhost\r\nSlow: ",
-            _ => b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\ntoken=",
+            _ => {
+                b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\ntoken="
+            }
         };
         let _ = stream.write_all(request_bytes);
         stream
@@ -422,7 +475,8 @@ fn the_dashboard_listens_only_where_daemons_may() {
         assert_eq!(code, 2, "{errors}");
         assert!(errors.contains("--token-file") && errors.contains("--insecure"), "{errors}");
     }
-    let (code, errors) = refused("hoplite-store", &["--directory", "127.0.0.1:1", "--dashboard", "0"]);
+    let (code, errors) =
+        refused("hoplite-store", &["--directory", "127.0.0.1:1", "--dashboard", "0"]);
     assert!(code == 2 && errors.contains("hoplite-directory itself"), "{code}: {errors}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

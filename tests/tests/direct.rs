@@ -1,5 +1,8 @@
 //! Direct connections through a relay that breaks and changes them.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -45,7 +48,8 @@ impl Relay {
         let address = listener.local_addr().unwrap();
         let seed = if fate == Fate::Flips { seed() } else { 0 };
         let (connections, flips) = (AtomicU64::default(), AtomicU64::default());
-        let relay = Arc::new(Self { address, fate, seed, connections, flips, direct: Mutex::default() });
+        let relay =
+            Arc::new(Self { address, fate, seed, connections, flips, direct: Mutex::default() });
         let shared = Arc::clone(&relay);
         thread::spawn(move || {
             for stream in listener.incoming() {
@@ -93,7 +97,8 @@ impl Relay {
                 continue;
             }
             thread::spawn(move || {
-                let is_over = io::copy(&mut (&from).take(limit), &mut to).is_ok_and(|bytes| bytes < limit);
+                let is_over =
+                    io::copy(&mut (&from).take(limit), &mut to).is_ok_and(|bytes| bytes < limit);
                 if fate == Fate::EndsSoon && !is_over {
                     let _ = from.shutdown(Shutdown::Both);
                 } else {
@@ -145,7 +150,8 @@ impl Relayed {
             let name = format!("node-{node}");
             let shards = [relay.address.to_string()];
             let socket = cluster.socket(node);
-            let store = launch::Store { node: &name, socket: &socket, memory: "64MiB", shards: &shards };
+            let store =
+                launch::Store { node: &name, socket: &socket, memory: "64MiB", shards: &shards };
             Daemon::start(&name, &mut store.command())
         };
         let stores = (0..2).map(start).collect();
@@ -197,7 +203,9 @@ fn a_store_reconnects_after_a_short_connection() {
         for round in 0..3 {
             relayed.assert_serves(round);
         }
-        await_that("both stores come back", || relayed.relay.direct_connections() >= 2 * FATED_CONNECTIONS);
+        await_that("both stores come back", || {
+            relayed.relay.direct_connections() >= 2 * FATED_CONNECTIONS
+        });
         relayed.assert_serves(3);
     }
 }

@@ -1,5 +1,8 @@
 //! `hoplite doctor` with right, wrong and no credentials.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs;
 use std::net::TcpListener;
@@ -38,7 +41,8 @@ fn doctor(address: &str, flags: &[String]) -> Option<(String, String)> {
         command.env_remove(variable);
     }
     let began = Instant::now();
-    let output = command.args(["doctor", "--json", "--directory", address]).args(flags).output().unwrap();
+    let output =
+        command.args(["doctor", "--json", "--directory", address]).args(flags).output().unwrap();
     assert!(began.elapsed() < LONGEST, "{:?}", began.elapsed());
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let what = format!("directory {address}");
@@ -55,9 +59,11 @@ fn shard(flags: &[String]) -> Cluster {
 }
 
 fn certificates(directory: &Path, names: &str) -> Vec<String> {
-    let output = Command::new(program("hoplite")).arg("certs").arg(directory).arg(names).output().unwrap();
+    let output =
+        Command::new(program("hoplite")).arg("certs").arg(directory).arg(names).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let [cert, key, ca]: [PathBuf; 3] = ["n.pem", "n-key.pem", "ca.pem"].map(|file| directory.join(file));
+    let [cert, key, ca]: [PathBuf; 3] =
+        ["n.pem", "n-key.pem", "ca.pem"].map(|file| directory.join(file));
     arguments(&[("--tls-cert", &cert), ("--tls-key", &key), ("--tls-ca", &ca)])
 }
 

@@ -1,4 +1,7 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::process::{Command, Output};
 use std::time::Instant;
@@ -59,11 +62,17 @@ fn a_drained_store_stops_and_its_objects_are_elsewhere() {
     }
     let replicas = Replicas { wanted: 2, awaited: 0, quorum: false };
     let metadata = Metadata { replicas, ..Metadata::default() };
-    client.put_with("two", &bytes(9, 50_000), PutOptions { metadata, ..PutOptions::default() }).unwrap();
+    client
+        .put_with("two", &bytes(9, 50_000), PutOptions { metadata, ..PutOptions::default() })
+        .unwrap();
     let output = drain(&cluster, 0, "60s");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report = report(&output);
-    assert_eq!((&report["state"], &report["left_objects"]), (&"drained".into(), &0.into()), "{report}");
+    assert_eq!(
+        (&report["state"], &report["left_objects"]),
+        (&"drained".into(), &0.into()),
+        "{report}"
+    );
     assert_eq!(report["moved_objects"], sizes.len() as u64 + 1, "{report}");
     assert_eq!(cluster.store(0).exit_code(), 0);
     cluster.stores[0] = None;
@@ -95,7 +104,8 @@ fn a_drain_that_only_gives_up_a_copy_does_not_claim_to_move_it() {
 #[test]
 fn a_signal_drains_a_store_with_that_setting() {
     let arguments = ["--drain", "60s"].map(str::to_owned).to_vec();
-    let mut cluster = Cluster::start(Plan { nodes: 2, store_arguments: arguments, ..Plan::default() });
+    let mut cluster =
+        Cluster::start(Plan { nodes: 2, store_arguments: arguments, ..Plan::default() });
     for number in 0..20 {
         cluster.client(0).put(format!("x{number}"), &bytes(number, 100_000)).unwrap();
     }
@@ -120,7 +130,11 @@ fn the_last_store_says_at_once_that_it_cannot_drain_and_goes_on() {
     assert!(began.elapsed() < TIME_LIMIT / 2, "it does not wait for its timeout");
     assert_eq!(output.status.code(), Some(1));
     let report = report(&output);
-    assert_eq!((&report["state"], &report["left_objects"]), (&"failed".into(), &2.into()), "{report}");
+    assert_eq!(
+        (&report["state"], &report["left_objects"]),
+        (&"failed".into(), &2.into()),
+        "{report}"
+    );
     assert_eq!(report["unmoved"][0]["reason"], "there is no other store", "{report}");
     cluster.assert_serves();
     cluster.client(0).put("y", b"accepted").unwrap();
@@ -182,7 +196,8 @@ fn a_store_that_drains_refuses_puts_serves_reads_and_waits_for_calls() {
     client.put("x", &bytes(1, 100_000)).unwrap();
     let mut writer = client.create("open", 100_000, PutOptions::default()).unwrap();
     let waiting = cluster.client(0);
-    let waiting = std::thread::spawn(move || waiting.get("late", TIME_LIMIT).map(|view| view.to_vec()));
+    let waiting =
+        std::thread::spawn(move || waiting.get("late", TIME_LIMIT).map(|view| view.to_vec()));
     await_that("the get waits", || client.status().unwrap().shards[0].waiting_queries == 1);
     std::thread::scope(|scope| {
         let draining = scope.spawn(|| drain(&cluster, 0, "60s"));

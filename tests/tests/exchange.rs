@@ -1,4 +1,7 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
@@ -56,7 +59,11 @@ fn exchange(
     Ok(lengths.into_iter().map(|length| rest.split_off(..length).unwrap().to_vec()).collect())
 }
 
-fn assert_exchanged(rank: usize, (participants, size): (usize, Option<usize>), given: Result<Vec<Vec<u8>>>) {
+fn assert_exchanged(
+    rank: usize,
+    (participants, size): (usize, Option<usize>),
+    given: Result<Vec<Vec<u8>>>,
+) {
     let given = given.unwrap();
     assert_eq!(given.len(), participants);
     for (from, given) in given.iter().enumerate() {
@@ -116,8 +123,11 @@ fn each_participant_gets_its_parts_from_all() {
             if participants > 1 {
                 let plan = plan(&cluster, 0);
                 let pairs = format!("pairs of {}, estimated", participants.min(nodes));
-                let expected =
-                    if size.is_some() { &pairs } else { "general path: the parts of a participant" };
+                let expected = if size.is_some() {
+                    &pairs
+                } else {
+                    "general path: the parts of a participant"
+                };
                 assert!(plan.starts_with(expected), "{plan}");
             }
         }
@@ -175,7 +185,8 @@ fn a_late_rank_is_waited_for() {
             };
             let early = [call(0), call(1)];
             await_that("what the others have for the late one", || {
-                let expected: &[&str] = if size.is_some() { &["m/0", "m/1"] } else { &["m/0/2", "m/1/2"] };
+                let expected: &[&str] =
+                    if size.is_some() { &["m/0", "m/1"] } else { &["m/0/2", "m/1/2"] };
                 ids(&cluster).iter().filter(|id| *id != "m").eq(expected)
             });
             assert!(early.iter().all(|call| !call.is_finished()));
@@ -218,13 +229,19 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
         for (rank, call) in [call(0), call(1)].into_iter().enumerate() {
             // On a busy machine, the other rank may come only after this one's timeout.
             let missing = missing(call.join().unwrap());
-            assert!(missing == [2] || missing.ends_with(&[2]) && missing[0] == 1 - rank, "{missing:?}");
+            assert!(
+                missing == [2] || missing.ends_with(&[2]) && missing[0] == 1 - rank,
+                "{missing:?}"
+            );
         }
     });
     assert_eq!(ids(&cluster), ["m/0", "m/1"]);
     let client = cluster.client(0);
     let error = refusal(client.all_to_all("m", &[b"a", b"b", b"c"], 0, within(TIME_LIMIT)));
-    assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0"), "{error}");
+    assert!(
+        matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0"),
+        "{error}"
+    );
     assert_eq!(client.delete(["m/0", "m/1"], TIME_LIMIT).unwrap(), 2);
     assert_nothing_left(&mut cluster);
 }
@@ -285,8 +302,7 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     // Now the objects of both are there.
     let met = meet(&[0, 1], FAILING_TIMEOUT / 2);
     assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
-    let is_used =
-        |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
+    let is_used = |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
     for (rank, met) in meet(&[0, 1, 2, 3], TIME_LIMIT).into_iter().enumerate() {
         let is_over = matches!(&met, Err(Error::Object(error)) if is_used(error));
         assert!(met.is_ok() || is_over && [1, 3].contains(&rank), "{rank}: {met:?}");
@@ -311,7 +327,8 @@ fn linked() -> (Cluster, Links) {
     let store_arguments = vec!["--no-prefault".to_owned()];
     let shard_arguments = vec!["--node-grace=300ms".to_owned()];
     let (memory, advertised) = ("24MiB".to_owned(), links.addresses());
-    let plan = Plan { nodes: 3, memory, store_arguments, shard_arguments, advertised, ..Plan::default() };
+    let plan =
+        Plan { nodes: 3, memory, store_arguments, shard_arguments, advertised, ..Plan::default() };
     let cluster = Cluster::start(plan);
     links.attach(&cluster);
     (cluster, links)
@@ -359,7 +376,10 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
         let plan = plan(&cluster, 0);
         // Broken streams resume. A lost or silent member leads to the general path: one reduce.
         let goes_on = (between, is_silent) == ((SENDER, RECEIVER), false);
-        assert!(plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }), "{plan}");
+        assert!(
+            plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }),
+            "{plan}"
+        );
     }
     assert_nothing_left(&mut cluster);
 }
@@ -378,7 +398,8 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
         });
         for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != killed) {
             let error = result.err().unwrap_or_else(|| panic!("{rank} has parts of {killed}"));
-            let is_named = matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [killed]);
+            let is_named =
+                matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [killed]);
             assert!(is_named, "{rank} without {killed}: {error}");
         }
         let client = cluster.client(RECEIVER);

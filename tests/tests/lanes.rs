@@ -1,5 +1,8 @@
 //! The lanes of transfers, as tools show them.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -72,7 +75,8 @@ fn lanes_are_shown_while_they_are_open_and_after_a_trial() {
     let (client, address) = (cluster.client(0), cluster.data_address(0));
     client.put("object", &vec![0; SIZE]).unwrap();
     let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
-    let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: SIZE as u64, ..Pull::default() };
+    let pull =
+        Pull { id: b"object".to_vec().into(), put, size_bytes: SIZE as u64, ..Pull::default() };
     let open = || {
         let status = client.status().unwrap();
         (status.max_lanes, status.extra_lanes)
@@ -84,7 +88,10 @@ fn lanes_are_shown_while_they_are_open_and_after_a_trial() {
     lane.send(Kind::Lane, &Lane { key: requested.key, other_streams: 0 });
     await_that("the second lane is open", || open() == (16, 1));
     let text = hoplite(&cluster, &["status"]);
-    assert!(text.contains("at most 16 connections for a transfer; sends use 1 beyond the first"), "{text}");
+    assert!(
+        text.contains("at most 16 connections for a transfer; sends use 1 beyond the first"),
+        "{text}"
+    );
     let status: Value = serde_json::from_str(&hoplite(&cluster, &["status", "--json"])).unwrap();
     let transfers = &status["transfers"];
     assert_eq!((&transfers["max_lanes"], &transfers["extra_lanes"]), (&16.into(), &1.into()));
@@ -100,7 +107,8 @@ fn lanes_are_shown_while_they_are_open_and_after_a_trial() {
         open_no_lanes(&address, &pull);
         lanes() == Some(1)
     });
-    let links: Value = serde_json::from_str(&hoplite(&cluster, &["topology", "show", "--json"])).unwrap();
+    let links: Value =
+        serde_json::from_str(&hoplite(&cluster, &["topology", "show", "--json"])).unwrap();
     assert_eq!(lanes_of(&links, "node"), Some(1), "{links}");
     let text = hoplite(&cluster, &["topology", "show"]);
     let row = text.lines().find(|line| line.starts_with("raw")).unwrap();

@@ -1,5 +1,8 @@
 //! Daemons start, end, and cost little in between.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,7 +20,9 @@ const MEASURED: Duration = Duration::from_secs(2);
 fn is_parting(error: &Error) -> bool {
     matches!(
         error,
-        Error::Object(ObjectError::ShuttingDown) | Error::ConnectionLost { .. } | Error::Connect { .. }
+        Error::Object(ObjectError::ShuttingDown)
+            | Error::ConnectionLost { .. }
+            | Error::Connect { .. }
     )
 }
 
@@ -26,7 +31,8 @@ fn a_signal_ends_a_busy_store() {
     let size = 4 << 20;
     let mut cluster = Cluster::of(3);
     let expected = bytes(1, size);
-    let mut writer = cluster.client(0).create("object", size as u64, PutOptions::default()).unwrap();
+    let mut writer =
+        cluster.client(0).create("object", size as u64, PutOptions::default()).unwrap();
     writer.write(&expected[..size / 2]).unwrap();
     let held = cluster.client(1);
     held.put("held", b"contents").unwrap();
@@ -192,8 +198,12 @@ fn idle_daemons_use_next_to_no_processor_time() {
 fn sixteen_stores_broadcast_on_one_machine() {
     let nodes = 16;
     let store_arguments = vec!["--no-prefault".to_owned()];
-    let mut cluster =
-        Cluster::start(Plan { nodes, memory: "8MiB".to_owned(), store_arguments, ..Plan::default() });
+    let mut cluster = Cluster::start(Plan {
+        nodes,
+        memory: "8MiB".to_owned(),
+        store_arguments,
+        ..Plan::default()
+    });
     let expected = bytes(5, 2 << 20);
     std::thread::scope(|scope| {
         let receivers: Vec<_> = (1..nodes)
@@ -211,7 +221,10 @@ fn sixteen_stores_broadcast_on_one_machine() {
         }
     });
     let sent = cluster.client(0).status().unwrap().sent_bytes;
-    eprintln!("the origin sent {:.2} times the object to 15 receivers", sent as f64 / expected.len() as f64);
+    eprintln!(
+        "the origin sent {:.2} times the object to 15 receivers",
+        sent as f64 / expected.len() as f64
+    );
     assert!(sent <= 5 * expected.len() as u64, "receivers relay: the origin sent {sent} bytes");
     cluster.assert_serves();
 }

@@ -1,5 +1,8 @@
 //! Objects with a time to live or an owner, and leftovers of clients that have ended.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -7,8 +10,8 @@ use std::time::Duration;
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{
-    ConnectFailure, ConnectOptions, Error, Lifetime, Metadata, ObjectView, Owner, PutOptions, Replicas, Ttl,
-    TtlAction,
+    ConnectFailure, ConnectOptions, Error, Lifetime, Metadata, ObjectView, Owner, PutOptions,
+    Replicas, Ttl, TtlAction,
 };
 use hoplite_core::Error as ObjectError;
 use hoplite_core::lifetime::MAX_TTL;
@@ -40,12 +43,21 @@ fn options(lifetime: Option<Arc<Lifetime>>) -> PutOptions {
 
 fn holder(cluster: &Cluster, owners: &[&str]) -> hoplite_client::Result<Client> {
     let owners = owners.iter().map(|name| Owner::new(name).unwrap()).collect();
-    Client::connect_with(ConnectOptions { socket: cluster.socket(0), owners, ..ConnectOptions::default() })
+    Client::connect_with(ConnectOptions {
+        socket: cluster.socket(0),
+        owners,
+        ..ConnectOptions::default()
+    })
 }
 
 /// Puts objects with a growing time to live until `reader` gets one before its end, which a busy
 /// machine may delay. Returns the last object's id and view, and the number of objects.
-fn got_in_time(writer: &Client, reader: &Client, name: &str, action: TtlAction) -> (String, ObjectView, u64) {
+fn got_in_time(
+    writer: &Client,
+    reader: &Client,
+    name: &str,
+    action: TtlAction,
+) -> (String, ObjectView, u64) {
     let (mut ttl, mut puts) = (SOON, 0);
     loop {
         let id = format!("{name}-{puts}");
@@ -76,8 +88,9 @@ fn gc(cluster: &Cluster, arguments: &[&str]) -> Vec<(String, Option<String>, boo
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let row =
-        |row: &Value| (text(&row["id"]).unwrap(), text(&row["owner"]), row["deleted"].as_bool().unwrap());
+    let row = |row: &Value| {
+        (text(&row["id"]).unwrap(), text(&row["owner"]), row["deleted"].as_bool().unwrap())
+    };
     rows.iter().map(row).collect()
 }
 
@@ -89,7 +102,10 @@ fn a_ttl_ends_the_object_everywhere_and_a_view_keeps_its_bytes() {
     let (large, view, puts) = got_in_time(&client, &other, "large", TtlAction::Delete);
     for id in [&*large, "small"] {
         await_deleted(&other, id);
-        assert!(matches!(refusal(other.get(id, Duration::from_millis(50))), ObjectError::Timeout { .. }));
+        assert!(matches!(
+            refusal(other.get(id, Duration::from_millis(50))),
+            ObjectError::Timeout { .. }
+        ));
     }
     assert!(view[..] == bytes(1, SIZE)[..], "the view of another store");
     drop(view);
@@ -144,7 +160,10 @@ fn the_last_holder_of_a_name_keeps_its_objects() {
     drop(another);
     await_deleted(&worker, "x");
     let refused = refusal(worker.put_with("y", b"y", owned("job-7")));
-    assert!(refused.to_string().contains("no client of this store holds the owner job-7"), "{refused}");
+    assert!(
+        refused.to_string().contains("no client of this store holds the owner job-7"),
+        "{refused}"
+    );
     cluster.assert_serves();
 }
 
@@ -156,7 +175,11 @@ fn a_view_is_a_part_of_its_client() {
     let view = owner.get("x", TIME_LIMIT).unwrap();
     drop(owner);
     std::thread::sleep(SOON);
-    assert_eq!(cluster.client(0).get("x", TIME_LIMIT).unwrap().len(), SIZE, "the view holds the owner");
+    assert_eq!(
+        cluster.client(0).get("x", TIME_LIMIT).unwrap().len(),
+        SIZE,
+        "the view holds the owner"
+    );
     drop(view);
     await_deleted(&cluster.client(0), "x");
     cluster.assert_serves();
@@ -177,8 +200,12 @@ fn gc_lists_ownerless_objects_and_deletes_the_selected_ones() {
     drop(leaving);
     let job = || Some("job".to_owned());
     let expected = |deleted: &[&str]| -> Vec<_> {
-        let row = |(id, owner): (&str, Option<String>)| (id.to_owned(), owner, deleted.contains(&id));
-        [("job/1", job()), ("kept", None), ("tmp/1", None), ("tmp/2", None)].into_iter().map(row).collect()
+        let row =
+            |(id, owner): (&str, Option<String>)| (id.to_owned(), owner, deleted.contains(&id));
+        [("job/1", job()), ("kept", None), ("tmp/1", None), ("tmp/2", None)]
+            .into_iter()
+            .map(row)
+            .collect()
     };
     await_that("the end of the connection", || gc(&cluster, &[]) == expected(&[]));
     assert_eq!(gc(&cluster, &["--dry-run"]), expected(&[]));
@@ -202,9 +229,13 @@ fn the_command_line_sets_and_shows_lifetimes() {
     std::fs::write(&file, bytes(1, SIZE)).unwrap();
     let file = file.to_str().unwrap();
     let put = |arguments: &[&str]| hoplite(&cluster, &[&["put", "x", file], arguments].concat());
-    for wrong in
-        [&["--ttl", "0"][..], &["--ttl", "31d"], &["--ttl", "nan"], &["--ttl", "-1"], &["--owner", ""]]
-    {
+    for wrong in [
+        &["--ttl", "0"][..],
+        &["--ttl", "31d"],
+        &["--ttl", "nan"],
+        &["--ttl", "-1"],
+        &["--owner", ""],
+    ] {
         let output = put(wrong);
         assert!(!output.status.success(), "{wrong:?}");
         assert!(!output.stderr.is_empty(), "{wrong:?}");
@@ -214,7 +245,11 @@ fn the_command_line_sets_and_shows_lifetimes() {
     let stat = hoplite(&cluster, &["stat", "x", "--json"]);
     let stat: Value = serde_json::from_slice(&stat.stdout).unwrap();
     let lifetime = &stat["lifetime"];
-    assert_eq!((&lifetime["owner"], &lifetime["ttl_action"]), (&"job-7".into(), &"delete".into()), "{stat}");
+    assert_eq!(
+        (&lifetime["owner"], &lifetime["ttl_action"]),
+        (&"job-7".into(), &"delete".into()),
+        "{stat}"
+    );
     assert!(lifetime["here"]["expires_in_ms"].as_u64().unwrap() > 0, "{stat}");
     let listed = hoplite(&cluster, &["ls"]);
     let listed = String::from_utf8_lossy(&listed.stdout);
@@ -246,7 +281,8 @@ fn wrong_lifetimes_are_refused_and_the_store_goes_on() {
         lifetime(b"nobody", None, 0),
     ];
     for lifetime in wrong {
-        let metadata = hoplite_proto::v1::Metadata { lifetime: Some(lifetime.clone()), ..Default::default() };
+        let metadata =
+            hoplite_proto::v1::Metadata { lifetime: Some(lifetime.clone()), ..Default::default() };
         let put = hoplite_proto::v1::request::Put {
             id: b"x".as_slice().into(),
             metadata: Some(metadata),
@@ -270,7 +306,9 @@ fn wrong_lifetimes_are_refused_and_the_store_goes_on() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     assert!(holder(&cluster, &many[..7]).is_ok());
     let refused = holder(&cluster, &many).map(|_| ()).unwrap_err();
-    let Error::Connect { kind: ConnectFailure::Refused(error), .. } = refused else { panic!("{refused}") };
+    let Error::Connect { kind: ConnectFailure::Refused(error), .. } = refused else {
+        panic!("{refused}")
+    };
     assert!(matches!(error, ObjectError::LimitExceeded { maximum: 8, .. }), "{error}");
     cluster.assert_serves();
 }

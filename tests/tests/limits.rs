@@ -48,8 +48,9 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
     get(3);
     let status = client.status().unwrap();
     assert_eq!((status.evictions, status.copies, status.pinned_bytes), (1, 3, 0));
-    let holders =
-        |number: u64| client.locate(format!("object-{number}"), TIME_LIMIT).unwrap().locations.len();
+    let holders = |number: u64| {
+        client.locate(format!("object-{number}"), TIME_LIMIT).unwrap().locations.len()
+    };
     await_that("the directory to know", || [0, 1, 2, 3].map(holders) == [2, 1, 2, 2]);
     assert!(client.get("object-1", TIME_LIMIT).unwrap()[..] == contents(1)[..]);
     assert_eq!(client.status().unwrap().evictions, 2);
@@ -114,12 +115,15 @@ fn pinned_objects_fill_the_arena_until_a_delete_makes_room() {
     };
     assert!(started.elapsed() >= SHORT, "it waits as long as it may");
     assert_eq!(capacity_bytes, 10 * MIB as u64);
-    assert!(needed_bytes >= 3 * MIB as u64 && free_bytes < needed_bytes, "{needed_bytes}, {free_bytes}");
+    assert!(
+        needed_bytes >= 3 * MIB as u64 && free_bytes < needed_bytes,
+        "{needed_bytes}, {free_bytes}"
+    );
     client.put("small", &bytes(1, 1000)).expect("what fits is put");
 
     std::thread::scope(|scope| {
-        let waiting =
-            scope.spawn(|| cluster.client(0).put_with("more", &bytes(9, 3 * MIB), within(TIME_LIMIT)));
+        let waiting = scope
+            .spawn(|| cluster.client(0).put_with("more", &bytes(9, 3 * MIB), within(TIME_LIMIT)));
         await_that("the client", || client.status().unwrap().clients == 2);
         client.delete(["object-1"], TIME_LIMIT).unwrap();
         waiting.join().unwrap().expect("the delete makes room");
@@ -147,7 +151,8 @@ fn a_get_on_a_full_node_fails_and_the_node_goes_on() {
     assert!(matches!(error, ObjectError::StoreFull { .. }), "{error}");
     assert!(origin.get("object", TIME_LIMIT).unwrap()[..] == bytes(2, 3 * MIB)[..]);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| cluster.client(1).get("object", TIME_LIMIT).map(|view| view.to_vec()));
+        let waiting =
+            scope.spawn(|| cluster.client(1).get("object", TIME_LIMIT).map(|view| view.to_vec()));
         await_that("the client", || full.status().unwrap().clients == 2);
         origin.delete(["pinned"], TIME_LIMIT).unwrap();
         assert!(waiting.join().unwrap().unwrap() == bytes(2, 3 * MIB));
@@ -174,9 +179,13 @@ fn unfreed_objects_fill_the_memory_and_deletes_free_it() {
         assert!(matches!(error, ObjectError::StoreFull { .. }), "round {round}: {error}");
         assert!(ids.len() > 50, "{} objects fit", ids.len());
         for (number, (id, size)) in ids.iter().enumerate() {
-            assert!(client.get(id, TIME_LIMIT).unwrap()[..] == bytes(number as u64, *size)[..], "{id}");
+            assert!(
+                client.get(id, TIME_LIMIT).unwrap()[..] == bytes(number as u64, *size)[..],
+                "{id}"
+            );
         }
-        let (even, odd): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(number, _)| number % 2 == 0);
+        let (even, odd): (Vec<_>, Vec<_>) =
+            ids.iter().enumerate().partition(|(number, _)| number % 2 == 0);
         for half in [even, odd] {
             let deleted = client.delete(half.iter().map(|(_, (id, _))| id), TIME_LIMIT).unwrap();
             assert_eq!(deleted, half.len());
@@ -199,7 +208,8 @@ fn clients_are_limited() {
         client.put("object", b"contents").expect("all of them are served");
     }
     let options = || ConnectOptions { socket: cluster.socket(0), ..ConnectOptions::default() };
-    let Err(Error::Connect { kind: ConnectFailure::Refused(error), .. }) = Client::connect_with(options())
+    let Err(Error::Connect { kind: ConnectFailure::Refused(error), .. }) =
+        Client::connect_with(options())
     else {
         panic!("a fourth client is refused");
     };
@@ -221,7 +231,9 @@ fn calls_of_a_client_are_limited() {
         let waiting: Vec<_> = (0..8)
             .map(|number| {
                 let client = client.clone();
-                scope.spawn(move || client.get(format!("object-{number}"), TIME_LIMIT).map(|view| view.len()))
+                scope.spawn(move || {
+                    client.get(format!("object-{number}"), TIME_LIMIT).map(|view| view.len())
+                })
             })
             .collect();
         let other = cluster.client(0);
@@ -295,8 +307,10 @@ fn ids_in_a_request_are_limited() {
 
 #[test]
 fn objects_in_a_shard_are_limited() {
-    let mut cluster =
-        Cluster::start(Plan { shard_arguments: vec!["--max-objects=4".to_owned()], ..Plan::default() });
+    let mut cluster = Cluster::start(Plan {
+        shard_arguments: vec!["--max-objects=4".to_owned()],
+        ..Plan::default()
+    });
     let client = cluster.client(0);
     for number in 0..4 {
         client.put(format!("object-{number}"), &bytes(number, 100_000)).unwrap();

@@ -45,7 +45,8 @@ fn every_file_here_is_part_of_the_program() {
         for entry in directory.read_dir().unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_stem().unwrap().to_str().unwrap();
-            let is_named = text.lines().any(|line| line.trim_start_matches("pub ") == format!("mod {name};"));
+            let is_named =
+                text.lines().any(|line| line.trim_start_matches("pub ") == format!("mod {name};"));
             assert!(path.ends_with(root) || is_named, "{} is left out", path.display());
             if path.is_dir() {
                 check(&path, "mod.rs");

@@ -1,5 +1,8 @@
 //! Values of metrics, and docs/reference/metrics.md.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -14,7 +17,9 @@ use hoplite_core::topology::probe::survey::SurveyOptions;
 use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 use hoplite_proto::v1;
 use hoplite_tests::TIME_LIMIT;
-use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, directory, program, refusal, run_to_end};
+use hoplite_tests::cluster::{
+    Cluster, Daemon, Plan, await_that, directory, program, refusal, run_to_end,
+};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
 use tokio::sync::mpsc;
@@ -24,7 +29,11 @@ const TABLE: [&str; 2] =
 
 fn cluster() -> Cluster {
     let metrics = vec!["--metrics".to_owned(), "0".to_owned()];
-    Cluster::start(Plan { store_arguments: metrics.clone(), shard_arguments: metrics, ..Plan::default() })
+    Cluster::start(Plan {
+        store_arguments: metrics.clone(),
+        shard_arguments: metrics,
+        ..Plan::default()
+    })
 }
 
 fn address(daemon: &Option<Daemon>) -> SocketAddr {
@@ -83,7 +92,9 @@ fn work_of_daemons_is_counted() {
     let operation = |text: &str, what: &str, name: &str| {
         value(text, &format!("hoplite_store_operation_{what}{{operation=\"{name}\"}}"))
     };
-    for (name, number) in [("put", 1.0), ("reduce", 1.0), ("wait", 1.0), ("delete", 1.0), ("get", 0.0)] {
+    for (name, number) in
+        [("put", 1.0), ("reduce", 1.0), ("wait", 1.0), ("delete", 1.0), ("get", 0.0)]
+    {
         assert_eq!(operation(&first, "seconds_count", name), number, "{name}");
     }
     assert_eq!(operation(&first, "bytes_total", "put"), 100_000.0);
@@ -92,14 +103,20 @@ fn work_of_daemons_is_counted() {
     assert_eq!(operation(&second, "bytes_total", "get"), 100_000.0);
     let timeout = "hoplite_store_operation_failures_total{error=\"timeout\",operation=\"get\"}";
     assert_eq!(value(&first, timeout), 1.0);
-    assert_eq!(value(&second, "hoplite_store_transfer_bytes_total{direction=\"received\"}"), 100_000.0);
+    assert_eq!(
+        value(&second, "hoplite_store_transfer_bytes_total{direction=\"received\"}"),
+        100_000.0
+    );
     assert!(value(&first, "hoplite_store_transfer_bytes_total{direction=\"sent\"}") >= 100_000.0);
     assert_eq!(value(&second, "hoplite_store_pull_seconds_count{outcome=\"complete\"}"), 1.0);
     assert_eq!(value(&second, "hoplite_store_pulled_bytes_total{peer=\"node-0\"}"), 100_000.0);
     assert_eq!(value(&second, "hoplite_store_pulled_bytes_total{peer=\"(others)\"}"), 0.0);
     assert_eq!(value(&second, "hoplite_store_grants_total{reason=\"only-candidate\"}"), 1.0);
     assert!(value(&first, "hoplite_store_combined_bytes_total") >= 100_000.0);
-    assert_eq!(value(&first, "hoplite_store_memory_bytes{state=\"capacity\"}"), f64::from(64 << 20));
+    assert_eq!(
+        value(&first, "hoplite_store_memory_bytes{state=\"capacity\"}"),
+        f64::from(64 << 20)
+    );
     assert!(value(&first, "hoplite_store_memory_bytes{state=\"pinned\"}") >= 100_000.0);
     assert_eq!(value(&first, "hoplite_store_open_calls"), 0.0);
     let mut shard = String::new();
@@ -122,7 +139,8 @@ fn collectives_are_counted_where_they_are_coordinated_and_at_their_members() {
     std::thread::scope(|scope| {
         for rank in 0..2 {
             let client = cluster.client(rank);
-            let options = AllreduceOptions { op: ReduceOp::Sum, timeout: TIME_LIMIT, ..Default::default() };
+            let options =
+                AllreduceOptions { op: ReduceOp::Sum, timeout: TIME_LIMIT, ..Default::default() };
             scope.spawn(move || client.allreduce("sum", ["a", "b"], rank, options).unwrap());
         }
     });
@@ -179,11 +197,14 @@ fn measured_places_are_seen_at_the_shard_and_at_the_stores() {
     let cluster = cluster();
     let of = |daemon, name: &str| value(&text(daemon), name);
     let shard = |name: &str| of(&cluster.shards[0], &format!("hoplite_directory_{name}"));
-    let store = |node: usize, name: &str| of(&cluster.stores[node], &format!("hoplite_store_{name}"));
+    let store =
+        |node: usize, name: &str| of(&cluster.stores[node], &format!("hoplite_store_{name}"));
     let rack = "uplink_permille{level=\"rack\"}";
     assert_eq!([shard("places_version"), store(0, "places_version"), store(0, rack)], [0.0; 3]);
     place(&cluster, 5);
-    await_that("the stores to hear of it", || (0..2).all(|node| store(node, "places_version") == 5.0));
+    await_that("the stores to hear of it", || {
+        (0..2).all(|node| store(node, "places_version") == 5.0)
+    });
     assert_eq!(shard("places_version"), 5.0);
     assert_eq!([shard("placed_nodes"), shard("measured_groups")], [2.0, 2.0]);
     assert_eq!([shard(rack), store(0, rack), store(1, rack)], [250.0; 3]);
@@ -211,8 +232,9 @@ fn probe(cluster: &Cluster, arguments: &[&str]) -> Command {
 #[test]
 fn probes_are_counted_where_they_are_coordinated() {
     let cluster = cluster();
-    let seen =
-        |node: usize, name: &str| value(&text(&cluster.stores[node]), &format!("hoplite_store_{name}"));
+    let seen = |node: usize, name: &str| {
+        value(&text(&cluster.stores[node]), &format!("hoplite_store_{name}"))
+    };
     let results = |node: usize| {
         ["complete", "failed", "cancelled"]
             .map(|result| seen(node, &format!("probes_total{{result=\"{result}\"}}")))
@@ -224,8 +246,8 @@ fn probes_are_counted_where_they_are_coordinated() {
     assert_eq!(results(0), [1.0, 0.0, 0.0]);
     let [ended, seconds] = last();
     assert!(ended >= before && seconds > 0.0, "{ended} {seconds}");
-    let nodes =
-        ["measured", "left-out"].map(|state| seen(0, &format!("last_probe_nodes{{state=\"{state}\"}}")));
+    let nodes = ["measured", "left-out"]
+        .map(|state| seen(0, &format!("last_probe_nodes{{state=\"{state}\"}}")));
     assert_eq!(nodes, [2.0, 0.0]);
     assert!(!probe(&cluster, &["--nodes", "node-1"]).status().unwrap().success());
     assert_eq!(results(0), [1.0, 1.0, 0.0], "one node has no links");
@@ -233,8 +255,10 @@ fn probes_are_counted_where_they_are_coordinated() {
     let client = runtime.block_on(Client::connect(cluster.socket(0))).unwrap();
     runtime.block_on(async {
         let (says, mut said) = mpsc::unbounded_channel();
-        let options = SurveyOptions { probes: Probes::Count(MAX_PROBES), ..SurveyOptions::default() };
-        let long = client.probe(Vec::new(), options, move |progress| says.send(progress.steps).unwrap());
+        let options =
+            SurveyOptions { probes: Probes::Count(MAX_PROBES), ..SurveyOptions::default() };
+        let long =
+            client.probe(Vec::new(), options, move |progress| says.send(progress.steps).unwrap());
         tokio::select! {
             _ = long => panic!("it takes longer to send so many echoes"),
             () = async { while said.recv().await.unwrap() == 0 {} } => {}
@@ -294,8 +318,9 @@ fn garbage_on_the_port_does_not_disturb_the_store() {
 
 fn certificate(place: &Path) -> Vec<String> {
     let mut command = Command::new(program("hoplite"));
-    let (code, text) =
-        run_to_end(command.arg("certs").arg(place).args(["n,127.0.0.1", "--days", "30", "--force"]));
+    let (code, text) = run_to_end(
+        command.arg("certs").arg(place).args(["n,127.0.0.1", "--days", "30", "--force"]),
+    );
     assert_eq!(code, 0, "{text}");
     let file = |name: &str| place.join(name).display().to_string();
     let flags = [("--tls-cert", "n.pem"), ("--tls-key", "n-key.pem"), ("--tls-ca", "ca.pem")];
@@ -339,7 +364,9 @@ fn rows(texts: &[String]) -> BTreeMap<String, String> {
         let (mut help, mut kind) = (BTreeMap::new(), BTreeMap::new());
         let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for line in text.lines() {
-            if let Some((name, words)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            if let Some((name, words)) =
+                line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' '))
+            {
                 help.insert(name, words);
             } else if let Some((name, word)) =
                 line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
@@ -349,7 +376,8 @@ fn rows(texts: &[String]) -> BTreeMap<String, String> {
                 let (name, pairs) = series.split_once('{').unwrap_or((series, ""));
                 let suffixes = ["_bucket", "_sum", "_count"];
                 let family = suffixes.iter().filter_map(|suffix| name.strip_suffix(suffix));
-                let family = family.into_iter().find(|family| kind.contains_key(family)).unwrap_or(name);
+                let family =
+                    family.into_iter().find(|family| kind.contains_key(family)).unwrap_or(name);
                 let names = pairs.split("\",").filter_map(|pair| Some(pair.split_once('=')?.0));
                 labels.entry(family).or_default().extend(names.filter(|name| *name != "le"));
             }
@@ -369,8 +397,11 @@ fn the_page_lists_all_that_is_exported_and_nothing_else() {
     let flags = certificate(place.path());
     let metrics = ["--metrics", "0"].map(str::to_owned);
     let flags = [&metrics[..], &flags].concat();
-    let cluster =
-        Cluster::start(Plan { store_arguments: flags.clone(), shard_arguments: flags, ..Plan::default() });
+    let cluster = Cluster::start(Plan {
+        store_arguments: flags.clone(),
+        shard_arguments: flags,
+        ..Plan::default()
+    });
     work(&cluster);
     let rows = rows(&[text(&cluster.stores[0]), text(&cluster.shards[0])]);
     let table: String = rows.into_values().collect();
@@ -401,7 +432,9 @@ fn promtool_finds_nothing_to_complain_about() {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let Ok(mut promtool) = command.spawn() else {
-            return eprintln!("promtool is not installed (Debian: prometheus): its check is skipped");
+            return eprintln!(
+                "promtool is not installed (Debian: prometheus): its check is skipped"
+            );
         };
         promtool.stdin.take().unwrap().write_all(text(daemon).as_bytes()).unwrap();
         let output = promtool.wait_with_output().unwrap();

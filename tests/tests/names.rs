@@ -1,5 +1,8 @@
 //! Daemons find peers by name after their addresses change.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs;
 use std::path::PathBuf;
@@ -46,7 +49,9 @@ impl Network {
 
     fn command(&self, program: PathBuf) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--net", "--mount", "--target", &self.holder.pid().to_string(), "--"]).arg(program);
+        command
+            .args(["--net", "--mount", "--target", &self.holder.pid().to_string(), "--"])
+            .arg(program);
         command
     }
 
@@ -57,7 +62,8 @@ impl Network {
 
     fn remove(&self, address: &str) {
         let mut command = self.command("ip".into());
-        let status = command.args(["address", "del", &format!("{address}/32"), "dev", "lo"]).status();
+        let status =
+            command.args(["address", "del", &format!("{address}/32"), "dev", "lo"]).status();
         assert!(status.unwrap().success());
     }
 
@@ -73,7 +79,14 @@ impl Network {
 
     fn store(&self, node: usize, listen: &str, directory: &str, more: &[String]) -> Daemon {
         let mut command = self.command(program("hoplite-store"));
-        command.args(["--print-addresses", "--memory", "32MiB", "--no-prefault", "--listen", listen]);
+        command.args([
+            "--print-addresses",
+            "--memory",
+            "32MiB",
+            "--no-prefault",
+            "--listen",
+            listen,
+        ]);
         command.args(["--node-id", &format!("node-{node}"), "--directory", directory]).args(more);
         command.arg("--socket").arg(self.socket(node));
         Daemon::start(&format!("node-{node}"), &mut command)
@@ -97,7 +110,8 @@ fn insecure() -> Vec<String> {
 fn certificates(network: &Network) -> Vec<String> {
     let place = network.place.path().join("certs");
     let names = format!("n,shard.test,127.0.0.1,{}", ADDRESSES.join(","));
-    let output = Command::new(program("hoplite")).arg("certs").arg(&place).arg(names).output().unwrap();
+    let output =
+        Command::new(program("hoplite")).arg("certs").arg(&place).arg(names).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let files = [("--tls-cert", "n.pem"), ("--tls-key", "n-key.pem"), ("--tls-ca", "ca.pem")];
     let path = |file| place.join(file).display().to_string();
@@ -107,7 +121,8 @@ fn certificates(network: &Network) -> Vec<String> {
 fn a_shard_moves(network: &Network, security: &[String]) {
     network.name("shard.test", ADDRESSES[0]);
     let shard = network.shard(ADDRESSES[0], security);
-    let _stores = [0, 1].map(|node| network.store(node, "127.0.0.1:0", "shard.test:7401", security));
+    let _stores =
+        [0, 1].map(|node| network.store(node, "127.0.0.1:0", "shard.test:7401", security));
     network.assert_serves("at home");
     network.client(0).put("before", &bytes(7, 100_000)).unwrap();
 

@@ -1,4 +1,7 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +48,9 @@ fn echo_ports(cluster: &Cluster, node: usize) -> BTreeSet<u16> {
     let own: BTreeSet<String> = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd"))
         .unwrap()
         .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
-        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .filter_map(|link| {
+            Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        })
         .collect();
     let table = fs::read_to_string("/proc/net/udp").unwrap();
     let port = |line: &str| {
@@ -84,7 +89,8 @@ fn a_probe_makes_a_matrix_and_leaves_nothing_behind() {
     let mut command = Command::new(program("hoplite"));
     command.args(order);
     succeed(command);
-    let text = succeed(probe(&cluster, 2, &["--json", "--nodes", "node-2,node-1", "--probes", "5"]));
+    let text =
+        succeed(probe(&cluster, 2, &["--json", "--nodes", "node-2,node-1", "--probes", "5"]));
     let matrix: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(matrix["nodes"], serde_json::json!(["node-1", "node-2"]));
     assert_eq!(matrix["echoes"], 5);
@@ -104,8 +110,14 @@ fn measured_places_can_be_applied_repeatedly() {
         let text = succeed(probe(&cluster, 0, &["--json", "--apply", "--probes", "5"]));
         let applied: Value = serde_json::from_str(&text).unwrap();
         let applied = applied["applied"].clone();
-        assert_eq!((applied["shards"].as_u64(), applied["all_shards"].as_u64()), (Some(2), Some(2)));
-        assert_eq!((applied["groups"].as_u64(), &applied["uplink_permille"]), (Some(0), &Value::Null));
+        assert_eq!(
+            (applied["shards"].as_u64(), applied["all_shards"].as_u64()),
+            (Some(2), Some(2))
+        );
+        assert_eq!(
+            (applied["groups"].as_u64(), &applied["uplink_permille"]),
+            (Some(0), &Value::Null)
+        );
         applied["version"].as_u64().unwrap()
     };
     let first = apply();
@@ -240,7 +252,10 @@ fn forged_echoes_are_not_answered_and_change_nothing() {
     assert!(output.status.success(), "{output:?}");
     let matrix: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(matrix["guessed"], serde_json::json!([]));
-    assert!(matrix["alpha_ns"][0][1].as_u64().unwrap() > 1000, "no round trip is a nanosecond: {matrix}");
+    assert!(
+        matrix["alpha_ns"][0][1].as_u64().unwrap() > 1000,
+        "no round trip is a nanosecond: {matrix}"
+    );
     forger.set_nonblocking(true).unwrap();
     assert!(forger.recv_from(&mut [0; 64]).is_err(), "no reply");
 }
@@ -257,7 +272,9 @@ fn a_probe_serves_only_its_own_peers() {
         assert!(end.error.unwrap().text.contains("no probe directs"));
     };
     refused(Kind::Echo, &|peer, kind| peer.send(kind, &v1::Echo { nonce: 7 }));
-    refused(Kind::TakeTrain, &|peer, kind| peer.send(kind, &v1::TakeTrain { nonce: 7, bytes: 1 << 20 }));
+    refused(Kind::TakeTrain, &|peer, kind| {
+        peer.send(kind, &v1::TakeTrain { nonce: 7, bytes: 1 << 20 })
+    });
     for (kind, message) in [
         (Kind::Arm, v1::Arm { nonce: 7, asker: "127.0.0.1:9".to_owned() }.encode_to_vec()),
         (Kind::Measure, v1::Measure::default().encode_to_vec()),

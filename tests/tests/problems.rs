@@ -1,5 +1,8 @@
 //! Each tool names the problems of a cluster with the same words.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::process::Command;
 use std::thread;

@@ -1,11 +1,15 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{
-    Dtype, Metadata, PutOptions, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse, ReduceOp,
+    Dtype, Metadata, PutOptions, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse,
+    ReduceOp,
 };
 use hoplite_core::{Error as ObjectError, ObjectId};
 use hoplite_tests::TIME_LIMIT;
@@ -75,7 +79,8 @@ fn a_put_over_the_quota_of_its_user_waits_for_a_delete() {
     }
     client.put("a", &bytes(1, SIZE)).expect("a repeated put needs no room");
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| cluster.client(0).put_with("c", &bytes(3, SIZE), within(TIME_LIMIT)));
+        let waiting =
+            scope.spawn(|| cluster.client(0).put_with("c", &bytes(3, SIZE), within(TIME_LIMIT)));
         await_that("the client", || client.status().unwrap().clients == 2);
         client.delete(["b"], TIME_LIMIT).unwrap();
         waiting.join().unwrap().expect("the delete makes room");
@@ -121,7 +126,10 @@ fn the_command_sets_lists_and_removes_quotas() {
     let set = hoplite(&cluster, &["quota", "set", "--prefix", "json/", "--objects", "7", "--json"]);
     for output in [set, hoplite(&cluster, &["quota", "remove", "--prefix", "json/", "--json"])] {
         let quotas: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!((&quotas[0]["prefix"]["id"], &quotas[0]["objects_limit"]), (&"json/".into(), &7.into()));
+        assert_eq!(
+            (&quotas[0]["prefix"]["id"], &quotas[0]["objects_limit"]),
+            (&"json/".into(), &7.into())
+        );
     }
     let removed = hoplite(&cluster, &["quota", "remove", "--prefix", "tmp/"]);
     assert_eq!(String::from_utf8(removed.stdout).unwrap(), "removed the quota of prefix tmp/\n");

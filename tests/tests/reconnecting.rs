@@ -18,9 +18,11 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
     let mut cluster = Cluster::of(2);
     let contents = bytes(1, 300_000);
     let listener = |notice: &Notice| NOTICES.lock().unwrap().push(notice.clone());
-    let options = ConnectOptions { socket: cluster.socket(0), listener, ..ConnectOptions::default() };
+    let options =
+        ConnectOptions { socket: cluster.socket(0), listener, ..ConnectOptions::default() };
     let threads = blocking::Client::connect_with(options.clone()).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let tasks = runtime.block_on(Client::connect_with(options)).unwrap();
     for round in 0..2 {
         let (only_here, copied) = (format!("only-{round}"), format!("copied-{round}"));
@@ -28,7 +30,8 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
         threads.put(&copied, &contents).unwrap();
         cluster.client(1).get(&copied, TIME_LIMIT).unwrap();
         let view = threads.get(&only_here, TIME_LIMIT).unwrap();
-        let mut writer = threads.create(format!("unfinished-{round}"), 8, PutOptions::default()).unwrap();
+        let mut writer =
+            threads.create(format!("unfinished-{round}"), 8, PutOptions::default()).unwrap();
         writer.write(b"1234").unwrap();
         cluster.kill_store(0);
         cluster.restart_store(0);
@@ -46,8 +49,9 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
     }
     let notices = std::mem::take(&mut *NOTICES.lock().unwrap());
     assert_eq!(notices.len(), 4, "each client says so each time: {notices:?}");
-    let anew =
-        |notice: &Notice| matches!(notice, Notice::Reconnected { store: StoreAfterLoss::StartedAnew, .. });
+    let anew = |notice: &Notice| {
+        matches!(notice, Notice::Reconnected { store: StoreAfterLoss::StartedAnew, .. })
+    };
     assert!(notices.iter().all(anew), "{notices:?}");
     cluster.assert_serves();
 }
@@ -57,7 +61,8 @@ fn an_interrupted_call_reports_if_it_may_be_retried() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.socket(0);
     let threads = blocking::Client::connect(&socket).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let tasks = runtime.block_on(Client::connect(&socket)).unwrap();
     std::thread::scope(|scope| {
         let (threads, tasks, runtime) = (&threads, &tasks, &runtime);

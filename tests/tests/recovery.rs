@@ -1,5 +1,8 @@
 //! Stores that recover the objects in the spill files of a killed store.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +29,9 @@ fn has_index(path: &Path) -> bool {
     let mut magic = [0; 4];
     let file = fs::File::open(path).unwrap();
     let length = file.metadata().unwrap().len();
-    length > END_BYTES && file.read_exact_at(&mut magic, length - END_BYTES).is_ok() && magic == *b"HLOG"
+    length > END_BYTES
+        && file.read_exact_at(&mut magic, length - END_BYTES).is_ok()
+        && magic == *b"HLOG"
 }
 
 fn settle(client: &Client, place: &Path) {
@@ -204,7 +209,9 @@ fn a_store_with_its_own_directory_recovers_its_objects_but_none_that_was_deleted
     let socket = home.path().join("store.sock");
     let start = || {
         let mut command = Command::new(program("hoplite-store"));
-        command.args(["--memory", "16MiB", "--recover", "--print-addresses", "--socket"]).arg(&socket);
+        command
+            .args(["--memory", "16MiB", "--recover", "--print-addresses", "--socket"])
+            .arg(&socket);
         Daemon::start("alone", command.arg("--spill-dir").arg(place.path()))
     };
     let store = start();
@@ -258,7 +265,9 @@ fn without_the_flag_no_object_is_recovered() {
     spilling.await_listed(0);
     // The files of a store without the flag have no index.
     spilling.put_all(&objects(COUNT));
-    await_that("spilled objects", || spilling.cluster.client(0).status().unwrap().spill.objects > 10);
+    await_that("spilled objects", || {
+        spilling.cluster.client(0).status().unwrap().spill.objects > 10
+    });
     spilling.kill();
     assert_eq!(spilling.recover(), 0);
     assert!(spilling.files().is_empty());

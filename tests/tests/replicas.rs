@@ -15,7 +15,11 @@ fn wanting(wanted: u8, awaited: u8) -> PutOptions {
 
 fn keepers(cluster: &Cluster, node: usize, id: &str) -> BTreeSet<String> {
     let described = retry("describe", || cluster.client(node).describe(id));
-    let pinned = described.locations.locations.into_iter().filter(|copy| copy.retention == Retention::Pinned);
+    let pinned = described
+        .locations
+        .locations
+        .into_iter()
+        .filter(|copy| copy.retention == Retention::Pinned);
     pinned.map(|copy| copy.node.to_string()).collect()
 }
 
@@ -48,11 +52,13 @@ fn a_put_with_replicas_survives_the_death_of_its_store() {
 #[test]
 fn many_objects_have_replicas_and_the_same_put_may_be_repeated() {
     let arguments = ["--replicas", "2"].map(str::to_owned).to_vec();
-    let mut cluster = Cluster::start(Plan { nodes: 3, store_arguments: arguments, ..Plan::default() });
+    let mut cluster =
+        Cluster::start(Plan { nodes: 3, store_arguments: arguments, ..Plan::default() });
     let client = cluster.client(0);
     let contents: Vec<_> = [100, 8192, 20_000].map(|size| bytes(size as u64, size)).into();
     for options in [wanting(3, 0), PutOptions::default()] {
-        let ids: Vec<_> = (0..3).map(|n| format!("{}/{n}", options.metadata.replicas.wanted)).collect();
+        let ids: Vec<_> =
+            (0..3).map(|n| format!("{}/{n}", options.metadata.replicas.wanted)).collect();
         for _ in 0..2 {
             let put = client.put_many(ids.iter().zip(&contents), options.clone()).unwrap();
             assert!(put.iter().all(Result::is_ok), "{put:?}");
@@ -62,7 +68,9 @@ fn many_objects_have_replicas_and_the_same_put_may_be_repeated() {
     }
     cluster.kill_store(0);
     let views = cluster.client(1).get_many(["3/0", "3/1", "0/2"], TIME_LIMIT).unwrap();
-    assert!(views.into_iter().zip(&contents).all(|(view, contents)| view.unwrap()[..] == contents[..]));
+    assert!(
+        views.into_iter().zip(&contents).all(|(view, contents)| view.unwrap()[..] == contents[..])
+    );
 }
 
 #[test]
@@ -100,7 +108,10 @@ fn the_target_of_a_reduce_has_replicas() {
     assert_eq!(refusal(reduce("four", 4)), ObjectError::NotEnoughNodes { wanted: 4, present: 3 });
     assert!(matches!(refusal(reduce("many", 65)), ObjectError::LimitExceeded { maximum: 64, .. }));
     let mut command = Command::new(program("hoplite"));
-    command.arg("--socket").arg(cluster.socket(0)).args(["reduce", "three", "a", "b", "--replicas", "3"]);
+    command
+        .arg("--socket")
+        .arg(cluster.socket(0))
+        .args(["reduce", "three", "a", "b", "--replicas", "3"]);
     assert!(command.status().unwrap().success());
     assert_eq!(keepers(&cluster, 0, "three").len(), 3);
     cluster.kill_store(0);
@@ -118,7 +129,10 @@ fn a_put_that_wants_more_copies_than_there_are_nodes_fails_at_once() {
         cluster.client(0).delete(["x"], TIME_LIMIT).unwrap();
     }
     let error = cluster.client(0).put_with("x", b"", wanting(65, 0)).unwrap_err();
-    assert!(matches!(error, Error::Object(ObjectError::LimitExceeded { maximum: 64, .. })), "{error}");
+    assert!(
+        matches!(error, Error::Object(ObjectError::LimitExceeded { maximum: 64, .. })),
+        "{error}"
+    );
 }
 
 #[test]
@@ -135,7 +149,8 @@ fn a_store_without_space_is_skipped() {
 #[test]
 fn a_store_has_a_default_number_of_copies_and_a_put_may_return_after_the_first() {
     let arguments = ["--replicas", "2"].map(str::to_owned);
-    let cluster = Cluster::start(Plan { nodes: 3, store_arguments: arguments.to_vec(), ..Plan::default() });
+    let cluster =
+        Cluster::start(Plan { nodes: 3, store_arguments: arguments.to_vec(), ..Plan::default() });
     for (number, size) in [10, 20_000, 1 << 20].into_iter().enumerate() {
         let id = format!("x{number}");
         cluster.client(0).put(&id, &bytes(1, size)).unwrap();
@@ -156,7 +171,9 @@ fn the_directory_may_die_while_copies_exist() {
     }
     cluster.kill_shard(0);
     cluster.kill_store(0);
-    await_that("new copies", || (0..6).all(|number| keepers(&cluster, 1, &format!("x{number}")).len() == 2));
+    await_that("new copies", || {
+        (0..6).all(|number| keepers(&cluster, 1, &format!("x{number}")).len() == 2)
+    });
     for number in 0..6 {
         let got = cluster.client(1).get(format!("x{number}"), TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(1, 100_000)[..]);

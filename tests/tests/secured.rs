@@ -1,5 +1,8 @@
 //! Clusters with tokens or certificates, and strangers on each of their ports.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -66,11 +69,14 @@ fn a_stranger_without_the_token_can_do_nothing() {
     let text = refusal_of_a_store(&cluster, 2, &[("--token-file", &other)]);
     assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
 
-    let pull = v1::Pull { id: b"x".as_slice().into(), put: 1, size_bytes: 17, ..v1::Pull::default() };
+    let pull =
+        v1::Pull { id: b"x".as_slice().into(), put: 1, size_bytes: 17, ..v1::Pull::default() };
     for challenge in [0, 32] {
         let mut peer = RawPeer::connect(&cluster.data_address(0));
-        let greeting =
-            v1::DataHello { challenge: vec![7; challenge].into(), ..hello("hoplite", PROTOCOL_VERSION) };
+        let greeting = v1::DataHello {
+            challenge: vec![7; challenge].into(),
+            ..hello("hoplite", PROTOCOL_VERSION)
+        };
         peer.send(Kind::Hello, &greeting);
         peer.send(Kind::Pull, &pull);
         assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::Hello as u8));
@@ -97,7 +103,12 @@ fn a_token_refused_after_a_restart_is_logged_and_reported_to_clients() {
     let token = place.path().join("token");
     write_private(&token, "the first secret of the tests\n");
     let flags = arguments(&[("--token-file", &token)]);
-    let plan = Plan { nodes: 1, store_arguments: flags.clone(), shard_arguments: flags, ..Plan::default() };
+    let plan = Plan {
+        nodes: 1,
+        store_arguments: flags.clone(),
+        shard_arguments: flags,
+        ..Plan::default()
+    };
     let mut cluster = Cluster::start(plan);
     cluster.client(0).put("x", b"before").unwrap();
 
@@ -152,7 +163,10 @@ fn a_store_without_peers_opens_no_port() {
         command.env_remove(variable);
     }
     command.args(["--memory", "16MiB", "--print-addresses", "--socket"]).arg(&socket);
-    command.env("XDG_CONFIG_HOME", "/proc/nowhere").env("HOPLITE_TOKEN_FILE", "").env("HOPLITE_LISTEN", "");
+    command
+        .env("XDG_CONFIG_HOME", "/proc/nowhere")
+        .env("HOPLITE_TOKEN_FILE", "")
+        .env("HOPLITE_LISTEN", "");
     let daemon = Daemon::start("alone", &mut command);
     let addresses = daemon.addresses();
     assert_eq!((addresses.data, addresses.directory), (None, None));
@@ -184,7 +198,8 @@ fn an_unusable_secret_names_the_setting() {
 }
 
 fn certificates(directory: &Path, name: &str) -> [PathBuf; 3] {
-    let output = Command::new(program("hoplite")).arg("certs").arg(directory).arg(name).output().unwrap();
+    let output =
+        Command::new(program("hoplite")).arg("certs").arg(directory).arg(name).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     ["n.pem", "n-key.pem", "ca.pem"].map(|file| directory.join(file))
 }
@@ -235,11 +250,11 @@ fn tls_on_one_side_only_is_logged() {
 
 fn hello_of_tls_1_2() -> Vec<u8> {
     let extensions = [
-        &[0x00, 0x0a, 0, 4, 0, 2, 0, 23][..],  // supported_groups: secp256r1
-        &[0x00, 0x0b, 0, 2, 1, 0],             // ec_point_formats: uncompressed
+        &[0x00, 0x0a, 0, 4, 0, 2, 0, 23][..], // supported_groups: secp256r1
+        &[0x00, 0x0b, 0, 2, 1, 0],            // ec_point_formats: uncompressed
         &[0x00, 0x0d, 0, 6, 0, 4, 4, 3, 8, 4], // signature_algorithms
-        &[0x00, 0x17, 0, 0],                   // extended_master_secret
-        &[0xff, 0x01, 0, 1, 0],                // renegotiation_info
+        &[0x00, 0x17, 0, 0],                  // extended_master_secret
+        &[0xff, 0x01, 0, 1, 0],               // renegotiation_info
     ]
     .concat();
     let mut body = vec![3, 3];
@@ -307,7 +322,8 @@ fn a_store_and_a_shard_count_the_handshakes_that_fail() {
     });
     let count = |daemon: &Option<Daemon>, series: &str| {
         let (_, text) = get(daemon.as_ref().unwrap().addresses().metrics.unwrap(), "/metrics");
-        let count = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')).unwrap();
+        let count =
+            text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')).unwrap();
         count.parse::<u64>().unwrap()
     };
     let failures = "hoplite_store_session_failures_total{error=\"tls\"}";
@@ -352,7 +368,8 @@ fn certificates_are_replaced_while_sessions_run() {
     let now = SystemTime::now();
     let day = Duration::from_secs(24 * 3600);
     let authority = Authority::new(now - day..now + 100 * day).unwrap();
-    let issue = |days| authority.issue(&["127.0.0.1".to_owned()], now - day..now + days * day).unwrap();
+    let issue =
+        |days| authority.issue(&["127.0.0.1".to_owned()], now - day..now + days * day).unwrap();
     let files = ["cert.pem", "key.pem", "ca.pem"].map(|file| place.path().join(file));
     install(&files, &issue(10), &authority, 0o600);
     let mut cluster = Cluster::start(Plan {
@@ -432,7 +449,9 @@ fn a_certificate_that_expires_while_a_store_runs_is_named() {
         None
     });
     let expires = expires.expect("the store takes over a certificate before its end");
-    await_that("the end of the certificate", || SystemTime::now() > expires + Duration::from_secs(1));
+    await_that("the end of the certificate", || {
+        SystemTime::now() > expires + Duration::from_secs(1)
+    });
 
     cluster.kill_shard(0);
     cluster.restart_shard(0);
@@ -444,7 +463,10 @@ fn a_certificate_that_expires_while_a_store_runs_is_named() {
     });
     let error = refusal(client.get("none", Duration::from_millis(100)));
     let ObjectError::Timeout { missing: Some(missing), .. } = &error else { panic!("{error}") };
-    assert!(matches!(**missing, Missing::Shard { .. }) && missing.to_string().contains(says), "{error}");
+    assert!(
+        matches!(**missing, Missing::Shard { .. }) && missing.to_string().contains(says),
+        "{error}"
+    );
     cluster.store(0).await_log(says);
     install(&of_store, &issue(start + 10 * day), &authority, 0o600);
     cluster.await_sessions(0);
@@ -469,13 +491,15 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
     };
     let named = [("--tls-cert", &*cert), ("--tls-key", &key), ("--tls-ca", &ca)];
     let socket = place.path().join("store.sock");
-    let store = ["--directory", "127.0.0.1:1", "--memory", "1MiB", "--socket", socket.to_str().unwrap()];
+    let store =
+        ["--directory", "127.0.0.1:1", "--memory", "1MiB", "--socket", socket.to_str().unwrap()];
     for more in [&["--advertise", "localhost:7400"][..], &[]] {
         let (code, text) = start("hoplite-store", &named, &[&store[..], more].concat());
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("is not for 127.0.0.1") && text.contains("--tls-name"), "{text}");
     }
-    let shard = Cluster::start(Plan { nodes: 0, shard_arguments: arguments(&named), ..Plan::default() });
+    let shard =
+        Cluster::start(Plan { nodes: 0, shard_arguments: arguments(&named), ..Plan::default() });
     let log = shard.shards[0].as_ref().unwrap();
     log.await_log("stores that connect to this shard by its address refuse it");
     assert!(log.log().contains("is not for 127.0.0.1"), "{}", log.log());
@@ -483,7 +507,10 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
     for (daemon, more) in [("hoplite-store", &store[..]), ("hoplite-directory", &[])] {
         let (code, text) = start(daemon, &of_authority, more);
         assert_eq!(code, 2, "{text}");
-        assert!(text.contains("is that of an authority") && !text.contains("CaUsedAsEndEntity"), "{text}");
+        assert!(
+            text.contains("is that of an authority") && !text.contains("CaUsedAsEndEntity"),
+            "{text}"
+        );
     }
 }
 
@@ -511,7 +538,8 @@ fn users_are_distinguished_on_the_local_socket() {
         eprintln!("skipped: only root can run programs as other users");
         return;
     }
-    let rules = ["--socket-mode", "666", "--allow-users", "4000001", "--read-only-users", "4000002"];
+    let rules =
+        ["--socket-mode", "666", "--allow-users", "4000001", "--read-only-users", "4000002"];
     let cluster = Cluster::start(Plan {
         nodes: 1,
         store_arguments: rules.map(str::to_owned).to_vec(),
@@ -528,7 +556,8 @@ fn users_are_distinguished_on_the_local_socket() {
     assert!(put.status.success(), "{}", text(&put));
     let read = as_user(4_000_002, &socket, &["get", "x"]);
     assert!(read.status.success(), "{}", text(&read));
-    for change in [&["put", "y", "/proc/self/cmdline"][..], &["delete", "x"], &["reduce", "z", "x"]] {
+    for change in [&["put", "y", "/proc/self/cmdline"][..], &["delete", "x"], &["reduce", "z", "x"]]
+    {
         let refused = as_user(4_000_002, &socket, change);
         assert_eq!(refused.status.code(), Some(1), "{change:?}");
         assert!(text(&refused).contains("may only read"), "{}", text(&refused));
@@ -545,7 +574,11 @@ fn users_are_distinguished_on_the_local_socket() {
     ] {
         let refused = as_user(4_000_001, &socket, command);
         assert_eq!(refused.status.code(), Some(1), "{command:?}");
-        assert!(text(&refused).contains("only root and the user of the store"), "{}", text(&refused));
+        assert!(
+            text(&refused).contains("only root and the user of the store"),
+            "{}",
+            text(&refused)
+        );
     }
     for reader in [4_000_001, 4_000_002] {
         assert!(as_user(reader, &socket, &["quota"]).status.success());

@@ -1,4 +1,7 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +49,10 @@ fn sorted(mut addresses: Vec<&String>) -> Vec<String> {
 fn put_old(cluster: &Cluster) {
     for number in 0..60 {
         let size = if number % 2 == 0 { 1000 } else { 100_000 };
-        cluster.client(number % 3).put(format!("old-{number}"), &bytes(number as u64, size)).unwrap();
+        cluster
+            .client(number % 3)
+            .put(format!("old-{number}"), &bytes(number as u64, size))
+            .unwrap();
         cluster.client(number % 3).put(format!("doomed-{number}"), b"x").unwrap();
     }
     let doomed: Vec<String> = (0..60).map(|number| format!("doomed-{number}")).collect();
@@ -57,7 +63,8 @@ fn put_old(cluster: &Cluster) {
 fn assert_old(cluster: &Cluster) {
     for number in 0..60 {
         let size = if number % 2 == 0 { 1000 } else { 100_000 };
-        let view = cluster.client((number + 1) % 3).get(format!("old-{number}"), TIME_LIMIT).unwrap();
+        let view =
+            cluster.client((number + 1) % 3).get(format!("old-{number}"), TIME_LIMIT).unwrap();
         assert!(view[..] == bytes(number as u64, size)[..], "old-{number}");
         assert!(
             !cluster.client(number % 3).contains(format!("doomed-{number}")).unwrap(),
@@ -72,13 +79,16 @@ fn load(putter: &Client, getter: &Client, name: &str, is_over: &AtomicBool) -> u
     while !is_over.load(Ordering::Relaxed) {
         let id = format!("{name}-{}", rounds % 7);
         let contents = bytes(rounds as u64, if rounds % 3 == 0 { 50_000 } else { 500 });
-        putter.put(&id, &contents).unwrap_or_else(|error| panic!("round {rounds}: put of {id}: {error}"));
+        putter
+            .put(&id, &contents)
+            .unwrap_or_else(|error| panic!("round {rounds}: put of {id}: {error}"));
         let view = getter.get(&id, TIME_LIMIT);
         let view = view.unwrap_or_else(|error| panic!("round {rounds}: get of {id}: {error}"));
         assert!(view[..] == contents[..], "round {rounds}: {id} has another value");
         drop(view);
         let deleted = getter.delete([&id], TIME_LIMIT);
-        let deleted = deleted.unwrap_or_else(|error| panic!("round {rounds}: delete of {id}: {error}"));
+        let deleted =
+            deleted.unwrap_or_else(|error| panic!("round {rounds}: delete of {id}: {error}"));
         assert_eq!(deleted, 1, "round {rounds}: {id}");
         rounds += 1;
     }
@@ -130,7 +140,8 @@ fn all_shards_are_replaced_under_load_and_no_call_fails() {
     cluster.kill_shard(1);
     for number in (0..60).filter(|number| number % 3 != 2) {
         let size = if number % 2 == 0 { 1000 } else { 100_000 };
-        let view = cluster.client((number + 1) % 3).get(format!("old-{number}"), TIME_LIMIT).unwrap();
+        let view =
+            cluster.client((number + 1) % 3).get(format!("old-{number}"), TIME_LIMIT).unwrap();
         assert!(view[..] == bytes(number as u64, size)[..], "old-{number}");
     }
     for node in 0..3 {
@@ -149,10 +160,16 @@ fn a_shard_joins_and_leaves_again() {
         let new = cluster.start_shard();
         let new = cluster.shard_addresses[new].clone();
         let report = under_load(&cluster, || change(&cluster, &["add", &new]));
-        assert_eq!((report["version"].as_u64(), addresses(&report).len()), (Some(2 * round + 1), 2));
+        assert_eq!(
+            (report["version"].as_u64(), addresses(&report).len()),
+            (Some(2 * round + 1), 2)
+        );
         assert_old(&cluster);
         let report = under_load(&cluster, || change(&cluster, &["remove", &new]));
-        assert_eq!((report["version"].as_u64(), addresses(&report).len()), (Some(2 * round + 2), 1));
+        assert_eq!(
+            (report["version"].as_u64(), addresses(&report).len()),
+            (Some(2 * round + 2), 1)
+        );
         assert_old(&cluster);
         let error = error_of(&cluster, &["add", &new]);
         assert!(error.contains("restart it"), "what it knows is old: {error}");

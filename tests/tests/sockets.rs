@@ -1,5 +1,8 @@
 //! Local sockets in directories of other users, with long paths, or removed.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -25,7 +28,8 @@ fn set_mode(path: &Path, mode: u32) {
 
 fn connect(socket: &Path, daemon_user: Option<&str>) -> Result<Client, ConnectFailure> {
     let daemon_user = daemon_user.map(str::to_owned);
-    let options = ConnectOptions { socket: socket.to_owned(), daemon_user, ..ConnectOptions::default() };
+    let options =
+        ConnectOptions { socket: socket.to_owned(), daemon_user, ..ConnectOptions::default() };
     Client::connect_with(options).map_err(|error| match error {
         Error::Connect { kind, .. } => kind,
         other => panic!("{other}"),
@@ -77,7 +81,10 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     };
     let (code, text) = status(0, "");
     assert_eq!((code, text.lines().count()), (1, 1), "{text}");
-    assert!(text.contains(&format!("{} belongs to user {STRANGER}", directory.display())), "{text}");
+    assert!(
+        text.contains(&format!("{} belongs to user {STRANGER}", directory.display())),
+        "{text}"
+    );
     assert!(text.contains(&format!("HOPLITE_DAEMON_USER={STRANGER}")), "{text}");
     let (code, text) = status(0, "no such name here");
     assert!(code == 1 && text.contains("no user \"no such name here\""), "{text}");
@@ -124,7 +131,9 @@ fn a_directory_that_others_may_write_to_is_refused_by_the_store_and_by_clients()
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("other users may write to"), "{text}");
     let (code, text) = run_to_end(
-        Command::new(program("hoplite")).args(["up", "--nodes", "1", "--dir"]).arg(cluster.directory()),
+        Command::new(program("hoplite"))
+            .args(["up", "--nodes", "1", "--dir"])
+            .arg(cluster.directory()),
     );
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("other users may write to"), "{text}");
@@ -138,8 +147,9 @@ fn a_local_cluster_enters_no_link_and_no_directory_of_another_user() {
     let path = |name: &str| place.path().join(name);
     let refusal = |directory: &Path| {
         let mut command = Command::new(program("hoplite"));
-        let (code, text) =
-            run_to_end(command.args(["up", "--nodes", "1", "--memory", "8MiB", "--dir"]).arg(directory));
+        let (code, text) = run_to_end(
+            command.args(["up", "--nodes", "1", "--memory", "8MiB", "--dir"]).arg(directory),
+        );
         assert_eq!(code, 1, "{text}");
         text
     };
@@ -177,11 +187,11 @@ fn the_path_of_a_socket_may_have_any_length() {
             .arg(long.join("copy")),
     );
     assert_eq!(code, 0, "{text}");
-    let (code, text) = run_to_end(Command::new(program("hoplite")).current_dir(&made).args([
-        "--socket",
-        "node-0.sock",
-        "status",
-    ]));
+    let (code, text) = run_to_end(
+        Command::new(program("hoplite"))
+            .current_dir(&made)
+            .args(["--socket", "node-0.sock", "status"]),
+    );
     assert_eq!(code, 0, "{text}");
     drop(client);
     up.signal(Signal::INT);

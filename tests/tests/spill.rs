@@ -1,5 +1,8 @@
 //! Stores that move cold objects to files when their memory is full.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
@@ -88,8 +91,10 @@ pub(crate) fn objects(count: usize) -> Vec<(String, usize)> {
 #[test]
 fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
     let mut spilling = Spilling::start(&[]);
-    let mut objects: Vec<(String, usize)> =
-        [1, 1000, 20_000, 70_000, 3 * MIB + 7].iter().map(|size| (format!("size{size}"), *size)).collect();
+    let mut objects: Vec<(String, usize)> = [1, 1000, 20_000, 70_000, 3 * MIB + 7]
+        .iter()
+        .map(|size| (format!("size{size}"), *size))
+        .collect();
     objects.extend((0..200).map(|number| (format!("small{number}"), 30_000 + number)));
     objects.extend((0..40).map(|number| (format!("large{number}"), MIB + number)));
     spilling.put_all(&objects);
@@ -103,7 +108,10 @@ fn three_times_the_memory_of_objects_can_be_put_and_read_from_any_node() {
     );
     for file in spilling.files() {
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(file.parent().unwrap()).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
     }
     for node in [0, 1] {
         let client = spilling.cluster.client(node);
@@ -167,7 +175,8 @@ fn two_full_stores_get_spilled_objects_from_each_other() {
 fn a_reduce_of_more_spilled_bytes_than_memory_streams_them() {
     let mut spilling = Spilling::start(&[]);
     let names: Vec<String> = (0..40).map(|number| format!("x{number}")).collect();
-    let metadata = Metadata { dtype: Dtype::I32, shape: Some(vec![MIB as u64 / 4]), ..Metadata::default() };
+    let metadata =
+        Metadata { dtype: Dtype::I32, shape: Some(vec![MIB as u64 / 4]), ..Metadata::default() };
     let client = spilling.cluster.client(0);
     for (number, name) in names.iter().enumerate() {
         let contents = i32::try_from(number).unwrap().to_le_bytes().repeat(MIB / 4);
@@ -254,12 +263,20 @@ fn a_file_with_few_objects_left_is_copied_to_a_smaller_one() {
     let before = spilling.files();
     let client = spilling.cluster.client(0);
     let is_kept = |number: usize| number.is_multiple_of(5);
-    let deleted = (0..small.len()).filter(|number| !is_kept(*number)).map(|number| &small[number].0);
+    let deleted =
+        (0..small.len()).filter(|number| !is_kept(*number)).map(|number| &small[number].0);
     client.delete(deleted, TIME_LIMIT).unwrap();
     let kept: u64 = small.iter().step_by(5).map(|(_, size)| *size as u64).sum();
-    let file_bytes =
-        || spilling.files().iter().map(|path| fs::metadata(path).map_or(0, |found| found.len())).sum::<u64>();
-    await_that("little waste", || file_bytes() < 2 * kept && !before.iter().any(|path| path.exists()));
+    let file_bytes = || {
+        spilling
+            .files()
+            .iter()
+            .map(|path| fs::metadata(path).map_or(0, |found| found.len()))
+            .sum::<u64>()
+    };
+    await_that("little waste", || {
+        file_bytes() < 2 * kept && !before.iter().any(|path| path.exists())
+    });
     for (number, (id, size)) in small.iter().enumerate().step_by(5) {
         let got = client.get(id, TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(number as u64, *size)[..], "{id}");
@@ -305,7 +322,9 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
     assert!(text.contains("spilling to") && text.contains("File too large"), "{text}");
     assert!(spilling.files().is_empty(), "no part of a file is left");
     let status = client.status().unwrap();
-    assert!(status.spill.failures > 0 && status.troubles.lines().join("").contains("File too large"));
+    assert!(
+        status.spill.failures > 0 && status.troubles.lines().join("").contains("File too large")
+    );
     for number in 0..kept {
         let got = client.get(format!("x{number}"), TIME_LIMIT).unwrap();
         assert!(got[..] == bytes(number, MIB)[..], "{number}");

@@ -1,6 +1,9 @@
 //! Default timeout of the Rust clients and the command line. Python:
 //! `python/tests/test_timeouts.py`.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -11,8 +14,12 @@ use hoplite_tests::cluster::{Cluster, program};
 fn worker(socket: &Path, timeout: &str, line: &str) -> Output {
     let mut command = Command::new(program("hoplite-test-worker"));
     command.arg(socket).env("HOPLITE_TIMEOUT", timeout);
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let _ = writeln!(child.stdin.take().unwrap(), "{line}");
     child.wait_with_output().unwrap()
 }
@@ -50,13 +57,15 @@ fn the_environment_sets_the_default_of_all_interfaces() {
 fn a_wrong_variable_is_an_error_that_names_it() {
     let cluster = Cluster::of(1);
     let socket = cluster.socket(0);
-    for output in
-        [worker(&socket, "soon", "put x 1"), command_line(&socket, "soon", &["ls"]).output().unwrap()]
-    {
+    for output in [
+        worker(&socket, "soon", "put x 1"),
+        command_line(&socket, "soon", &["ls"]).output().unwrap(),
+    ] {
         assert_eq!(output.status.code(), Some(1));
         let output_text = text(&output.stderr);
         assert!(
-            output_text.contains("HOPLITE_TIMEOUT") && output_text.contains("\"soon\" is not a timeout"),
+            output_text.contains("HOPLITE_TIMEOUT")
+                && output_text.contains("\"soon\" is not a timeout"),
             "{output_text}"
         );
     }

@@ -1,4 +1,7 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -73,9 +76,12 @@ fn racks(racks: usize, hosts: usize) -> Value {
 }
 
 fn matrix(value: &Value) -> Matrix {
-    let names = value["nodes"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned());
+    let names =
+        value["nodes"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned());
     let entry = |table: &str, a: usize, b: usize| value[table][a][b].as_u64().unwrap() as u32;
-    let link = |a, b| Ok(Link { alpha_ns: entry("alpha_ns", a, b), ps_per_byte: entry("ps_per_byte", a, b) });
+    let link = |a, b| {
+        Ok(Link { alpha_ns: entry("alpha_ns", a, b), ps_per_byte: entry("ps_per_byte", a, b) })
+    };
     Matrix::from_links(names.collect(), link).unwrap()
 }
 
@@ -100,7 +106,8 @@ fn costs_of_orders() {
         let parsed: Model = model.parse().unwrap();
         for (name, ranks) in [("identity", (0..16).collect()), (order.as_str(), reversed.clone())] {
             let found = document(&[
-                "cost", "--matrix", &file, "--order", name, "--model", model, "--size", "1MiB", "--json",
+                "cost", "--matrix", &file, "--order", name, "--model", model, "--size", "1MiB",
+                "--json",
             ]);
             assert_eq!(
                 found,
@@ -120,13 +127,17 @@ fn orders_are_found_and_printed_in_all_formats() {
     let file = files.write_json("m.json", &value);
     let search = ["--matrix", &file, "--size", "1048576", "--seconds", "1", "--seed", "3"];
     let order = |model: &str, more: &[&str]| {
-        let arguments: Vec<&str> =
-            ["order", "--for", model].into_iter().chain(search).chain(more.iter().copied()).collect();
+        let arguments: Vec<&str> = ["order", "--for", model]
+            .into_iter()
+            .chain(search)
+            .chain(more.iter().copied())
+            .collect();
         text(&arguments)
     };
     for model in ["ring", "halving-doubling"] {
         let found: Value = serde_json::from_str(&order(model, &[])).unwrap();
-        let numbers = ["lower_bound_ps", "cost_ps", "before_ps"].map(|name| found[name].as_u64().unwrap());
+        let numbers =
+            ["lower_bound_ps", "cost_ps", "before_ps"].map(|name| found[name].as_u64().unwrap());
         assert!(numbers.is_sorted(), "{numbers:?}");
         // Four hops of the ring cross racks, and two of five steps of halving-doubling.
         let optimum = match model {
@@ -139,7 +150,8 @@ fn orders_are_found_and_printed_in_all_formats() {
         assert_eq!(found["cost_ps"], json!(optimum), "{model}");
         let result = files.write_json("result.json", &found);
         let again = document(&[
-            "cost", "--matrix", &file, "--order", &result, "--model", model, "--size", "1M", "--json",
+            "cost", "--matrix", &file, "--order", &result, "--model", model, "--size", "1M",
+            "--json",
         ]);
         assert_eq!(again["cost_ps"], found["cost_ps"]);
     }
@@ -158,8 +170,10 @@ fn an_external_solver_may_prove_an_order_or_find_a_better_one() {
     let files = Files::new();
     let matrix = files.write_json("m.json", &racks(3, 3));
     let order = |script: &str| {
-        let z3 =
-            files.write("z3", &format!("#!/bin/sh\ncat > {}\n{script}\n", files.path("question").display()));
+        let z3 = files.write(
+            "z3",
+            &format!("#!/bin/sh\ncat > {}\n{script}\n", files.path("question").display()),
+        );
         fs::set_permissions(&z3, fs::Permissions::from_mode(0o755)).unwrap();
         let found = document(&[
             "order",
@@ -208,7 +222,9 @@ fn an_external_solver_may_prove_an_order_or_find_a_better_one() {
 fn matrices_are_also_read_from_csv_and_from_slurm() {
     let files = Files::new();
     let csv = files.write("rtt.csv", "rtt_us,a,b,c\na,0,40,90\nb,44,0,70\nc,82,71,0\n");
-    let cost = |file: &str| document(&["cost", "--matrix", file, "--model", "ring", "--size", "0", "--json"]);
+    let cost = |file: &str| {
+        document(&["cost", "--matrix", file, "--model", "ring", "--size", "0", "--json"])
+    };
     assert_eq!(cost(&csv), json!({"cost_ps": (22_000 + 45_000 + 35_500) * 1000}));
     let slurm = files.write(
         "topology.conf",
@@ -229,17 +245,23 @@ fn hdrm_is_mapped_and_checked() {
         failure(&["hdrm", "--check", &good, "--hosts-per-switch", "2", "--switches", "16"])
             .contains("not 16 with 2")
     );
-    let bad =
-        files.write_json("bad.json", &json!({"upper": [[0], [3], [5], [7]], "lower": [[1], [2], [4], [6]]}));
+    let bad = files.write_json(
+        "bad.json",
+        &json!({"upper": [[0], [3], [5], [7]], "lower": [[1], [2], [4], [6]]}),
+    );
     assert!(
-        failure(&["hdrm", "--check", &bad]).contains("distance 2 ranks 4 and 6 are both in the lower half")
+        failure(&["hdrm", "--check", &bad])
+            .contains("distance 2 ranks 4 and 6 are both in the lower half")
     );
     let empty = files.write_json("empty.json", &json!({"upper": [], "lower": []}));
     assert!(failure(&["hdrm", "--check", &empty]).contains("rank 0 has no place"));
     for (hosts, switches, reason) in
         [("5", "8", "share a link"), ("2", "6", "power of two"), ("0", "8", "at least one host")]
     {
-        assert!(failure(&["hdrm", "--hosts-per-switch", hosts, "--switches", switches]).contains(reason));
+        assert!(
+            failure(&["hdrm", "--hosts-per-switch", hosts, "--switches", switches])
+                .contains(reason)
+        );
     }
 }
 
@@ -266,22 +288,18 @@ fn allreduces_are_decomposed() {
     assert!((plan["total_s"].as_f64().unwrap() - total).abs() < 1e-12);
     assert!(plan["ring_s"].as_f64().unwrap() > 0.0);
     assert!(text(&arguments).contains("one ring"));
-    let alone =
-        ["--ranks", "1", "--levels", "1", "--bandwidth", "1", "--latency", "0", "--size", "1", "--json"];
-    assert!(text(&[&["decompose"][..], &alone].concat()).contains("\"total_s\": 0.0"), "and not -0");
+    let alone = [
+        "--ranks", "1", "--levels", "1", "--bandwidth", "1", "--latency", "0", "--size", "1",
+        "--json",
+    ];
+    assert!(
+        text(&[&["decompose"][..], &alone].concat()).contains("\"total_s\": 0.0"),
+        "and not -0"
+    );
     assert!(
         failure(&[
-            "decompose",
-            "--ranks",
-            "63",
-            "--levels",
-            "4x16",
-            "--bandwidth",
-            "1,1",
-            "--latency",
-            "0",
-            "--size",
-            "1"
+            "decompose", "--ranks", "63", "--levels", "4x16", "--bandwidth", "1,1", "--latency",
+            "0", "--size", "1"
         ])
         .contains("64")
     );
@@ -293,16 +311,8 @@ fn fabrics_are_simulated_and_drawn() {
     let plot = files.path("plot.svg");
     let run = |collective: &str, more: &[&str]| {
         let arguments = [
-            "simulate",
-            "--fabric",
-            "bigraph",
-            "--nodes",
-            "1024",
-            "--size",
-            "256KiB",
-            "--json",
-            "--collective",
-            collective,
+            "simulate", "--fabric", "bigraph", "--nodes", "1024", "--size", "256KiB", "--json",
+            "--collective", collective,
         ];
         document(&[&arguments[..], more].concat())["seconds"].as_f64().unwrap()
     };
@@ -315,36 +325,32 @@ fn fabrics_are_simulated_and_drawn() {
     let matrix = files.write_json("m.json", &racks(2, 4));
     for fabric in ["fat-tree", "torus", &matrix] {
         let found = document(&[
-            "simulate",
-            "--fabric",
-            fabric,
-            "--nodes",
-            "8",
-            "--collective",
-            "hierarchical",
-            "--size",
-            "8K",
-            "--levels",
-            "4x2",
-            "--json",
+            "simulate", "--fabric", fabric, "--nodes", "8", "--collective", "hierarchical",
+            "--size", "8K", "--levels", "4x2", "--json",
         ]);
         assert_eq!(found["steps"].as_array().unwrap().len(), 2, "{fabric}");
     }
     assert!(
-        failure(&["simulate", "--fabric", "torus", "--nodes", "8", "--collective", "hdrm", "--size", "1"])
-            .contains("BiGraph")
+        failure(&[
+            "simulate", "--fabric", "torus", "--nodes", "8", "--collective", "hdrm", "--size", "1"
+        ])
+        .contains("BiGraph")
     );
     assert!(
         failure(&["simulate", "--fabric", "bigraph", "--collective", "hd", "--size", "1"])
             .contains("--nodes")
     );
     assert!(
-        failure(&["simulate", "--fabric", &matrix, "--nodes", "9", "--collective", "hd", "--size", "1"])
-            .contains("8 nodes")
+        failure(&[
+            "simulate", "--fabric", &matrix, "--nodes", "9", "--collective", "hd", "--size", "1"
+        ])
+        .contains("8 nodes")
     );
     let bandwidth = ["--bandwidth", "1e-320"];
-    let simulated =
-        ["simulate", "--fabric", "torus", "--nodes", "8", "--collective", "ring", "--size", "1M", "--json"];
+    let simulated = [
+        "simulate", "--fabric", "torus", "--nodes", "8", "--collective", "ring", "--size", "1M",
+        "--json",
+    ];
     assert!(failure(&[&simulated[..], &bandwidth].concat()).contains("longer than a number"));
     let decomposed =
         ["decompose", "--ranks", "8", "--levels", "8", "--latency", "0", "--size", "1M", "--json"];
@@ -368,7 +374,8 @@ fn pairs_of_a_matrix_share_the_uplinks_of_groups() {
     let (in_racks, in_turn) = ("[0,1,2,3,4,5,6,7]", "[0,4,1,5,2,6,3,7]");
     let found = run(&stated, in_racks, &[]);
     assert_eq!(found["shared"], json!({"groups": 2, "uplinks": [0.25]}));
-    let (near, far) = (found["seconds"].as_f64().unwrap(), run(&stated, in_turn, &[])["seconds"].as_f64());
+    let (near, far) =
+        (found["seconds"].as_f64().unwrap(), run(&stated, in_turn, &[])["seconds"].as_f64());
     assert!(far.unwrap() > 3.9 * near, "four pairs cross, and not one");
     let fast = run(&stated, in_turn, &["--uplinks", "4"]);
     assert!(fast["seconds"].as_f64().unwrap() < near, "as the argument says");
@@ -376,7 +383,8 @@ fn pairs_of_a_matrix_share_the_uplinks_of_groups() {
     let refused = ["simulate", "--collective", "ring", "--size", "1", "--fabric"];
     assert!(failure(&[&refused[..], &[&loaded, "--uplinks", "1,2"]].concat()).contains("1 levels"));
     assert!(
-        failure(&[&refused[..], &["torus", "--nodes", "4", "--uplinks", "1"]].concat()).contains("own links")
+        failure(&[&refused[..], &["torus", "--nodes", "4", "--uplinks", "1"]].concat())
+            .contains("own links")
     );
 }
 
@@ -402,8 +410,9 @@ fn matrices_are_shown() {
 fn bad_input_is_refused_in_one_line() {
     let files = Files::new();
     let good = files.write_json("good.json", &racks(1, 4));
-    let cost =
-        |matrix: &str, more: &[&str]| failure(&[&["cost", "--matrix", matrix, "--size", "0"], more].concat());
+    let cost = |matrix: &str, more: &[&str]| {
+        failure(&[&["cost", "--matrix", matrix, "--size", "0"], more].concat())
+    };
     let ring = ["--model", "ring"];
     assert!(cost("/does/not/exist", &ring).contains("/does/not/exist"));
     let names: Vec<String> = (0..100_000).map(|node| node.to_string()).collect();
@@ -464,17 +473,8 @@ fn bad_input_is_refused_in_one_line() {
         vec!["order", "--matrix", &good, "--for", "ring", "--size", "1", "--seconds", "nan"],
         vec!["hdrm", "--switches", "8"],
         vec![
-            "decompose",
-            "--ranks",
-            "4",
-            "--levels",
-            "2x",
-            "--bandwidth",
-            "1",
-            "--latency",
-            "0",
-            "--size",
-            "1",
+            "decompose", "--ranks", "4", "--levels", "2x", "--bandwidth", "1", "--latency", "0",
+            "--size", "1",
         ],
         vec!["simulate", "--fabric", "torus", "--collective", "tree", "--size", "1"],
         vec!["probe", "--probes", "0"],

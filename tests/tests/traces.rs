@@ -1,12 +1,17 @@
 //! Each operation is one trace, and a missing collector does no harm.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::net::TcpListener;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
+use hoplite_client::{
+    AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace,
+};
 use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
@@ -59,14 +64,17 @@ impl TraceService for CollectedSpans {
 
 impl Collector {
     fn start() -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let collected = CollectedSpans::default();
-        let server =
-            tonic::transport::Server::builder().add_service(TraceServiceServer::new(collected.clone()));
+        let server = tonic::transport::Server::builder()
+            .add_service(TraceServiceServer::new(collected.clone()));
         runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
@@ -100,7 +108,8 @@ impl Trace {
             Some(node) => text(&span.attributes, "hoplite.node").as_deref() == Some(node),
             None => service == "hoplite-directory",
         };
-        let spans = self.0.iter().filter(|(service, span)| span.name == name && is_of(service, span));
+        let spans =
+            self.0.iter().filter(|(service, span)| span.name == name && is_of(service, span));
         spans.map(|(_, span)| span).collect()
     }
 
@@ -121,9 +130,15 @@ impl Trace {
 
     fn tree(&self) -> String {
         let lines = self.0.iter().map(|(service, span)| {
-            let about: Vec<_> =
-                span.attributes.iter().map(|about| format!("{}={:?}", about.key, about.value)).collect();
-            format!("{service} {} {:02x?} <- {:02x?} {about:?}", span.name, span.span_id, span.parent_span_id)
+            let about: Vec<_> = span
+                .attributes
+                .iter()
+                .map(|about| format!("{}={:?}", about.key, about.value))
+                .collect();
+            format!(
+                "{service} {} {:02x?} <- {:02x?} {about:?}",
+                span.name, span.span_id, span.parent_span_id
+            )
         });
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -140,9 +155,15 @@ fn text(attributes: &[KeyValue], key: &str) -> Option<String> {
 fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
     let mut arguments = vec!["--otlp-endpoint".to_owned(), endpoint.to_owned()];
     arguments.extend(more.iter().map(|&argument| argument.to_owned()));
-    let store_arguments = SLOW_LINK.into_iter().map(str::to_owned).chain(arguments.clone()).collect();
+    let store_arguments =
+        SLOW_LINK.into_iter().map(str::to_owned).chain(arguments.clone()).collect();
     let environment = vec![("OTEL_BSP_SCHEDULE_DELAY", "50")];
-    Cluster::start(Plan { store_arguments, shard_arguments: arguments, environment, ..Plan::default() })
+    Cluster::start(Plan {
+        store_arguments,
+        shard_arguments: arguments,
+        environment,
+        ..Plan::default()
+    })
 }
 
 fn end(cluster: &mut Cluster) {
@@ -189,7 +210,9 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     let serve = trace.one("serve", Some("node-0"));
     assert_eq!(serve.parent_span_id, pull.span_id);
     assert_eq!(text(&serve.attributes, "hoplite.object").as_deref(), Some("a"));
-    assert!(trace.named("publish", None).iter().all(|publish| publish.parent_span_id == get.span_id));
+    assert!(
+        trace.named("publish", None).iter().all(|publish| publish.parent_span_id == get.span_id)
+    );
     let spans = collector.spans();
     let put = spans.iter().find(|(_, span)| span.name == "put").unwrap();
     assert!(put.1.parent_span_id.is_empty() && put.1.trace_id != TRACE);
@@ -319,7 +342,11 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     });
     for (sender, receiver) in [("node-0", second), ("node-1", first)] {
         let served = trace.named("serve", Some(sender));
-        assert!(served.iter().any(|serve| serve.parent_span_id == receiver.span_id), "{}", trace.tree());
+        assert!(
+            served.iter().any(|serve| serve.parent_span_id == receiver.span_id),
+            "{}",
+            trace.tree()
+        );
     }
 }
 
@@ -353,7 +380,11 @@ fn an_unsampled_rank_is_not_in_the_traces_of_other_ranks() {
     for node in ["node-0", "node-1"] {
         assert!(!trace.named("join", Some(node)).is_empty(), "{}", trace.tree());
         for work in ["collective", "enlist", "take part", "exchange", "serve"] {
-            assert!(trace.named(work, Some(node)).is_empty(), "{work} of {node} in {}", trace.tree());
+            assert!(
+                trace.named(work, Some(node)).is_empty(),
+                "{work} of {node} in {}",
+                trace.tree()
+            );
         }
     }
 }
@@ -393,7 +424,11 @@ fn an_unreachable_collector_delays_no_call() {
     assert_eq!(second.get("1999", TIME_LIMIT).unwrap()[..], bytes(1999, 100));
     let store = cluster.stores[0].as_ref().unwrap();
     store.await_log("traces cannot be exported");
-    assert_eq!(store.log().matches("traces cannot be exported").count(), 1, "said once, not for each batch");
+    assert_eq!(
+        store.log().matches("traces cannot be exported").count(),
+        1,
+        "said once, not for each batch"
+    );
     drop((first, second));
     end(&mut cluster);
 }
@@ -434,7 +469,9 @@ fn traces_can_be_switched_off_by_the_variable_of_opentelemetry() {
     let place = tempfile::tempdir().unwrap();
     let socket = place.path().join("store.sock");
     let mut command = Command::new(program("hoplite-store"));
-    command.args(["--memory", "16MiB", "--no-prefault", "--print-addresses", "--socket"]).arg(&socket);
+    command
+        .args(["--memory", "16MiB", "--no-prefault", "--print-addresses", "--socket"])
+        .arg(&socket);
     command.args(["--otlp-endpoint", &collector.endpoint]).env("OTEL_SDK_DISABLED", "true");
     let mut daemon = Daemon::start("alone", &mut command);
     let client = hoplite_client::blocking::Client::connect(&socket).unwrap();

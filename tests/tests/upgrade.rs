@@ -2,7 +2,10 @@
 //!
 //! Old daemons are the programs of the previous release in the folder `HOPLITE_PREVIOUS`, if it is
 //! set. Otherwise they are today's programs, limited to the oldest version.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -48,8 +51,11 @@ fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
 fn put(client: &Client, id: &str, value: &[u8], metadata: Metadata) {
     let mut is_repeated = false;
     repeat(id, || {
-        let put =
-            client.put_with(id, value, PutOptions { metadata: metadata.clone(), ..PutOptions::default() });
+        let put = client.put_with(
+            id,
+            value,
+            PutOptions { metadata: metadata.clone(), ..PutOptions::default() },
+        );
         match put {
             // An earlier attempt may have succeeded.
             Err(Error::Object(ObjectError::AlreadyExists { .. })) if is_repeated => Ok(()),
@@ -66,7 +72,8 @@ fn source(node: usize) -> String {
 }
 
 fn put_array(client: &Client, id: &str, number: i32) {
-    let metadata = Metadata { dtype: Dtype::I32, shape: Some(vec![ELEMENTS as u64]), ..Metadata::default() };
+    let metadata =
+        Metadata { dtype: Dtype::I32, shape: Some(vec![ELEMENTS as u64]), ..Metadata::default() };
     put(client, id, &number.to_le_bytes().repeat(ELEMENTS), metadata);
 }
 
@@ -90,7 +97,12 @@ fn reduce(client: &Client, target: &str) {
 }
 
 /// Returns the remaining objects: id, seed and size.
-fn work(socket: &Path, name: usize, rounds: &AtomicU64, stop: &AtomicBool) -> VecDeque<(String, u64, usize)> {
+fn work(
+    socket: &Path,
+    name: usize,
+    rounds: &AtomicU64,
+    stop: &AtomicBool,
+) -> VecDeque<(String, u64, usize)> {
     let client = repeat("connect", || Client::connect(socket));
     let mut kept = VecDeque::new();
     while !stop.load(Ordering::Relaxed) {
@@ -128,7 +140,9 @@ impl Drop for Stop<'_> {
 
 /// Waits for all sessions of stores with shards, and returns their protocol versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
-    let of = |node| cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol);
+    let of = |node| {
+        cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol)
+    };
     let mut all: Vec<u32> = Vec::new();
     await_that("all sessions with the directory", || {
         all = (0..STORES).flat_map(of).collect();
@@ -159,10 +173,14 @@ fn an_upgrade_of_one_daemon_at_a_time_loses_nothing_and_fails_no_call() {
             .collect();
         // Each mixture of versions serves all clients for some rounds.
         let go_on = || {
-            let before: Vec<u64> = rounds.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+            let before: Vec<u64> =
+                rounds.iter().map(|count| count.load(Ordering::Relaxed)).collect();
             await_that("all clients to go on", || {
                 assert!(!workers.iter().any(|worker| worker.is_finished()), "a client failed");
-                rounds.iter().zip(&before).all(|(count, before)| count.load(Ordering::Relaxed) >= before + 4)
+                rounds
+                    .iter()
+                    .zip(&before)
+                    .all(|(count, before)| count.load(Ordering::Relaxed) >= before + 4)
             });
         };
         go_on();
@@ -180,8 +198,12 @@ fn an_upgrade_of_one_daemon_at_a_time_loses_nothing_and_fails_no_call() {
             cluster.restart_store(node);
             go_on();
             let versions = protocols(&cluster);
-            let new = versions.iter().filter(|version| **version == Version::NEWEST.number()).count();
-            assert!(new >= 2 * (node + 1), "the upgraded stores speak the new version: {versions:?}");
+            let new =
+                versions.iter().filter(|version| **version == Version::NEWEST.number()).count();
+            assert!(
+                new >= 2 * (node + 1),
+                "the upgraded stores speak the new version: {versions:?}"
+            );
         }
         drop(stop_clients);
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<_>>()

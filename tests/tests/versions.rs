@@ -37,7 +37,10 @@ fn a_store_of_a_too_old_version_gets_both_versions_from_the_directory() {
     let mut cluster = Cluster::open(1);
     let refused = open_session(&cluster.shard_addresses[0], TOO_OLD).expect_err("it is refused");
     assert_eq!(refused, Error::VersionMismatch { ours: TOO_OLD, theirs: OLDEST });
-    cluster.shards[0].as_ref().expect("the shard runs").await_log("refused a peer of the control plane");
+    cluster.shards[0]
+        .as_ref()
+        .expect("the shard runs")
+        .await_log("refused a peer of the control plane");
     cluster.assert_serves();
 }
 
@@ -51,13 +54,16 @@ fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
         shards: vec![address.to_owned()],
         ..Hello::default()
     };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
     let first = runtime.block_on(async {
         let mut client =
             DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
         let said = StoreMessages { hello: Some(hello), messages: vec![] };
-        let open = futures::StreamExt::chain(futures::stream::iter([said]), futures::stream::pending());
+        let open =
+            futures::StreamExt::chain(futures::stream::iter([said]), futures::stream::pending());
         client.session(open).await?.into_inner().message().await
     });
     first.map(|first| first.expect("the session is open")).map_err(|status| from_status(&status))
@@ -116,14 +122,20 @@ fn unknown_fields_of_a_later_program_are_ignored() {
     let greeting = with_later_field(&hello("hoplite", PROTOCOL_VERSION));
     peer.send_bytes(&data_frame(Kind::Hello, &greeting));
     assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::Hello as u8));
-    let pull = v1::Pull { id: b"none".as_slice().into(), put: 1, size_bytes: 1, ..Default::default() };
+    let pull =
+        v1::Pull { id: b"none".as_slice().into(), put: 1, size_bytes: 1, ..Default::default() };
     peer.send_bytes(&data_frame(Kind::Pull, &with_later_field(&pull)));
-    assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::End as u8), "there is no such object");
+    assert_eq!(
+        peer.receive().map(|(kind, _)| kind),
+        Some(Kind::End as u8),
+        "there is no such object"
+    );
     cluster.assert_serves();
 }
 
 fn protocol() -> BTreeSet<String> {
-    let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
+    let set =
+        FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
     let mut lines = BTreeSet::new();
     for file in set.file.iter().filter(|file| file.package() == "hoplite.v1") {
         file.message_type.iter().for_each(|message| add_message("", message, &mut lines));
@@ -131,7 +143,8 @@ fn protocol() -> BTreeSet<String> {
         for service in &file.service {
             for method in &service.method {
                 let stream = |is: bool| if is { "stream " } else { "" };
-                let (takes, gives) = (stream(method.client_streaming()), stream(method.server_streaming()));
+                let (takes, gives) =
+                    (stream(method.client_streaming()), stream(method.server_streaming()));
                 let (input, output) = (method.input_type(), method.output_type());
                 let name = format!("{}.{}", service.name(), method.name());
                 lines.insert(format!("{name}: {takes}{input} -> {gives}{output}"));

@@ -50,8 +50,11 @@ struct Round {
 }
 
 pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Result<Report> {
-    let clients =
-        cluster.nodes.iter().map(|node| Client::connect(&node.socket)).collect::<Result<Vec<_>, _>>()?;
+    let clients = cluster
+        .nodes
+        .iter()
+        .map(|node| Client::connect(&node.socket))
+        .collect::<Result<Vec<_>, _>>()?;
     let source = vec![7; usize::try_from(arguments.size)?];
     let mut report = Report::new("broadcast");
     let size = output::size(arguments.size);
@@ -66,11 +69,18 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
         "Staggered receivers arrive {:.1} ms apart, half the time of a single receiver.",
         interval.as_secs_f64() * 1e3
     ));
-    report.note("All nodes share the processors of this machine. GB/S counts the bytes of all receivers.");
+    report.note(
+        "All nodes share the processors of this machine. GB/S counts the bytes of all receivers.",
+    );
     for &receivers in &arguments.receivers {
         for (how, interval) in [("together", Duration::ZERO), ("staggered", interval)] {
-            let rounds =
-                rounds(&clients, usize::try_from(receivers)?, interval, &source, arguments.repetitions)?;
+            let rounds = rounds(
+                &clients,
+                usize::try_from(receivers)?,
+                interval,
+                &source,
+                arguments.repetitions,
+            )?;
             let name = format!("{size} to {receivers} receivers, {how}");
             let bytes = arguments.size.saturating_mul(u64::from(receivers));
             report.add(summary(name, &rounds, bytes).beside(&floor));
@@ -122,7 +132,8 @@ fn broadcast(
     source: &[u8],
 ) -> anyhow::Result<Round> {
     const ID: &str = "broadcast";
-    let options = PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() };
+    let options =
+        PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() };
     origin.put_with(ID, source, options)?;
     let sent_before = origin.status()?.sent_bytes;
     let first = Instant::now() + START_DELAY;
@@ -152,7 +163,12 @@ fn broadcast(
     })
 }
 
-fn receive(client: &Client, id: &str, at: Instant, size_bytes: usize) -> anyhow::Result<(Instant, Instant)> {
+fn receive(
+    client: &Client,
+    id: &str,
+    at: Instant,
+    size_bytes: usize,
+) -> anyhow::Result<(Instant, Instant)> {
     thread::sleep(at.saturating_duration_since(Instant::now()));
     let started = Instant::now();
     let view = client.get(id, TIMEOUT)?;

@@ -11,8 +11,8 @@ use hoplite_core::batch::MAX_BATCH_MESSAGES;
 use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
-    Effect, Event, Grant, LocationState, NodeInfo, Publish, Query, RequestId, Retention, Shard, ShardConfig,
-    ToShard, ToStore, UnpublishReason, Verdict,
+    Effect, Event, Grant, LocationState, NodeInfo, Publish, Query, RequestId, Retention, Shard,
+    ShardConfig, ToShard, ToStore, UnpublishReason, Verdict,
 };
 use hoplite_core::{ClusterId, Limits, Metadata, NodeId, ObjectId, PutId, Time};
 use hoplite_daemon::Security;
@@ -87,7 +87,11 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     for ((name, over_grpc), in_process) in names.iter().zip(over_grpc).zip(in_process) {
         let figures = [
             ("gets per second over gRPC", over_grpc.per_second(over_grpc.elapsed), None),
-            ("gets per second of the shard's processor time", over_grpc.per_second(over_grpc.cost), None),
+            (
+                "gets per second of the shard's processor time",
+                over_grpc.per_second(over_grpc.cost),
+                None,
+            ),
             (
                 "messages per second of the shard's processor time",
                 over_grpc.per_second(over_grpc.cost) * MESSAGES_PER_GET,
@@ -136,10 +140,9 @@ async fn over_grpc(
     for wanted in all {
         let before = processor::time_of(&[shard_pid])?;
         let started = Instant::now();
-        let each = asking
-            .iter_mut()
-            .enumerate()
-            .map(|(number, session)| session.get(turns(number, receivers.len(), arguments.gets), *wanted));
+        let each = asking.iter_mut().enumerate().map(|(number, session)| {
+            session.get(turns(number, receivers.len(), arguments.gets), *wanted)
+        });
         try_join_all(each).await?;
         let elapsed = started.elapsed();
         let cost = processor::time_of(&[shard_pid])?.saturating_sub(before);
@@ -160,7 +163,11 @@ fn in_process(arguments: &Arguments, wanted: Wanted) -> anyhow::Result<Speed> {
     for (number, holder) in holders.iter().enumerate() {
         for publish in held_by(number, arguments)? {
             let message = ToShard::Publish(publish);
-            shard.apply(Time::ZERO, Event::Message { node: holder.node.clone(), message }, &mut effects);
+            shard.apply(
+                Time::ZERO,
+                Event::Message { node: holder.node.clone(), message },
+                &mut effects,
+            );
         }
     }
     let started = Instant::now();
@@ -269,7 +276,11 @@ impl Sessions {
 
     async fn open(&mut self, store: &NodeInfo) -> anyhow::Result<Session> {
         if self.opened.is_multiple_of(SESSIONS_PER_CONNECTION) {
-            self.channels.push(self.credentials.channel(&self.endpoint, Caller::default(), Route::Network));
+            self.channels.push(self.credentials.channel(
+                &self.endpoint,
+                Caller::default(),
+                Route::Network,
+            ));
         }
         self.opened += 1;
         let channel = self.channels.last().context("there is a connection")?.clone();
@@ -287,12 +298,14 @@ impl Session {
         let (outbound, mut frames) = mpsc::channel(MAX_QUEUED_FRAMES);
         let cluster = std::env::var("HOPLITE_CLUSTER").unwrap_or_else(|_| "hoplite".to_owned());
         let cluster = ClusterId::new(&cluster)?;
-        let hello = StoreMessages { hello: Some(encode_hello(store, &cluster)), messages: Vec::new() };
+        let hello =
+            StoreMessages { hello: Some(encode_hello(store, &cluster)), messages: Vec::new() };
         outbound.send(hello).await?;
         let frames = futures::stream::poll_fn(move |context| frames.poll_recv(context));
         let mut inbound = DirectoryClient::new(service).session(frames).await?.into_inner();
         let first = timeout(TIMEOUT, inbound.message()).await??;
-        let welcome = first.and_then(|first| first.welcome).context("the shard did not welcome a store")?;
+        let welcome =
+            first.and_then(|first| first.welcome).context("the shard did not welcome a store")?;
         check_welcome(&welcome, hoplite_core::Version::NEWEST)?;
         Ok(Self { outbound, inbound })
     }
@@ -325,7 +338,11 @@ impl Session {
         Ok(())
     }
 
-    async fn get(&mut self, turns: impl Iterator<Item = u64>, wanted: Wanted) -> anyhow::Result<()> {
+    async fn get(
+        &mut self,
+        turns: impl Iterator<Item = u64>,
+        wanted: Wanted,
+    ) -> anyhow::Result<()> {
         let mut ended = Vec::new();
         for turn in turns {
             ended.push(ToShard::Query(query(turn, wanted)?));

@@ -47,7 +47,8 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         for kernel in &mut kernels {
             fill(&mut input, &one(kernel.dtype));
             acc.copy_from_slice(&input);
-            let sample = timed(|| combine(kernel.op, kernel.dtype, black_box(&mut acc), black_box(&input)));
+            let sample =
+                timed(|| combine(kernel.op, kernel.dtype, black_box(&mut acc), black_box(&input)));
             if round > 0 {
                 kernel.samples.push(sample);
             }
@@ -63,7 +64,8 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     report.note("GB/S counts bytes read and written: three per byte of an array, two for memcpy.");
     let floor = Measurement::new("exclusive or, a plain loop", &loops).moving(3 * arguments.size);
     for Kernel { op, dtype, samples } in &kernels {
-        let kernel = Measurement::new(format!("{op} of {dtype}"), samples).moving(3 * arguments.size);
+        let kernel =
+            Measurement::new(format!("{op} of {dtype}"), samples).moving(3 * arguments.size);
         report.add(kernel.beside(&floor));
     }
     report.add(floor);
@@ -112,7 +114,8 @@ mod tests {
 
     #[test]
     fn every_kernel_is_measured_beside_the_bare_loop() {
-        let arguments = Arguments { size: 4096, dtypes: vec![Dtype::F32, Dtype::Bool], repetitions: 2 };
+        let arguments =
+            Arguments { size: 4096, dtypes: vec![Dtype::F32, Dtype::Bool], repetitions: 2 };
         let json = serde_json::to_value(measure(&arguments).unwrap()).unwrap();
         let measurements = json["measurements"].as_array().unwrap();
         let names: Vec<_> = measurements.iter().map(|one| one["name"].as_str().unwrap()).collect();

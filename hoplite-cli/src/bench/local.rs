@@ -73,7 +73,8 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
         for (confirm, samples) in
             [(Confirmation::Confirmed, &mut confirmed), (Confirmation::BySize, &mut puts)]
         {
-            let ids: Vec<_> = (0..per_round).map(|number| format!("small/{confirm:?}/{number}")).collect();
+            let ids: Vec<_> =
+                (0..per_round).map(|number| format!("small/{confirm:?}/{number}")).collect();
             for id in &ids {
                 let options = PutOptions { confirm, timeout: TIMEOUT, ..PutOptions::default() };
                 let started = Instant::now();
@@ -94,10 +95,14 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
     }
     let size = output::size(arguments.small_size);
     let floor = Measurement::new("Unix socket round trip", &trips);
-    report.note(format!("{size}: a new id for every put; the bare round trip carries 64 bytes each way."));
+    report.note(format!(
+        "{size}: a new id for every put; the bare round trip carries 64 bytes each way."
+    ));
     report.add(Measurement::new(format!("{size} put"), &puts).beside(&floor));
-    report
-        .add(Measurement::new(format!("{size} put, confirmed by the directory"), &confirmed).beside(&floor));
+    report.add(
+        Measurement::new(format!("{size} put, confirmed by the directory"), &confirmed)
+            .beside(&floor),
+    );
     report.add(Measurement::new(format!("{size} get"), &gets).beside(&floor));
     report.add(floor);
     Ok(())
@@ -108,7 +113,8 @@ fn batches(client: &Client, arguments: &Arguments, report: &mut Report) -> anyho
     let rounds = arguments.samples.div_ceil(arguments.batch).clamp(3, 100);
     let [mut puts, mut gets, mut deletes] = [const { Vec::<Duration>::new() }; 3];
     for round in 0..=rounds {
-        let ids: Vec<_> = (0..arguments.batch).map(|number| format!("batch/{round}/{number}")).collect();
+        let ids: Vec<_> =
+            (0..arguments.batch).map(|number| format!("batch/{round}/{number}")).collect();
         let options = PutOptions { timeout: TIMEOUT, ..PutOptions::default() };
         let started = Instant::now();
         let put = client.put_many(ids.iter().map(|id| (id, &bytes)), options)?;
@@ -177,8 +183,11 @@ fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
     let (mut copies, mut puts, mut views) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=arguments.repetitions {
         let copy = memory.copy(&source);
-        let options =
-            PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() };
+        let options = PutOptions {
+            confirm: Confirmation::Confirmed,
+            timeout: TIMEOUT,
+            ..PutOptions::default()
+        };
         let started = Instant::now();
         client.put_with("large", &source, options)?;
         let put = started.elapsed();
@@ -197,10 +206,13 @@ fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
         ensure!(view.size_bytes() == arguments.size, "the store returned another size");
     }
     let size = output::size(arguments.size);
-    let floor =
-        Measurement::new(format!("{size} memcpy into warm shared memory"), &copies).moving(arguments.size);
-    report.note(format!("{size}: every put waits for the directory; a get returns a view, without a copy."));
-    report.add(Measurement::new(format!("{size} put"), &puts).moving(arguments.size).beside(&floor));
+    let floor = Measurement::new(format!("{size} memcpy into warm shared memory"), &copies)
+        .moving(arguments.size);
+    report.note(format!(
+        "{size}: every put waits for the directory; a get returns a view, without a copy."
+    ));
+    report
+        .add(Measurement::new(format!("{size} put"), &puts).moving(arguments.size).beside(&floor));
     report.add(floor);
     report.add(Measurement::new(format!("{size} get"), &views));
     Ok(())

@@ -67,7 +67,8 @@ enum Benchmark {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
-        let _ = writeln!(io::stderr(), "hoplite: this is a debug build: its measurements mean little");
+        let _ =
+            writeln!(io::stderr(), "hoplite: this is a debug build: its measurements mean little");
     }
     let report = match arguments.benchmark {
         Benchmark::Local(arguments) => {
@@ -83,7 +84,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             in_cluster(room, move |cluster| broadcast::measure(cluster, &arguments)).await?
         }
         Benchmark::Reduce(arguments) => {
-            in_cluster(arguments.room(), move |cluster| reduce::measure(cluster, &arguments)).await?
+            in_cluster(arguments.room(), move |cluster| reduce::measure(cluster, &arguments))
+                .await?
         }
         Benchmark::Kernels(arguments) => kernels::measure(&arguments)?,
         Benchmark::Shard(arguments) => shard::measure(&arguments)?,

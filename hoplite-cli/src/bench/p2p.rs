@@ -39,7 +39,9 @@ pub(crate) struct Arguments {
 }
 
 pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Result<Report> {
-    let [origin, receiver] = cluster.nodes.as_slice() else { anyhow::bail!("two nodes are needed") };
+    let [origin, receiver] = cluster.nodes.as_slice() else {
+        anyhow::bail!("two nodes are needed")
+    };
     let pids = [origin.pid, receiver.pid];
     let origin = Client::connect(&origin.socket)?;
     let receiver = Client::connect(&receiver.socket)?;
@@ -159,8 +161,8 @@ impl GrpcCaller {
         let address = cluster.shards.first().map_or("", String::as_str);
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
         let credentials = Security::from_environment().credentials()?;
-        let channel =
-            runtime.block_on(async { credentials.channel(&endpoint, Caller::default(), Route::Network) });
+        let channel = runtime
+            .block_on(async { credentials.channel(&endpoint, Caller::default(), Route::Network) });
         Ok(Self { runtime, directory: v1::directory_client::DirectoryClient::new(channel) })
     }
 

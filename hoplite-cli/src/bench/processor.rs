@@ -7,10 +7,11 @@ use anyhow::Context;
 pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {
-        let stat =
-            fs::read_to_string(format!("/proc/{pid}/stat")).context("cannot read a process's times")?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+            .context("cannot read a process's times")?;
         let ticks = ticks(&stat).context("cannot understand a process's times")?;
-        total += Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+        total +=
+            Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
     }
     Ok(total)
 }

@@ -47,9 +47,15 @@ impl Arguments {
 }
 
 pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Result<Report> {
-    ensure!(arguments.size.is_multiple_of(4), "the size must be a whole number of elements, of 4 bytes each");
-    let clients =
-        cluster.nodes.iter().map(|node| Client::connect(&node.socket)).collect::<Result<Vec<_>, _>>()?;
+    ensure!(
+        arguments.size.is_multiple_of(4),
+        "the size must be a whole number of elements, of 4 bytes each"
+    );
+    let clients = cluster
+        .nodes
+        .iter()
+        .map(|node| Client::connect(&node.socket))
+        .collect::<Result<Vec<_>, _>>()?;
     let arrays = Arrays::new(usize::try_from(arguments.size)?, clients.len());
     let mut pipe = TcpPipe::open(arrays.of(0).len())?;
     let size = output::size(arguments.size);
@@ -59,11 +65,14 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
         "Get all and add: the first node gets views of all arrays at once, then adds them on one \
          core.",
     );
-    report.note("Reduce and broadcast: all nodes get the sum while it grows, or after it is complete.");
+    report.note(
+        "Reduce and broadcast: all nodes get the sum while it grows, or after it is complete.",
+    );
     report.note("Allreduce and get copy into the callers' buffers. GB/S counts one array.");
     report.note("All nodes share the processors of this machine.");
     for &nodes in &arguments.nodes {
-        let participants = clients.get(..usize::try_from(nodes)?).context("more participants than nodes")?;
+        let participants =
+            clients.get(..usize::try_from(nodes)?).context("more participants than nodes")?;
         let round = Round::new(participants, &arrays)?;
         round.check(&mut pipe)?;
         let mut samples = Vec::new();

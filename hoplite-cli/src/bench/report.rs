@@ -215,8 +215,10 @@ impl Measurement {
 
     pub(super) fn beside(mut self, floor: &Self) -> Self {
         if floor.median_s > 0.0 {
-            self.beside =
-                Some(Comparison { floor: floor.name.clone(), times: self.median_s / floor.median_s });
+            self.beside = Some(Comparison {
+                floor: floor.name.clone(),
+                times: self.median_s / floor.median_s,
+            });
         }
         self
     }
@@ -241,7 +243,11 @@ impl Measurement {
             seconds(self.maximum_s),
             or_dash(self.gb_per_s.map(|rate| format!("{rate:.2}"))),
             or_dash(self.cpu_s.map(|cpu| format!("{cpu:.2}"))),
-            or_dash(self.beside.as_ref().map(|beside| format!("{:.2} x {}", beside.times, beside.floor))),
+            or_dash(
+                self.beside
+                    .as_ref()
+                    .map(|beside| format!("{:.2} x {}", beside.times, beside.floor)),
+            ),
         ]
     }
 }
@@ -299,7 +305,8 @@ mod tests {
     #[test]
     fn measurements_say_how_fast_and_how_near_to_the_floor() {
         let floor = Measurement::new("floor", &milliseconds([100, 100, 90]));
-        let measured = Measurement::new("put", &milliseconds([300, 200, 100])).moving(1 << 30).beside(&floor);
+        let measured =
+            Measurement::new("put", &milliseconds([300, 200, 100])).moving(1 << 30).beside(&floor);
         assert_eq!(measured.median_s, 0.2);
         assert_eq!(measured.p99_s, None);
         assert!((measured.gb_per_s.unwrap() - 5.37).abs() < 0.01);

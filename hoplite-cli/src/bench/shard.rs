@@ -53,9 +53,12 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let empty_bytes = resident_bytes()?;
     let puts = bench.publish_all(objects, 0)?;
     let one_bytes = resident_bytes()?;
-    let gets = (0..batches).map(|batch| bench.get_batch(batch)).collect::<anyhow::Result<Vec<_>>>()?;
-    let evictions = (0..batches).map(|batch| bench.evict_batch(batch)).collect::<anyhow::Result<Vec<_>>>()?;
-    let follows = (0..batches).map(|batch| bench.follow_batch(batch)).collect::<anyhow::Result<Vec<_>>>()?;
+    let gets =
+        (0..batches).map(|batch| bench.get_batch(batch)).collect::<anyhow::Result<Vec<_>>>()?;
+    let evictions =
+        (0..batches).map(|batch| bench.evict_batch(batch)).collect::<anyhow::Result<Vec<_>>>()?;
+    let follows =
+        (0..batches).map(|batch| bench.follow_batch(batch)).collect::<anyhow::Result<Vec<_>>>()?;
     let before_bytes = resident_bytes()?;
     let copies = bench.publish_all(objects, 1)?;
     let two_bytes = resident_bytes()?;
@@ -69,9 +72,11 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     if racks > 0 {
         report.note(format!("The stores are in {racks} racks, in turn."));
     }
-    report.note("A get is a query and the publication of the complete copy, which returns the slot.");
-    let per_second =
-        |samples: &[Duration]| samples.len() as f64 / samples.iter().sum::<Duration>().as_secs_f64();
+    report
+        .note("A get is a query and the publication of the complete copy, which returns the slot.");
+    let per_second = |samples: &[Duration]| {
+        samples.len() as f64 / samples.iter().sum::<Duration>().as_secs_f64()
+    };
     let rate = |name: &str, samples: &[Duration]| Figure {
         name: format!("{name}, per second"),
         value: per_second(samples),
@@ -104,13 +109,18 @@ impl Bench {
     fn new(nodes: u32, racks: u32) -> anyhow::Result<Self> {
         let limits = Limits { max_objects: 1 << 21, ..Limits::default() };
         let config = ShardConfig { limits, warm_up: Duration::ZERO };
-        let mut bench =
-            Self { shard: Shard::new(config, Time::ZERO), nodes: Vec::new(), said: 0, effects: Vec::new() };
+        let mut bench = Self {
+            shard: Shard::new(config, Time::ZERO),
+            nodes: Vec::new(),
+            said: 0,
+            effects: Vec::new(),
+        };
         for number in 0..nodes {
             let node = NodeId::new(&format!("node-{number:05}"))?;
             let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number);
             let rack = number.checked_rem(racks);
-            let labels = rack.map(|rack| ("rack".to_owned(), rack.to_string())).into_iter().collect();
+            let labels =
+                rack.map(|rack| ("rack".to_owned(), rack.to_string())).into_iter().collect();
             let info = NodeInfo {
                 node: node.clone(),
                 incarnation: Incarnation(1),
@@ -206,7 +216,8 @@ impl Bench {
         let mut events = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
             let (node, request) = (self.holder(object, 1), RequestId(object));
-            let message = ToShard::Subscribe { request, id: object_id(object)?, wants: Wants::Locations };
+            let message =
+                ToShard::Subscribe { request, id: object_id(object)?, wants: Wants::Locations };
             events.push(Event::Message { node: node.clone(), message });
             events.push(Event::Message { node, message: ToShard::Unsubscribe { request } });
         }
@@ -244,7 +255,8 @@ impl Get {
 }
 
 fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
-    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1024, 1024]), ..Metadata::default() };
+    let metadata =
+        Metadata { dtype: Dtype::F32, shape: Some(vec![1024, 1024]), ..Metadata::default() };
     Ok(Publish {
         id: object_id(object)?,
         put: PutId(object),
@@ -270,9 +282,11 @@ const fn scattered(number: u64) -> u64 {
 }
 
 fn resident_bytes() -> anyhow::Result<u64> {
-    let statm = fs::read_to_string("/proc/self/statm").context("cannot read this process's memory")?;
+    let statm =
+        fs::read_to_string("/proc/self/statm").context("cannot read this process's memory")?;
     let pages = statm.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
-    Ok(pages.context("cannot understand this process's memory")? * rustix::param::page_size() as u64)
+    Ok(pages.context("cannot understand this process's memory")?
+        * rustix::param::page_size() as u64)
 }
 
 #[cfg(test)]
@@ -282,11 +296,15 @@ mod tests {
     #[test]
     fn every_message_is_understood() {
         for racks in [0, 2] {
-            let report = measure(&Arguments { objects: BATCH, nodes: 5, repetitions: 2, racks }).unwrap();
+            let report =
+                measure(&Arguments { objects: BATCH, nodes: 5, repetitions: 2, racks }).unwrap();
             let json = serde_json::to_value(report).unwrap();
             assert_eq!(json["measurements"].as_array().unwrap().len(), 6);
             let figures = json["figures"].as_array().unwrap();
-            assert_eq!((figures.len(), &figures[0]["target"]), (8, &serde_json::json!(TARGET_OPERATIONS)));
+            assert_eq!(
+                (figures.len(), &figures[0]["target"]),
+                (8, &serde_json::json!(TARGET_OPERATIONS))
+            );
         }
     }
 

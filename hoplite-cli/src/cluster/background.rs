@@ -57,8 +57,9 @@ impl Background {
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(&path);
         let pid_file = open.with_context(cannot)?;
-        flock(&pid_file, FlockOperation::NonBlockingLockExclusive)
-            .with_context(|| format!("another start of a store is under way at {}", self.socket.display()))?;
+        flock(&pid_file, FlockOperation::NonBlockingLockExclusive).with_context(|| {
+            format!("another start of a store is under way at {}", self.socket.display())
+        })?;
         Ok(Preparation { _lock: pid_file })
     }
 
@@ -68,7 +69,8 @@ impl Background {
 
     pub(crate) fn record(&self, pid: u32) -> anyhow::Result<()> {
         let path = self.pid_file();
-        fs::write(&path, format!("{pid}\n")).with_context(|| format!("cannot write {}", path.display()))
+        fs::write(&path, format!("{pid}\n"))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 
     pub(crate) fn forget(&self) {
@@ -77,7 +79,8 @@ impl Background {
 
     /// Returns the store's process, unless another program has its number now.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
-        if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        if fs::symlink_metadata(self.directory())
+            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         {
             return Ok(None);
         }
@@ -87,7 +90,9 @@ impl Background {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", path.display()));
+            }
         };
         // A negative number would name a group of processes.
         Ok(text.trim().parse::<u32>().ok().and_then(Running::find))
@@ -127,7 +132,8 @@ impl Running {
     }
 
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        pidfd_send_signal(&self.process, signal).with_context(|| format!("cannot end process {}", self.pid))
+        pidfd_send_signal(&self.process, signal)
+            .with_context(|| format!("cannot end process {}", self.pid))
     }
 
     fn ends_within(&self, patience: Duration) -> io::Result<bool> {

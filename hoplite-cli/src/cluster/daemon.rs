@@ -36,7 +36,12 @@ impl Daemon {
     ) -> anyhow::Result<Self> {
         let create = || format!("cannot create {}", log.display());
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
-        let file = File::options().write(true).create(true).truncate(true).custom_flags(no_link).open(&log);
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(no_link)
+            .open(&log);
         command.stderr(file.with_context(create)?);
         let start = format!("cannot start {}", command.get_program().display());
         let mut child = Command::from(command).kill_on_drop(true).spawn().context(start)?;
@@ -54,7 +59,8 @@ impl Daemon {
 
     pub(crate) async fn addresses(&mut self) -> anyhow::Result<Addresses> {
         let line = self.next_line().await?;
-        serde_json::from_str(&line).with_context(|| format!("{} does not print its addresses", self.name))
+        serde_json::from_str(&line)
+            .with_context(|| format!("{} does not print its addresses", self.name))
     }
 
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
@@ -65,7 +71,10 @@ impl Daemon {
 
     async fn next_line(&mut self) -> anyhow::Result<String> {
         if let Some(stdout) = &mut self.stdout {
-            let line = stdout.next_line().await.with_context(|| format!("cannot hear from {}", self.name))?;
+            let line = stdout
+                .next_line()
+                .await
+                .with_context(|| format!("cannot hear from {}", self.name))?;
             if let Some(line) = line {
                 return Ok(line);
             }
@@ -125,7 +134,8 @@ pub(crate) fn last_words(log: &Path) -> String {
     let lines = || log.lines().rev().map(str::trim).filter(|line| !line.is_empty());
     let from_error = log.lines().map(str::trim).skip_while(|line| !line.starts_with("error:"));
     let usage_error = from_error.take_while(|line| !line.starts_with("Usage:"));
-    let usage_error: Vec<_> = usage_error.filter(|line| !line.is_empty()).take(LAST_LINES).collect();
+    let usage_error: Vec<_> =
+        usage_error.filter(|line| !line.is_empty()).take(LAST_LINES).collect();
     if !usage_error.is_empty() {
         return usage_error.join("; ");
     }
@@ -153,7 +163,8 @@ mod tests {
         assert_eq!(last_words(&log), "2; 3; 4");
         fs::write(&log, "a  WARN no peer\na  INFO 2\na  INFO 3\na  INFO 4\n").unwrap();
         assert_eq!(last_words(&log), "a  WARN no peer");
-        let usage = "error: unexpected argument\n\n  tip: another one\n\nUsage: store\n\nSee '--help'.\n";
+        let usage =
+            "error: unexpected argument\n\n  tip: another one\n\nUsage: store\n\nSee '--help'.\n";
         fs::write(&log, usage).unwrap();
         assert_eq!(last_words(&log), "error: unexpected argument; tip: another one");
     }

@@ -161,7 +161,13 @@ impl Daemons {
             });
         }
         let shard_pids = self.shards.iter().map(Daemon::pid).collect::<anyhow::Result<_>>()?;
-        Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards, dashboard, shard_pids })
+        Ok(Cluster {
+            directory: self.workplace.path().to_owned(),
+            nodes,
+            shards,
+            dashboard,
+            shard_pids,
+        })
     }
 
     async fn shards_listen(&mut self) -> anyhow::Result<Vec<Addresses>> {
@@ -191,7 +197,8 @@ impl Daemons {
     ) -> anyhow::Result<Daemon> {
         let name = node_name(node);
         let (socket, memory) = (self.workplace.socket(&name), memory_bytes.to_string());
-        let mut command = launch::Store { node: &name, socket: &socket, memory: &memory, shards }.command();
+        let mut command =
+            launch::Store { node: &name, socket: &socket, memory: &memory, shards }.command();
         if options.pages == Pages::OnUse {
             command.arg("--no-prefault");
         }
@@ -223,7 +230,8 @@ impl Daemons {
             if self.stores.is_empty() {
                 return AllStopped.into();
             }
-            let _ = writeln!(io::stderr(), "{} has stopped; the other stores go on", stopped.name());
+            let _ =
+                writeln!(io::stderr(), "{} has stopped; the other stores go on", stopped.name());
         }
     }
 
@@ -297,7 +305,10 @@ mod tests {
             let began = Instant::now();
             let error = start_of(shard, stores).await.unwrap_err().to_string();
             assert!(error.starts_with(name), "{error}");
-            assert!(!stores.contains(&DIES) || error.ends_with("starting; the disk is on fire"), "{error}");
+            assert!(
+                !stores.contains(&DIES) || error.ends_with("starting; the disk is on fire"),
+                "{error}"
+            );
             assert!(began.elapsed() < START_TIMEOUT / 2, "the others are not waited for");
         }
     }

@@ -47,7 +47,8 @@ pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
         directory.display(),
         found.mode() & 0o7777
     );
-    check_directory(directory, &TrustedUsers::from_environment()).with_context(|| cannot_use(directory))
+    check_directory(directory, &TrustedUsers::from_environment())
+        .with_context(|| cannot_use(directory))
 }
 
 fn cannot_use(directory: &Path) -> String {
@@ -80,7 +81,11 @@ mod tests {
         for shared in [0o1777, 0o770, 0o720] {
             assert_eq!(make(&path("shared")).unwrap(), Existence::Made);
             fs::set_permissions(path("shared"), fs::Permissions::from_mode(shared)).unwrap();
-            assert!(refusal("shared").contains("other users may write to"), "{}", refusal("shared"));
+            assert!(
+                refusal("shared").contains("other users may write to"),
+                "{}",
+                refusal("shared")
+            );
             fs::remove_dir(path("shared")).unwrap();
         }
         fs::write(path("file"), "").unwrap();

@@ -48,13 +48,19 @@ impl Workplace {
                 let logs = path.join(LOGS);
                 own_directory::make(&logs)?;
                 let lock = File::open(logs).with_context(create)?;
-                flock(&lock, FlockOperation::NonBlockingLockExclusive)
-                    .with_context(|| format!("another cluster uses the directory {}", path.display()))?;
-                Root::Given { path: fs::canonicalize(path).with_context(create)?, existence, _lock: lock }
+                flock(&lock, FlockOperation::NonBlockingLockExclusive).with_context(|| {
+                    format!("another cluster uses the directory {}", path.display())
+                })?;
+                Root::Given {
+                    path: fs::canonicalize(path).with_context(create)?,
+                    existence,
+                    _lock: lock,
+                }
             }
         };
         let workplace = Self { root, logs: Logs::Remove, names };
-        fs::create_dir_all(workplace.logs_path()).context("cannot create the directory of the logs")?;
+        fs::create_dir_all(workplace.logs_path())
+            .context("cannot create the directory of the logs")?;
         Ok(workplace)
     }
 

@@ -27,7 +27,12 @@ impl Input {
         let read = || format!("cannot read {}", path.display());
         let size_bytes = fs::metadata(path).with_context(read)?.len();
         let digest = Digest::of_file(path)?;
-        Ok(Self { path: path.to_owned(), description: path.display().to_string(), size_bytes, digest })
+        Ok(Self {
+            path: path.to_owned(),
+            description: path.display().to_string(),
+            size_bytes,
+            digest,
+        })
     }
 
     pub(super) fn collect(path: &Path, size_bytes: u64) -> anyhow::Result<Self> {
@@ -40,13 +45,15 @@ impl Input {
                 break;
             }
             let Ok(source) = File::open(source) else { continue };
-            let copied = io::copy(&mut source.take(size_bytes - collected), &mut file).with_context(write)?;
+            let copied = io::copy(&mut source.take(size_bytes - collected), &mut file)
+                .with_context(write)?;
             collected += copied;
             count += 1;
         }
         ensure!(collected > 0, "this machine has no files to share; choose one with --file");
         file.flush().with_context(write)?;
-        let description = format!("{count} programs and libraries of this machine, one after the other");
+        let description =
+            format!("{count} programs and libraries of this machine, one after the other");
         let digest = Digest::of_file(path)?;
         Ok(Self { path: path.to_owned(), description, size_bytes: collected, digest })
     }

@@ -75,8 +75,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn share(cluster: &Cluster, input: &Input, place: &Path) -> anyhow::Result<()> {
-    say(&format!("cluster: {} nodes and a directory, each a process of its own", cluster.nodes.len()))?;
-    let [origin, receivers @ ..] = cluster.nodes.as_slice() else { anyhow::bail!("a cluster without nodes") };
+    say(&format!(
+        "cluster: {} nodes and a directory, each a process of its own",
+        cluster.nodes.len()
+    ))?;
+    let [origin, receivers @ ..] = cluster.nodes.as_slice() else {
+        anyhow::bail!("a cluster without nodes")
+    };
 
     let started = Instant::now();
     command(origin, &["put", ID])?.arg(&input.path).status_ok("put").await?;
@@ -181,7 +186,11 @@ impl AtNode {
 
     async fn status_ok(mut self, what: &str) -> anyhow::Result<()> {
         let output = self.0.output().await.with_context(|| format!("cannot start a {what}"))?;
-        ensure!(output.status.success(), "{what} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        ensure!(
+            output.status.success(),
+            "{what} failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
         Ok(())
     }
 }

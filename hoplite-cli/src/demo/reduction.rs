@@ -20,9 +20,11 @@ pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {
         clients.push(Client::connect(&node.socket).await?);
     }
     let receiver = clients.first().context("a cluster without nodes")?;
-    let ids: Vec<_> = cluster.nodes.iter().map(|node| format!("demo/array/{}", node.name)).collect();
+    let ids: Vec<_> =
+        cluster.nodes.iter().map(|node| format!("demo/array/{}", node.name)).collect();
 
-    let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![ARRAY_BYTES / 4]), ..Metadata::default() };
+    let metadata =
+        Metadata { dtype: Dtype::F32, shape: Some(vec![ARRAY_BYTES / 4]), ..Metadata::default() };
     let options = PutOptions { metadata, timeout: TIMEOUT, confirm: Confirmation::Confirmed };
     for (node, (client, id)) in iter::zip(&clients, &ids).enumerate() {
         client.put_with(id, &bytes(&array(node as u64)), options.clone()).await?;

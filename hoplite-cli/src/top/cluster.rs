@@ -94,5 +94,7 @@ fn own_problems(store: &NodeStatus) -> Vec<Problem> {
     let node = NodeId::new(&store.node).ok();
     let place = |text| Place { node: node.clone(), object: None, text };
     let kinds = store.problems().into_iter();
-    kinds.filter_map(|(kind, lines)| Problem::new(kind, lines.into_iter().map(place).collect())).collect()
+    kinds
+        .filter_map(|(kind, lines)| Problem::new(kind, lines.into_iter().map(place).collect()))
+        .collect()
 }

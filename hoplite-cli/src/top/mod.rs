@@ -55,7 +55,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     // This also restores the terminal after a panic.
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
     let interval = arguments.interval.max(SHORTEST_INTERVAL);
-    let ended = show(&mut terminal, Screen::new(has_colours), cluster, interval, &mut signals).await;
+    let ended =
+        show(&mut terminal, Screen::new(has_colours), cluster, interval, &mut signals).await;
     ratatui::try_restore().context("cannot give the terminal back")?;
     ended
 }

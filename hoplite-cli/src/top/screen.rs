@@ -118,7 +118,10 @@ impl Screen {
     /// Handles a key. A break ends the program; a returned query is sent at once.
     pub(super) fn handle(&mut self, event: &Event) -> ControlFlow<(), Option<Question>> {
         let Event::Key(KeyEvent {
-            code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, ..
+            code,
+            modifiers,
+            kind: KeyEventKind::Press | KeyEventKind::Repeat,
+            ..
         }) = event
         else {
             return ControlFlow::Continue(None);
@@ -178,7 +181,9 @@ impl Screen {
                 text.pop();
                 self.search(&text);
             }
-            KeyCode::Char(character) if self.prefix.len() + character.len_utf8() <= MAX_PREFIX_CHARS => {
+            KeyCode::Char(character)
+                if self.prefix.len() + character.len_utf8() <= MAX_PREFIX_CHARS =>
+            {
                 let text = format!("{}{character}", self.prefix);
                 self.search(&text);
             }
@@ -210,11 +215,14 @@ impl Screen {
     }
 
     fn enter(&mut self) {
-        let (Some(snapshot), Some(row), None) = (&self.latest, self.rows.selected(), &self.object) else {
+        let (Some(snapshot), Some(row), None) = (&self.latest, self.rows.selected(), &self.object)
+        else {
             return;
         };
         let chosen = match (self.view, &snapshot.more) {
-            (View::Objects, More::Objects(objects, _)) => objects.get(row).map(|object| object.id.clone()),
+            (View::Objects, More::Objects(objects, _)) => {
+                objects.get(row).map(|object| object.id.clone())
+            }
             (View::Transfers, _) => {
                 let transfers = traffic::transfers(snapshot, &self.prefix);
                 transfers.get(row).and_then(|(_, transfer)| traffic::id(&transfer.id))
@@ -251,7 +259,12 @@ mod tests {
     use super::*;
 
     fn node(name: &str, free_bytes: u64, receive_rate: u64) -> Node {
-        let load = LoadReport { capacity_bytes: 1 << 30, free_bytes, receive_rate, ..LoadReport::default() };
+        let load = LoadReport {
+            capacity_bytes: 1 << 30,
+            free_bytes,
+            receive_rate,
+            ..LoadReport::default()
+        };
         Node { node: name.to_owned(), connected: true, load: Some(load), ..Node::default() }
     }
 
@@ -262,7 +275,12 @@ mod tests {
             Node { node: "c\x1b".to_owned(), ..Node::default() },
         ];
         let directory = Ok(StatusReply { nodes, objects: 7, ..StatusReply::default() });
-        Snapshot { store: NodeStatus::default(), directory, problems: Vec::new(), more: More::Nothing }
+        Snapshot {
+            store: NodeStatus::default(),
+            directory,
+            problems: Vec::new(),
+            more: More::Nothing,
+        }
     }
 
     fn key(code: KeyCode) -> Event {
@@ -299,14 +317,20 @@ mod tests {
 
     #[test]
     fn problems_are_counted_in_each_view_and_listed_with_their_cures() {
-        let place = Place { node: NodeId::new("b").ok(), object: None, text: "2 calls wait\x1b".to_owned() };
+        let place = Place {
+            node: NodeId::new("b").ok(),
+            object: None,
+            text: "2 calls wait\x1b".to_owned(),
+        };
         let problems = Problem::new(ProblemKind::Full, vec![place]).into_iter().collect();
         let mut screen = Screen::new(false);
         screen.take(Ok(Snapshot { problems, ..snapshot() }));
         assert!(drawn(&mut screen, 120)[2].contains("PROBLEMS: a store is full (7)"));
         let _ = screen.handle(&key(KeyCode::Char('7')));
         let text = drawn(&mut screen, 60).join("\n");
-        for part in ["a store is full", "Cause: Puts, gets", "Cure: Delete objects", "b: 2 calls wait?"] {
+        for part in
+            ["a store is full", "Cause: Puts, gets", "Cure: Delete objects", "b: 2 calls wait?"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         screen.take(Ok(snapshot()));
@@ -342,9 +366,14 @@ mod tests {
         screen.take(Ok(Snapshot { more, ..snapshot() }));
         drawn(&mut screen, 100);
         asked(&mut screen, KeyCode::Down);
-        assert_eq!(asked(&mut screen, KeyCode::Enter), Some(Question::Object(ObjectId::new("y").unwrap())));
+        assert_eq!(
+            asked(&mut screen, KeyCode::Enter),
+            Some(Question::Object(ObjectId::new("y").unwrap()))
+        );
         asked(&mut screen, KeyCode::Esc);
-        let Some(Question::Objects { after, .. }) = asked(&mut screen, KeyCode::Char('n')) else { panic!() };
+        let Some(Question::Objects { after, .. }) = asked(&mut screen, KeyCode::Char('n')) else {
+            panic!()
+        };
         assert_eq!(after, b"y");
         asked(&mut screen, KeyCode::Char('p'));
         assert_eq!(screen.due(), None);
@@ -383,7 +412,8 @@ mod tests {
         };
         load.links = vec![link("good", false, 0), link("bad", true, 12)];
         let mut screen = Screen::new(false);
-        let directory = Ok(StatusReply { nodes: vec![node("idle", 0, 0), busy], ..StatusReply::default() });
+        let directory =
+            Ok(StatusReply { nodes: vec![node("idle", 0, 0), busy], ..StatusReply::default() });
         screen.take(Ok(Snapshot { directory, ..snapshot() }));
         let show = |screen: &mut Screen, code| {
             let _ = screen.handle(&key(code));
@@ -391,10 +421,17 @@ mod tests {
         };
         let lines = show(&mut screen, KeyCode::Char('5'));
         let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(cells(&lines[4]), ["busy", "bad", "1.0", "MiB/s", "20µs", "12", "slow"], "{lines:#?}");
+        assert_eq!(
+            cells(&lines[4]),
+            ["busy", "bad", "1.0", "MiB/s", "20µs", "12", "slow"],
+            "{lines:#?}"
+        );
         assert_eq!(cells(&lines[5]), ["busy", "good", "1.0", "MiB/s", "20µs", "-"], "{lines:#?}");
         let lines = show(&mut screen, KeyCode::Char('4'));
-        assert!(lines[4].contains("3 of 4") && lines[4].contains("chain of 2 dimensions"), "{lines:#?}");
+        assert!(
+            lines[4].contains("3 of 4") && lines[4].contains("chain of 2 dimensions"),
+            "{lines:#?}"
+        );
         let lines = show(&mut screen, KeyCode::Char('3'));
         assert!(lines[4].starts_with("fast") && lines[4].contains("busy"), "{lines:#?}");
         assert!(lines[4].contains(&format!("[{}{}]", "|".repeat(9), " ".repeat(9))), "{lines:#?}");

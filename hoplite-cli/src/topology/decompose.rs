@@ -62,7 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             seconds: stage.seconds,
         };
         let stages = best.stages.into_iter().map(stage).collect();
-        return Ok(output::json(&mut stdout, &Decomposition { stages, total_s: best.seconds, ring_s })?);
+        return Ok(output::json(
+            &mut stdout,
+            &Decomposition { stages, total_s: best.seconds, ring_s },
+        )?);
     }
     let mut table = Table::new([
         ("NODES", Alignment::Right),

@@ -28,17 +28,24 @@ const MASTER_PORT: u16 = 29_500;
 ///
 /// # Errors
 /// `InvalidInput` if a node's name has a special meaning in this format.
-pub(super) fn write(out: &mut impl Write, format: Format, matrix: &Matrix, order: &[u32]) -> io::Result<()> {
+pub(super) fn write(
+    out: &mut impl Write,
+    format: Format,
+    matrix: &Matrix,
+    order: &[u32],
+) -> io::Result<()> {
     let names = matrix.nodes();
     let count = order.len();
     let first = &names[order[0] as usize];
-    let is_plain =
-        |name: &&String| name.chars().all(|letter| letter.is_alphanumeric() || ".-_:[]%".contains(letter));
+    let is_plain = |name: &&String| {
+        name.chars().all(|letter| letter.is_alphanumeric() || ".-_:[]%".contains(letter))
+    };
     if format != Format::Csv
         && let Some(name) = names.iter().find(|name| !is_plain(name))
     {
-        let text =
-            format!("the name {name:?} cannot stand in this format: rename the node, or use json or csv");
+        let text = format!(
+            "the name {name:?} cannot stand in this format: rename the node, or use json or csv"
+        );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     if format == Format::Csv {
@@ -92,11 +99,19 @@ mod tests {
         assert_eq!(named_b(Format::Hostfile), "b.c slots=1\na slots=1\n");
         assert_eq!(named_b(Format::Rankfile), "rank 0=b.c slot=0\nrank 1=a slot=0\n");
         assert_eq!(text(Format::Csv, "b,c").unwrap(), "rank,node,index\n0,\"b,c\",1\n1,a,0\n");
-        assert!(named_b(Format::Torchrun).contains("a: --nnodes=2 --node-rank=1 --rdzv-backend=static"));
-        assert!(named_b(Format::Env).contains("a: RANK=1 WORLD_SIZE=2 MASTER_ADDR=b.c MASTER_PORT=29500"));
+        assert!(
+            named_b(Format::Torchrun).contains("a: --nnodes=2 --node-rank=1 --rdzv-backend=static")
+        );
+        assert!(
+            named_b(Format::Env)
+                .contains("a: RANK=1 WORLD_SIZE=2 MASTER_ADDR=b.c MASTER_PORT=29500")
+        );
         for name in ["b c", "b;c", "b,c", "b=c", "$(b)"] {
             for format in [Format::Hostfile, Format::Rankfile, Format::Torchrun, Format::Env] {
-                assert!(text(format, name).unwrap_err().to_string().contains("rename the node"), "{name}");
+                assert!(
+                    text(format, name).unwrap_err().to_string().contains("rename the node"),
+                    "{name}"
+                );
             }
         }
     }

@@ -87,6 +87,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 fn check_system(halves: &Halves, hosts_per_switch: u32, switches: u32) -> Result<(), OtherSystem> {
     let [upper, lower] = [halves[0].len(), halves[1].len()];
     let hosts = halves.iter().flatten().map(Vec::len).max().unwrap_or(0);
-    let is_of_it = upper == lower && upper + lower == switches as usize && hosts <= hosts_per_switch as usize;
-    if is_of_it { Ok(()) } else { Err(OtherSystem { upper, lower, hosts, switches, hosts_per_switch }) }
+    let is_of_it =
+        upper == lower && upper + lower == switches as usize && hosts <= hosts_per_switch as usize;
+    if is_of_it {
+        Ok(())
+    } else {
+        Err(OtherSystem { upper, lower, hosts, switches, hosts_per_switch })
+    }
 }

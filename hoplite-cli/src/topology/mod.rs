@@ -82,7 +82,10 @@ struct Levels(Vec<u32>);
 fn parse_levels(text: &str) -> anyhow::Result<Levels> {
     let levels = text.split('x').map(|level| level.parse::<u32>().ok().filter(|&level| level > 0));
     let levels: Option<Vec<u32>> = levels.collect();
-    Ok(Levels(levels.ok_or_else(|| anyhow::anyhow!("levels are numbers, innermost first, such as 4x16"))?))
+    Ok(Levels(
+        levels
+            .ok_or_else(|| anyhow::anyhow!("levels are numbers, innermost first, such as 4x16"))?,
+    ))
 }
 
 fn parse_number(text: &str) -> anyhow::Result<f64> {

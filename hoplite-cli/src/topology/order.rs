@@ -64,7 +64,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         before_ps,
         lower_bound_ps: search.lower_bound(),
     };
-    if let Some(program) = arguments.z3.as_deref().filter(|_| search.status() == Status::Searching) {
+    if let Some(program) = arguments.z3.as_deref().filter(|_| search.status() == Status::Searching)
+    {
         improve(&mut found, program, links, arguments)?;
     }
     let mut stdout = io::stdout().lock();
@@ -75,7 +76,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-fn improve(found: &mut Order, program: &Path, links: Links<'_>, arguments: &Arguments) -> anyhow::Result<()> {
+fn improve(
+    found: &mut Order,
+    program: &Path,
+    links: Links<'_>,
+    arguments: &Arguments,
+) -> anyhow::Result<()> {
     let start = Instant::now();
     while let Some(left) = arguments.seconds.checked_sub(start.elapsed()) {
         match solver::solve(program, links, &arguments.model, found.cost_ps, left)? {
@@ -96,7 +102,12 @@ fn improve(found: &mut Order, program: &Path, links: Links<'_>, arguments: &Argu
     Ok(())
 }
 
-fn search<'a>(links: Links<'a>, model: &Model, seed: u64, time: Duration) -> anyhow::Result<Search<'a>> {
+fn search<'a>(
+    links: Links<'a>,
+    model: &Model,
+    seed: u64,
+    time: Duration,
+) -> anyhow::Result<Search<'a>> {
     let start = Instant::now();
     let mut search = Search::new(links, model, seed)?;
     while search.status() == Status::Searching {

@@ -136,7 +136,15 @@ impl<'a> Document<'a> {
             applied: report.applied.map(|applied| {
                 let AppliedPlaces { version, groups, uplink_permille, shards, .. } = applied;
                 let AppliedPlaces { all_shards, nodes, labelled_nodes, .. } = applied;
-                Applied { version, groups, uplink_permille, shards, all_shards, nodes, labelled_nodes }
+                Applied {
+                    version,
+                    groups,
+                    uplink_permille,
+                    shards,
+                    all_shards,
+                    nodes,
+                    labelled_nodes,
+                }
             }),
         }
     }
@@ -167,15 +175,25 @@ fn remarks(report: &ProbeReport) -> Vec<String> {
         ));
     }
     if report.by_tcp > 0 {
-        lines.push(format!("{} pairs were measured over TCP, since no datagram came back", report.by_tcp));
+        lines.push(format!(
+            "{} pairs were measured over TCP, since no datagram came back",
+            report.by_tcp
+        ));
     }
     lines.extend(report.applied.map(applied_line));
     lines
 }
 
 fn applied_line(applied: AppliedPlaces) -> String {
-    let AppliedPlaces { version, groups, uplink_permille, shards, all_shards, nodes, labelled_nodes } =
-        applied;
+    let AppliedPlaces {
+        version,
+        groups,
+        uplink_permille,
+        shards,
+        all_shards,
+        nodes,
+        labelled_nodes,
+    } = applied;
     let found = match (uplink_permille, nodes, labelled_nodes) {
         _ if shards == 0 => "what was applied meanwhile is newer".to_owned(),
         (None, ..) => "no groups, since no links are much slower than others".to_owned(),
@@ -222,8 +240,9 @@ mod tests {
 
     fn report() -> ProbeReport {
         let names = ["a", "b", "c"].map(str::to_owned).into();
-        let link =
-            |high, low| Ok(Link { alpha_ns: 10 * high as u32 + low as u32, ps_per_byte: 800 + high as u32 });
+        let link = |high, low| {
+            Ok(Link { alpha_ns: 10 * high as u32 + low as u32, ps_per_byte: 800 + high as u32 })
+        };
         ProbeReport {
             matrix: Matrix::from_links(names, link).unwrap(),
             lost: vec![("d".to_owned(), "its connection ended".to_owned())],
@@ -250,7 +269,9 @@ mod tests {
     #[test]
     fn what_is_not_measured_is_said() {
         let text = remarks(&report()).join("\n");
-        for part in ["512 echoes, 3 lost; 1.0 MiB", "without d: its connection ended", "a and c", "1 pairs"] {
+        for part in
+            ["512 echoes, 3 lost; 1.0 MiB", "without d: its connection ended", "a and c", "1 pairs"]
+        {
             assert!(text.contains(part), "{text}");
         }
     }
@@ -258,7 +279,8 @@ mod tests {
     #[test]
     fn estimates_are_said_to_be_some() {
         let blocks = Blocks::new(&[0, 1, 1]).unwrap();
-        let links = vec![Link { alpha_ns: 20, ps_per_byte: 800 }, Link { alpha_ns: 40, ps_per_byte: 800 }];
+        let links =
+            vec![Link { alpha_ns: 20, ps_per_byte: 800 }, Link { alpha_ns: 40, ps_per_byte: 800 }];
         let names = report().matrix.nodes().to_vec();
         let matrix = Matrix::from_blocks(names, blocks, links).unwrap();
         let report = ProbeReport { matrix, estimated: 1, ..report() };
@@ -288,7 +310,9 @@ mod tests {
             "applied at 1 of 2 shards, version 7: 2 groups, whose uplinks carry 0.26 of a host's \
              link"
         );
-        assert!(line(Some(260), 5, 3).ends_with("link; 3 nodes stay in the groups of their labels"));
+        assert!(
+            line(Some(260), 5, 3).ends_with("link; 3 nodes stay in the groups of their labels")
+        );
         assert!(
             line(Some(260), 0, 8)
                 .ends_with("of no effect, since all 8 nodes stay in the groups of their labels")

@@ -180,7 +180,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     table.print(&mut stdout)?;
     if let Network::Measured(network) = &network {
-        let uplinks: Vec<String> = network.uplinks().iter().map(|links| format!("{links:.2}")).collect();
+        let uplinks: Vec<String> =
+            network.uplinks().iter().map(|links| format!("{links:.2}")).collect();
         match network.groups() {
             0 => writeln!(stdout, "no uplinks are shared")?,
             groups => writeln!(
@@ -208,7 +209,8 @@ fn network(arguments: &Arguments, nodes: Option<u32>) -> anyhow::Result<Network>
             let files::Fabric { matrix, groups, uplinks } = files::fabric(&arguments.fabric)?;
             let uplinks = arguments.uplinks.as_deref().or(uplinks.as_deref());
             let network = MeasuredNetwork::shared(matrix, groups.as_deref(), uplinks);
-            let network = Network::Measured(network.with_context(|| arguments.fabric.display().to_string())?);
+            let network =
+                Network::Measured(network.with_context(|| arguments.fabric.display().to_string())?);
             let has = network.hosts();
             if let Some(nodes) = nodes.filter(|&nodes| nodes != has) {
                 return Err(OtherNodes { has, nodes }.into());
@@ -218,7 +220,11 @@ fn network(arguments: &Arguments, nodes: Option<u32>) -> anyhow::Result<Network>
     })
 }
 
-fn simulate(arguments: &Arguments, network: &Network, collective: Collective) -> anyhow::Result<Outcome> {
+fn simulate(
+    arguments: &Arguments,
+    network: &Network,
+    collective: Collective,
+) -> anyhow::Result<Outcome> {
     let algorithm = match collective {
         Collective::Ring => Algorithm::Ring,
         Collective::Hd | Collective::Hdrm => Algorithm::HalvingDoubling,
@@ -232,21 +238,28 @@ fn simulate(arguments: &Arguments, network: &Network, collective: Collective) ->
 fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
     match (&arguments.levels, network) {
         (Some(Levels(levels)), _) => levels.clone(),
-        (None, Network::BiGraph { hosts_per_switch, switches, .. }) => vec![*hosts_per_switch, *switches],
+        (None, Network::BiGraph { hosts_per_switch, switches, .. }) => {
+            vec![*hosts_per_switch, *switches]
+        }
         (None, Network::FatTree { leaves, hosts_per_leaf, .. }) => vec![*hosts_per_leaf, *leaves],
         (None, Network::Torus { dimensions }) => dimensions.clone(),
         (None, Network::Measured(_)) => vec![network.hosts()],
     }
 }
 
-fn order(argument: Option<&str>, network: &Network, collective: Collective) -> anyhow::Result<Vec<u32>> {
+fn order(
+    argument: Option<&str>,
+    network: &Network,
+    collective: Collective,
+) -> anyhow::Result<Vec<u32>> {
     let hosts = network.hosts();
     match argument {
         None if collective == Collective::Hdrm => Ok(collective::hdrm_order(network)?),
         None => Ok((0..hosts).collect()),
         Some(text) => match text.strip_prefix("shuffled:") {
             Some(seed) => {
-                let seed = seed.parse().with_context(|| format!("the seed of {text} is not a number"))?;
+                let seed =
+                    seed.parse().with_context(|| format!("the seed of {text} is not a number"))?;
                 let mut order: Vec<u32> = (0..hosts).collect();
                 Random::new(seed).shuffle(&mut order);
                 Ok(order)
@@ -259,8 +272,10 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
 fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result<()> {
     let most = network.hosts();
     let is_measured = matches!(network, Network::Measured(_));
-    let counts = std::iter::successors(Some(most), |nodes| nodes.is_multiple_of(2).then_some(nodes / 2));
-    let counts: Vec<u32> = counts.take(if is_measured { 1 } else { 5 }).filter(|&nodes| nodes >= 2).collect();
+    let counts =
+        std::iter::successors(Some(most), |nodes| nodes.is_multiple_of(2).then_some(nodes / 2));
+    let counts: Vec<u32> =
+        counts.take(if is_measured { 1 } else { 5 }).filter(|&nodes| nodes >= 2).collect();
     let mut curves = Vec::new();
     for collective in Collective::value_variants() {
         let mut points = Vec::new();
@@ -274,7 +289,8 @@ fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result
         }
         curves.push(Curve { name: collective.name().to_owned(), points });
     }
-    let title = format!("allreduce of {} on {}", output::size(arguments.size), arguments.fabric.display());
+    let title =
+        format!("allreduce of {} on {}", output::size(arguments.size), arguments.fabric.display());
     fs::write(path, svg::curves(&title, "nodes", "seconds", &curves))
         .with_context(|| path.display().to_string())
 }

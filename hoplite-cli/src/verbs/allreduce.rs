@@ -65,7 +65,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
         timeout: store.call_timeout(),
     };
-    let destination = file.map(Destination::create).transpose().with_context(|| cannot_write(file))?;
+    let destination =
+        file.map(Destination::create).transpose().with_context(|| cannot_write(file))?;
     let waiting = progress::of_wait("allreduce");
     let made = unless_interrupted(async {
         let client = store.connect().await?;
@@ -116,10 +117,11 @@ mod tests {
 
     #[test]
     fn an_allreduce_is_a_sum_unless_it_is_told_otherwise() {
-        let parse = |line: &str| match crate::Arguments::try_parse_from(line.split(' ')).unwrap().command {
-            crate::Command::Allreduce(arguments) => arguments,
-            other => panic!("{other:?}"),
-        };
+        let parse =
+            |line: &str| match crate::Arguments::try_parse_from(line.split(' ')).unwrap().command {
+                crate::Command::Allreduce(arguments) => arguments,
+                other => panic!("{other:?}"),
+            };
         let plain = parse("hoplite allreduce t a b --rank 1");
         assert_eq!((plain.op, plain.rank, plain.deterministic), (ReduceOp::Sum, 1, false));
         assert_eq!((plain.target.as_bytes(), plain.sources.len()), (&b"t"[..], 2));

@@ -57,8 +57,10 @@ struct Made {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let Arguments { directory, daemons, days, force, json } = arguments;
-    let daemons =
-        daemons.iter().map(|names| Daemon::parse(directory, names)).collect::<Result<Vec<_>, _>>()?;
+    let daemons = daemons
+        .iter()
+        .map(|names| Daemon::parse(directory, names))
+        .collect::<Result<Vec<_>, _>>()?;
     if !force {
         for path in daemons.iter().flat_map(|daemon| [&daemon.files.cert, &daemon.files.key]) {
             ensure!(!path.exists(), "{} exists already: say --force to replace it", path.display());
@@ -98,7 +100,9 @@ impl Daemon {
         let mut names: Vec<String> = names.split(',').map(str::to_owned).collect();
         let is_name = |name: &String| {
             !name.is_empty()
-                && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':'))
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':'))
         };
         if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
             bail!("{wrong:?} is neither a host name nor an address");
@@ -114,15 +118,17 @@ impl Daemon {
             }
         }
         let file = |suffix: &str| directory.join(format!("{first}{suffix}"));
-        let files = TlsFiles { cert: file(".pem"), key: file("-key.pem"), ca: directory.join("ca.pem") };
+        let files =
+            TlsFiles { cert: file(".pem"), key: file("-key.pem"), ca: directory.join("ca.pem") };
         Ok(Self { names, files })
     }
 }
 
 fn authority(directory: &Path) -> anyhow::Result<(Authority, Vec<Made>)> {
     let (cert, key) = (directory.join("ca.pem"), directory.join("ca-key.pem"));
-    let read =
-        |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let read = |path: &Path| {
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
     match (cert.exists(), key.exists()) {
         (true, true) => Ok((Authority { cert: read(&cert)?, key: read(&key)? }, Vec::new())),
         (false, false) => {
@@ -131,7 +137,9 @@ fn authority(directory: &Path) -> anyhow::Result<(Authority, Vec<Made>)> {
             write(&cert, &authority.cert)?;
             Ok((authority, vec![Made { certificate: cert, key, names: Vec::new() }]))
         }
-        (true, false) => bail!("{} is missing: no certificate can be made without it", key.display()),
+        (true, false) => {
+            bail!("{} is missing: no certificate can be made without it", key.display())
+        }
         (false, true) => bail!("{} is missing: it goes with {}", cert.display(), key.display()),
     }
 }
@@ -147,7 +155,8 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     new.push(".new");
     let create = || {
         let _ = fs::remove_file(&new);
-        let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        let mut file: File =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, path)
@@ -177,7 +186,11 @@ mod tests {
         assert_eq!(read("ca.pem"), ca);
         for name in ["node-1", "fd00__1", "node-2"] {
             let file = |suffix: &str| directory.join(format!("{name}{suffix}"));
-            let files = TlsFiles { cert: file(".pem"), key: file("-key.pem"), ca: directory.join("ca.pem") };
+            let files = TlsFiles {
+                cert: file(".pem"),
+                key: file("-key.pem"),
+                ca: directory.join("ca.pem"),
+            };
             Tls::read(files, None).unwrap();
         }
         for entry in fs::read_dir(&directory).unwrap() {

@@ -56,7 +56,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         Some(Nodes::All) => DeleteWait::All,
     };
     let options = DeleteOptions { timeout: store.call_timeout(), wait };
-    let deletion = client.delete_with(&ids, options).await.map_err(|error| store.explain(error, &ids))?;
+    let deletion =
+        client.delete_with(&ids, options).await.map_err(|error| store.explain(error, &ids))?;
     let Deletion { count: deleted, absent, absent_count } = deletion;
     let absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
     if json {
@@ -64,7 +65,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         return Ok(output::json(&mut io::stdout().lock(), &report)?);
     }
     if deleted < given {
-        let _ = writeln!(io::stderr(), "hoplite: {} of {given} ids named no object", given - deleted);
+        let _ =
+            writeln!(io::stderr(), "hoplite: {} of {given} ids named no object", given - deleted);
     }
     if !absent.is_empty() {
         let names = absent.join(", ");

@@ -125,7 +125,9 @@ async fn check_directory(client: &Client, node: Option<&str>) -> anyhow::Result<
     let others = connected.saturating_sub(1);
     if others > 0 {
         let others = output::count(others, "other store");
-        bail!("the store runs the directory of {others}, and ends it: drain it last, or use --force");
+        bail!(
+            "the store runs the directory of {others}, and ends it: drain it last, or use --force"
+        );
     }
     Ok(())
 }
@@ -153,7 +155,8 @@ pub(crate) fn conclude(report: &DrainReport, is_printed: bool) -> anyhow::Result
         }
     }
     if report.state == DrainState::Failed {
-        let (left, size) = (output::count(report.left_objects, "object"), output::size(report.left_bytes));
+        let (left, size) =
+            (output::count(report.left_objects, "object"), output::size(report.left_bytes));
         bail!("not moved: {left}, {size}");
     }
     Ok(())

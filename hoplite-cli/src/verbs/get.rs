@@ -73,7 +73,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let mut destination =
         Destination::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     // A signal's default action would leave an incomplete file.
-    let size_bytes = unless_interrupted(copy(&client, store, &id, allow_stale, &mut destination)).await?;
+    let size_bytes =
+        unless_interrupted(copy(&client, store, &id, allow_stale, &mut destination)).await?;
     destination.complete().with_context(|| format!("cannot write {}", path.display()))?;
     if json {
         let report = Report { id: Id::new(&id), size_bytes, output: path };

@@ -178,7 +178,8 @@ impl Entry {
         let metadata = object.map_or_else(Metadata::default, |object| object.metadata.clone());
         let origin = object.and_then(|object| object.origin.as_ref());
         let all = &locations.locations;
-        let complete = all.iter().filter(|location| location.state == LocationState::Complete).count();
+        let complete =
+            all.iter().filter(|location| location.state == LocationState::Complete).count();
         let pinned = all.iter().filter(|location| location.retention == Retention::Pinned);
         Self {
             id: locations.id.readable(),
@@ -260,9 +261,13 @@ mod tests {
             entry.age_ms = seconds;
             entry
         };
-        let mut entries =
-            vec![entry("a", None, Some(7)), entry("b", Some(1), Some(3)), entry("c", Some(2), None)];
-        let ids = |entries: &[Entry]| entries.iter().map(|entry| entry.id.clone()).collect::<String>();
+        let mut entries = vec![
+            entry("a", None, Some(7)),
+            entry("b", Some(1), Some(3)),
+            entry("c", Some(2), None),
+        ];
+        let ids =
+            |entries: &[Entry]| entries.iter().map(|entry| entry.id.clone()).collect::<String>();
         sort(&mut entries, Sort::Size);
         assert_eq!(ids(&entries), "cba");
         sort(&mut entries, Sort::Age);

@@ -74,10 +74,12 @@ struct Report {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { id, file, dtype, shape, replicas, confirm, if_absent, lifetime, json } = arguments;
+    let Arguments { id, file, dtype, shape, replicas, confirm, if_absent, lifetime, json } =
+        arguments;
     let lifetime = lifetime.lifetime()?;
     let quorum = if_absent.is_some();
-    let replicas = Replicas { wanted: replicas.unwrap_or(0), awaited: confirm.unwrap_or(0), quorum };
+    let replicas =
+        Replicas { wanted: replicas.unwrap_or(0), awaited: confirm.unwrap_or(0), quorum };
     let shape = shape.map(|Shape(extents)| extents);
     let options = PutOptions {
         metadata: Metadata { dtype, shape, replicas, lifetime, ..Metadata::default() },
@@ -90,7 +92,9 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let path = file.clone();
         // On a thread, because a pipe may block for any time.
         let put = match spawn_blocking(move || Source::open(&path, limit_bytes)).await?? {
-            Source::File { mut file, size_bytes } => put(&client, &id, &mut file, size_bytes, options).await,
+            Source::File { mut file, size_bytes } => {
+                put(&client, &id, &mut file, size_bytes, options).await
+            }
             Source::Bytes(bytes) => {
                 let size_bytes = bytes.len() as u64;
                 put(&client, &id, &mut bytes.as_slice(), size_bytes, options).await
@@ -131,7 +135,8 @@ impl Source {
     /// `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
-            return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");
+            return Self::read(io::stdin().lock(), limit_bytes)
+                .context("cannot read standard input");
         }
         let read = || format!("cannot read {}", path.display());
         let file = File::open(path).with_context(read)?;
@@ -146,7 +151,11 @@ impl Source {
         let mut bytes = Vec::new();
         source.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
         let read_bytes = bytes.len() as u64;
-        Ok(if read_bytes > limit_bytes { Self::TooLarge { read_bytes } } else { Self::Bytes(bytes) })
+        Ok(if read_bytes > limit_bytes {
+            Self::TooLarge { read_bytes }
+        } else {
+            Self::Bytes(bytes)
+        })
     }
 }
 
@@ -192,17 +201,25 @@ mod tests {
         std::fs::write(&path, b"12345").unwrap();
         let open = |path: &Path| Source::open(path, 4);
         assert!(matches!(open(&path).unwrap(), Source::File { size_bytes: 5, .. }));
-        assert!(matches!(open(Path::new("/dev/null")).unwrap(), Source::Bytes(bytes) if bytes.is_empty()));
+        assert!(
+            matches!(open(Path::new("/dev/null")).unwrap(), Source::Bytes(bytes) if bytes.is_empty())
+        );
         assert!(open(directory.path()).is_err());
         assert!(open(&directory.path().join("missing")).is_err());
         let limits = Path::new("/proc/self/limits");
-        assert!(matches!(Source::open(limits, 1 << 20).unwrap(), Source::Bytes(bytes) if !bytes.is_empty()));
+        assert!(
+            matches!(Source::open(limits, 1 << 20).unwrap(), Source::Bytes(bytes) if !bytes.is_empty())
+        );
     }
 
     #[test]
     fn what_has_no_end_is_read_until_it_is_too_large() {
         let endless = |limit| Source::open(Path::new("/dev/zero"), limit).unwrap();
-        assert!(matches!(endless(1 << 20), Source::TooLarge { read_bytes } if read_bytes == (1 << 20) + 1));
-        assert!(matches!(Source::read(&b"12345"[..], 5).unwrap(), Source::Bytes(bytes) if bytes == b"12345"));
+        assert!(
+            matches!(endless(1 << 20), Source::TooLarge { read_bytes } if read_bytes == (1 << 20) + 1)
+        );
+        assert!(
+            matches!(Source::read(&b"12345"[..], 5).unwrap(), Source::Bytes(bytes) if bytes == b"12345")
+        );
     }
 }

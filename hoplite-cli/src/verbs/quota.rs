@@ -133,7 +133,11 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         Some(Change::Remove { subject, json }) => {
             let removed = client.set_quota(subject.named()?, None).await?;
             if !json {
-                return Ok(writeln!(io::stdout(), "removed the quota of {}", Row::of(&removed).subject())?);
+                return Ok(writeln!(
+                    io::stdout(),
+                    "removed the quota of {}",
+                    Row::of(&removed).subject()
+                )?);
             }
             (vec![removed], json)
         }

@@ -91,7 +91,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     drop(waiting);
     let mut stdout = io::stdout().lock();
     if json {
-        let report = Report { target: Id::new(&target), reduced: reduced.iter().map(Id::new).collect() };
+        let report =
+            Report { target: Id::new(&target), reduced: reduced.iter().map(Id::new).collect() };
         output::json(&mut stdout, &report)?;
     } else {
         for id in &reduced {

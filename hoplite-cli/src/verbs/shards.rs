@@ -135,15 +135,17 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         Some(Change::Add { address, options }) => {
             (change(&client, ShardChange::Add(address), options.force, within).await?, options.json)
         }
-        Some(Change::Remove { address, options }) => {
-            (change(&client, ShardChange::Remove(address), options.force, within).await?, options.json)
-        }
+        Some(Change::Remove { address, options }) => (
+            change(&client, ShardChange::Remove(address), options.force, within).await?,
+            options.json,
+        ),
         Some(Change::Replace { old, new, options }) => {
             if !client.shards().await?.shards.iter().any(|shard| shard.address == old) {
                 bail!("{} is no shard of the directory", escape(&old));
             }
             change(&client, ShardChange::Add(new), options.force, within).await?;
-            let removed = change(&client, ShardChange::Remove(old.clone()), options.force, within).await;
+            let removed =
+                change(&client, ShardChange::Remove(old.clone()), options.force, within).await;
             let still = || format!("the new shard was added, and {} is still listed", escape(&old));
             (removed.with_context(still)?, options.json)
         }
@@ -188,7 +190,8 @@ fn print(out: &mut impl Write, report: &Report) -> io::Result<()> {
         ("LIST", Alignment::Right),
         ("STATE", Alignment::Left),
     ]);
-    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    let number =
+        |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     for row in &report.shards {
         table.row([escape(&row.address), number(row.stores), number(row.version), row.state()]);
     }

@@ -88,7 +88,8 @@ impl Arguments {
     /// log in, and no flag, variable or file names another dashboard.
     fn has_dashboard(&self) -> bool {
         let is_set = |variable| std::env::var_os(variable).is_some();
-        let is_elsewhere = self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
+        let is_elsewhere =
+            self.address.is_some() || self.has("--directory") || is_set("HOPLITE_DIRECTORY");
         let is_named = self.has("--dashboard") || is_set("HOPLITE_DASHBOARD");
         let has_file = self.has("--config") || is_set("HOPLITE_CONFIG");
         // Without `--head`, an unusable secret only disables the dashboard.
@@ -228,9 +229,15 @@ struct Report {
 }
 
 impl Report {
-    fn new(background: &Background, process: u32, addresses: &Addresses, arguments: &Arguments) -> Self {
+    fn new(
+        background: &Background,
+        process: u32,
+        addresses: &Addresses,
+        arguments: &Arguments,
+    ) -> Self {
         let from_environment = Security::from_environment();
-        let credentials = addresses.dashboard.and_then(|_| arguments.security()?.credentials().ok());
+        let credentials =
+            addresses.dashboard.and_then(|_| arguments.security()?.credentials().ok());
         let login = credentials.and_then(|credentials| {
             let token = credentials.token.and(from_environment.token_file);
             credentials.secret_of_user.or(token)
@@ -255,7 +262,8 @@ impl Report {
         }
         writeln!(out, "store      {}, process {}", self.node, self.process)?;
         writeln!(out, "socket     {}", self.socket.display())?;
-        let addresses = [("data", self.data), ("directory", self.directory), ("metrics", self.metrics)];
+        let addresses =
+            [("data", self.data), ("directory", self.directory), ("metrics", self.metrics)];
         for (name, address) in addresses {
             if let Some(address) = address {
                 writeln!(out, "{name:<11}{address}")?;
@@ -292,7 +300,8 @@ mod tests {
 
     fn flags(line: &str) -> String {
         let command = arguments(line).command(&Background::of("/s/store.sock".into()), false);
-        let flags: Vec<_> = command.get_args().map(|flag| flag.to_string_lossy().into_owned()).collect();
+        let flags: Vec<_> =
+            command.get_args().map(|flag| flag.to_string_lossy().into_owned()).collect();
         flags.join(" ")
     }
 
@@ -334,7 +343,10 @@ mod tests {
     fn the_store_is_told_what_was_said() {
         let socket = "--socket /s/store.sock";
         assert_eq!(flags("start"), format!("--print-addresses {socket}"));
-        assert_eq!(flags("start --port 5"), format!("--print-addresses --listen 127.0.0.1:5 {socket}"));
+        assert_eq!(
+            flags("start --port 5"),
+            format!("--print-addresses --listen 127.0.0.1:5 {socket}")
+        );
         assert_eq!(
             flags("start --head --host 10.0.0.1 --memory 1MiB -- --dashboard 1"),
             format!(
@@ -343,10 +355,14 @@ mod tests {
         );
         assert_eq!(
             flags("start --address a:1,b:2 --host ::1 --port 5 --node-id n -- --insecure"),
-            format!("--print-addresses --listen [::1]:5 {socket} --directory a:1,b:2 --node-id n --insecure")
+            format!(
+                "--print-addresses --listen [::1]:5 {socket} --directory a:1,b:2 --node-id n --insecure"
+            )
         );
         assert_eq!(
-            flags("start --head -- --dashboard=0 --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"),
+            flags(
+                "start --head -- --dashboard=0 --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"
+            ),
             format!(
                 "--print-addresses {socket} --dashboard=0 --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"
             )

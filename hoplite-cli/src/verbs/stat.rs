@@ -39,7 +39,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let description = client.describe(&arguments.id).await?;
     let report = Report::new(&arguments.id, description);
-    let is_known = report.object.is_some() || report.reduce.as_ref().is_some_and(Reduce::lacks_object);
+    let is_known =
+        report.object.is_some() || report.reduce.as_ref().is_some_and(Reduce::lacks_object);
     ensure!(is_known, "there is no object {}", arguments.id.readable());
     let mut stdout = io::stdout().lock();
     if arguments.json {
@@ -103,9 +104,15 @@ impl Position {
         let (done, whole) = (output::size(*final_bytes), output::size(*size_bytes));
         let (stage, node) = (escape(stage), escape(node));
         if !node.is_empty() {
-            return writeln!(out, "member     {member} at {node} {stage}; {done} of {whole} are final there");
+            return writeln!(
+                out,
+                "member     {member} at {node} {stage}; {done} of {whole} are final there"
+            );
         }
-        writeln!(out, "member     {member} of 0 to {last} {stage}; {done} of {whole} are final here")
+        writeln!(
+            out,
+            "member     {member} of 0 to {last} {stage}; {done} of {whole} are final here"
+        )
     }
 }
 
@@ -155,7 +162,11 @@ impl Reduce {
         }
         writeln!(out)?;
         if self.mendings > 0 {
-            writeln!(out, "repaired   {} times, {} times from the beginning", self.mendings, self.restarts)?;
+            writeln!(
+                out,
+                "repaired   {} times, {} times from the beginning",
+                self.mendings, self.restarts
+            )?;
         }
         Ok(())
     }
@@ -199,7 +210,8 @@ pub(crate) struct Grant {
 
 impl Report {
     pub(crate) fn new(id: &ObjectId, description: Description) -> Self {
-        let Description { shard, locations, grants, waiting_receivers, reduce, lifetime } = description;
+        let Description { shard, locations, grants, waiting_receivers, reduce, lifetime } =
+            description;
         let metadata = locations.object.as_ref().map(|object| &object.metadata);
         let set = metadata.and_then(|metadata| metadata.lifetime.as_deref());
         Self {
@@ -219,7 +231,12 @@ impl Report {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(object) = &self.object {
             writeln!(out, "id         {}", self.id)?;
-            writeln!(out, "size       {} ({} bytes)", output::size(object.size_bytes), object.size_bytes)?;
+            writeln!(
+                out,
+                "size       {} ({} bytes)",
+                output::size(object.size_bytes),
+                object.size_bytes
+            )?;
             writeln!(out, "type       {}", object.array_type)?;
             writeln!(out, "put        {}", object.put)?;
             writeln!(
@@ -229,7 +246,11 @@ impl Report {
                 if object.inline { ", which has the bytes too" } else { "" }
             )?;
             if let (Some(creator), Some(age)) = (&object.creator, object.age_ms) {
-                writeln!(out, "created    by {creator}, {} ago", output::age(Duration::from_millis(age)))?;
+                writeln!(
+                    out,
+                    "created    by {creator}, {} ago",
+                    output::age(Duration::from_millis(age))
+                )?;
             }
             if object.replicas > 1 {
                 writeln!(out, "replicas   {} of {}", self.pinned_copies, object.replicas)?;
@@ -243,12 +264,18 @@ impl Report {
         }
         if self.object.is_none() {
             writeln!(out, "id         {}", self.id)?;
-            let yet = if self.reduce.as_ref().is_some_and(|reduce| reduce.is_running) { " yet" } else { "" };
+            let yet = if self.reduce.as_ref().is_some_and(|reduce| reduce.is_running) {
+                " yet"
+            } else {
+                ""
+            };
             writeln!(out, "directory  {}, which knows no such object{yet}", self.shard)?;
         }
         if let Some(reduce) = &self.reduce {
             reduce.print(out)?;
-        } else if let Some(collective) = self.object.as_ref().and_then(|object| object.collective.as_ref()) {
+        } else if let Some(collective) =
+            self.object.as_ref().and_then(|object| object.collective.as_ref())
+        {
             writeln!(out, "collective {collective}; no queried store remembers how it was made")?;
         }
         if self.waiting_receivers > 0 {
@@ -265,7 +292,8 @@ impl Report {
 
     fn print_locations(&self, out: &mut impl Write) -> io::Result<()> {
         let mut table = Table::new(
-            ["LOCATION", "STATE", "RETENTION", "FROM", "ADDRESS"].map(|title| (title, Alignment::Left)),
+            ["LOCATION", "STATE", "RETENTION", "FROM", "ADDRESS"]
+                .map(|title| (title, Alignment::Left)),
         );
         for location in &self.locations {
             table.row([
@@ -444,7 +472,10 @@ mod tests {
     #[test]
     fn what_nobody_remembers_still_says_which_collective_has_made_it() {
         let forgotten = printed(&with_object());
-        assert!(forgotten.contains("allreduce of 2; no queried store remembers how"), "{forgotten}");
+        assert!(
+            forgotten.contains("allreduce of 2; no queried store remembers how"),
+            "{forgotten}"
+        );
     }
 
     #[test]

@@ -268,7 +268,8 @@ pub(super) fn keys_differ(keys: &[PlaceKeys]) -> Option<String> {
         format!("{} by {names}", keys.nodes)
     };
     let counts = keys.iter().map(of).collect::<Vec<_>>().join(", ");
-    (keys.len() > 1).then(|| format!("labels do not fit together: {counts}; give all stores the same keys"))
+    (keys.len() > 1)
+        .then(|| format!("labels do not fit together: {counts}; give all stores the same keys"))
 }
 
 impl Report {
@@ -285,7 +286,11 @@ impl Report {
 
     fn print_node(&self, out: &mut impl Write) -> io::Result<()> {
         let uptime = Duration::from_secs(self.uptime_ms / 1000);
-        writeln!(out, "node       {} of cluster {}, version {}", self.node, self.cluster, self.version)?;
+        writeln!(
+            out,
+            "node       {} of cluster {}, version {}",
+            self.node, self.cluster, self.version
+        )?;
         writeln!(out, "data       {}", self.data_address)?;
         writeln!(out, "uptime     {}", humantime::format_duration(uptime))?;
         if self.is_draining {
@@ -309,7 +314,11 @@ impl Report {
             output::size(memory.prefaulted_bytes),
         )?;
         writeln!(out, "copies     {}, and {} evictions so far", self.copies, memory.evictions)?;
-        writeln!(out, "lifetimes  {} expired, {} without their owner", memory.expired, memory.abandoned)
+        writeln!(
+            out,
+            "lifetimes  {} expired, {} without their owner",
+            memory.expired, memory.abandoned
+        )
     }
 
     fn print_transfers(&self, out: &mut impl Write) -> io::Result<()> {
@@ -338,7 +347,10 @@ impl Report {
 
     fn print_problems(&self, out: &mut impl Write) -> io::Result<()> {
         let Transfers { corrupt_frames, put_conflicts, .. } = self.transfers;
-        writeln!(out, "troubles   {corrupt_frames} corrupt frames, {put_conflicts} conflicting puts")?;
+        writeln!(
+            out,
+            "troubles   {corrupt_frames} corrupt frames, {put_conflicts} conflicting puts"
+        )?;
         for Problem { cause, cure, texts } in &self.problems {
             for text in texts {
                 writeln!(out, "trouble    {text}")?;
@@ -356,7 +368,9 @@ impl Report {
         if let Some(shard) = shard.filter(|shard| shard.places_version > 0) {
             let uplink = match shard.uplink_permille {
                 0 => "no groups in use".to_owned(),
-                permille => format!("an uplink carries {} of a host's link", f64::from(permille) / 1000.0),
+                permille => {
+                    format!("an uplink carries {} of a host's link", f64::from(permille) / 1000.0)
+                }
             };
             writeln!(out, "measured   {uplink}")?;
         }
@@ -385,7 +399,11 @@ impl Report {
                 shard.nodes.to_string(),
                 shard.waiting_queries.to_string(),
                 shard.under_replicated.to_string(),
-                if shard.places_version > 0 { shard.places_version.to_string() } else { "never".to_owned() },
+                if shard.places_version > 0 {
+                    shard.places_version.to_string()
+                } else {
+                    "never".to_owned()
+                },
             ]);
         }
         table.print(out)

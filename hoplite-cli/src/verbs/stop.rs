@@ -75,9 +75,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
 
 async fn check_nothing_listens(store: &StoreArguments) -> anyhow::Result<()> {
     match store.connect_to_watch().await {
-        Err(Error::Connect { kind: ConnectFailure::NoSuchSocket | ConnectFailure::NotListening, .. }) => {
-            Ok(())
-        }
+        Err(Error::Connect {
+            kind: ConnectFailure::NoSuchSocket | ConnectFailure::NotListening,
+            ..
+        }) => Ok(()),
         Err(error) => Err(error.into()),
         Ok(_) => bail!(
             "a store runs at {}, but `hoplite start` did not start it: end its process, or run `hoplite drain`",

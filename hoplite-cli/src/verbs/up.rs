@@ -9,7 +9,9 @@ use hoplite_daemon::Security;
 use serde::Serialize;
 
 use crate::arguments::parse_size;
-use crate::cluster::{Cluster, ClusterOptions, DEFAULT_MEMORY, LabelInTurn, Pages, is_orderly, with_cluster};
+use crate::cluster::{
+    Cluster, ClusterOptions, DEFAULT_MEMORY, LabelInTurn, Pages, is_orderly, with_cluster,
+};
 
 const EXAMPLES: &str = "Examples:
   hoplite up --nodes 4 --dir /tmp/cluster
@@ -91,16 +93,24 @@ fn announce(cluster: &Cluster, json: bool) -> io::Result<()> {
     let logs = cluster.directory.join("logs");
     if json {
         let nodes = cluster.nodes.iter();
-        let nodes = nodes.map(|node| Node { node: &node.name, socket: &node.socket, process: node.pid });
+        let nodes =
+            nodes.map(|node| Node { node: &node.name, socket: &node.socket, process: node.pid });
         let nodes = nodes.collect();
-        let report = Report { nodes, directory: &cluster.shards, dashboard: cluster.dashboard, logs };
+        let report =
+            Report { nodes, directory: &cluster.shards, dashboard: cluster.dashboard, logs };
         serde_json::to_writer(&mut stdout, &report).map_err(io::Error::from)?;
         writeln!(stdout)?;
         return stdout.flush();
     }
     let mut stderr = io::stderr().lock();
     for node in &cluster.nodes {
-        writeln!(stderr, "{}  --socket {}  (process {})", node.name, node.socket.display(), node.pid)?;
+        writeln!(
+            stderr,
+            "{}  --socket {}  (process {})",
+            node.name,
+            node.socket.display(),
+            node.pid
+        )?;
     }
     writeln!(stderr, "directory  {}; logs in {}", cluster.shards.join(","), logs.display())?;
     if let Some(dashboard) = cluster.dashboard {

@@ -60,8 +60,12 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     })
     .await?;
     drop(waiting);
-    let missing: Vec<&ObjectId> =
-        ids.iter().enumerate().filter(|(index, _)| !ready.contains(index)).map(|(_, id)| id).collect();
+    let missing: Vec<&ObjectId> = ids
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| !ready.contains(index))
+        .map(|(_, id)| id)
+        .collect();
     let mut stdout = io::stdout().lock();
     if json {
         let found = ready.iter().filter_map(|index| ids.get(*index)).map(Id::new).collect();
@@ -87,7 +91,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-pub(crate) async fn available(client: &Client, ids: &[ObjectId]) -> hoplite_client::Result<Vec<usize>> {
+pub(crate) async fn available(
+    client: &Client,
+    ids: &[ObjectId],
+) -> hoplite_client::Result<Vec<usize>> {
     let mut available = Vec::new();
     for (index, id) in ids.iter().enumerate() {
         if client.contains(id).await? {

@@ -80,7 +80,8 @@ impl Client {
         });
         let all = pin!(connection.bounded(Operation::AllToAll, timeout, all));
         let request = &exchange.participant.request;
-        let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
+        let wait =
+            Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
         call.run(wait, Repeat::Never, all).await
     }
 
@@ -115,7 +116,8 @@ impl Client {
         });
         let all = pin!(connection.bounded(Operation::AllToAll, timeout, all));
         let request = &exchange.participant.request;
-        let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
+        let wait =
+            Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
         call.run(wait, Repeat::Never, all).await
     }
 }
@@ -147,7 +149,9 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             return Err(no_such_rank());
         }
         let target = ObjectId::new(name)?;
-        let id = |from: usize, to: usize| [target.as_bytes(), format!("/{from}/{to}").as_bytes()].concat();
+        let id = |from: usize, to: usize| {
+            [target.as_bytes(), format!("/{from}/{to}").as_bytes()].concat()
+        };
         let source = |rank: usize| [target.as_bytes(), format!("/{rank}").as_bytes()].concat();
         let maximum = connection.max_ids();
         let given = checked((0..participants).map(|to| id(rank, to)), maximum)?;
@@ -167,7 +171,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         let part_bytes = stacked.as_ref().map_or(0, |_| parts[rank].as_ref().len() as u64);
         let source = (part_bytes * participants as u64, options.metadata.dtype);
         let deadline = Deadline::after(options.timeout);
-        let participant = Participant::checked(Collective::AllToAll, request, rank, source, deadline)?;
+        let participant =
+            Participant::checked(Collective::AllToAll, request, rank, source, deadline)?;
         Ok(Self { client, connection, parts, options, given, taken, participant, stacked })
     }
 
@@ -191,7 +196,10 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
 
     /// Puts the source and receives the parts with `take`. Returns `None` if the stores cannot
     /// exchange the parts.
-    async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
+    async fn together<T>(
+        &self,
+        take: impl Future<Output = Result<Option<T>>>,
+    ) -> Result<Option<T>> {
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
         }
@@ -231,8 +239,9 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
 
     fn in_order(&self) -> impl Iterator<Item = &[u8]> {
         let participants = self.parts.len();
-        (0..participants)
-            .map(move |place| self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref())
+        (0..participants).map(move |place| {
+            self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref()
+        })
     }
 
     /// Returns the offset in bytes of this rank's parts in the object with the parts of its node.
@@ -247,7 +256,9 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
 
     async fn views(&self) -> Result<Option<Vec<ObjectView>>> {
         let mut is_again = false;
-        while let Some((reader, order)) = self.participant.join_parts(self.connection, is_again).await? {
+        while let Some((reader, order)) =
+            self.participant.join_parts(self.connection, is_again).await?
+        {
             match reader.into_view(self.participant.deadline).await {
                 Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
                 Err(error) => return Err(error),
@@ -274,7 +285,9 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
 
     async fn copies(&self, out: &mut [u8]) -> Result<Option<()>> {
         let mut is_again = false;
-        while let Some((reader, order)) = self.participant.join_parts(self.connection, is_again).await? {
+        while let Some((reader, order)) =
+            self.participant.join_parts(self.connection, is_again).await?
+        {
             match self.copy(reader, &order, out).await {
                 Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
                 ended => return ended.map(Some),
@@ -283,7 +296,12 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(None)
     }
 
-    async fn copy(&self, mut reader: ObjectReader, order: &[ByteRange], out: &mut [u8]) -> Result<()> {
+    async fn copy(
+        &self,
+        mut reader: ObjectReader,
+        order: &[ByteRange],
+        out: &mut [u8],
+    ) -> Result<()> {
         let Participant { source_bytes, rank, deadline, .. } = self.participant;
         let mut out = Out::Given(out);
         let out = out.room(source_bytes)?;
@@ -316,7 +334,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             return error;
         }
         let Participant { request, deadline, .. } = &self.participant;
-        let missing = self.client.missing(request.target.clone(), &request.sources, deadline.timeout());
+        let missing =
+            self.client.missing(request.target.clone(), &request.sources, deadline.timeout());
         missing.await.unwrap_or(error)
     }
 }
@@ -388,7 +407,8 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
 
     async fn open(&self, from: usize) -> Result<(usize, ObjectReader)> {
         let AllToAll { connection, taken, .. } = self.exchange;
-        let opened = ObjectReader::open(connection, taken[from].clone(), self.exchange.left()).await;
+        let opened =
+            ObjectReader::open(connection, taken[from].clone(), self.exchange.left()).await;
         opened.map(|reader| (from, reader)).map_err(|error| self.missing(from, error))
     }
 

@@ -112,7 +112,8 @@ impl Client {
                 None => describe(connection, own, deadline).await?,
             };
             out.check_room(source.0)?;
-            let allreduce = Participant::checked(Collective::Allreduce, request, rank, source, deadline)?;
+            let allreduce =
+                Participant::checked(Collective::Allreduce, request, rank, source, deadline)?;
             let join = async {
                 if remembered.is_none() {
                     return join(&allreduce, connection, &mut out).await;
@@ -162,7 +163,11 @@ async fn join_unseen(
 
 /// Joins, and copies the result into `out`; repeats both if the reduce restarts. Returns the
 /// result's length.
-async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
+async fn join(
+    allreduce: &Participant,
+    connection: &Arc<Connection>,
+    out: &mut Out<'_>,
+) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;
     loop {

@@ -53,7 +53,10 @@ impl Client {
             let met = client.meet(&name, &ranks, rank, deadline).await;
             let left = match met {
                 Err(error @ Error::Object(ObjectError::Timeout { .. })) => {
-                    return Err(client.missing(name.clone(), &ranks, timeout).await.unwrap_or(error));
+                    return Err(client
+                        .missing(name.clone(), &ranks, timeout)
+                        .await
+                        .unwrap_or(error));
                 }
                 ended => ended?,
             };
@@ -117,7 +120,8 @@ impl Client {
         waited: Duration,
     ) -> Option<Error> {
         let here = self.wait(ranks, ranks.len(), Duration::ZERO).await.ok()?;
-        let ranks: Vec<usize> = (0..ranks.len()).filter(|rank| here.binary_search(rank).is_err()).collect();
+        let ranks: Vec<usize> =
+            (0..ranks.len()).filter(|rank| here.binary_search(rank).is_err()).collect();
         (!ranks.is_empty()).then_some(Error::RanksMissing { name, ranks, waited })
     }
 }

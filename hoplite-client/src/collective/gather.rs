@@ -49,7 +49,12 @@ impl Client {
     ///
     /// # Errors
     /// The errors of [`Client::gather`] and [`Client::get_into`].
-    pub async fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
+    pub async fn gather_into<I>(
+        &self,
+        ids: I,
+        out: &mut [u8],
+        timeout: Duration,
+    ) -> Result<Vec<usize>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
@@ -113,10 +118,9 @@ async fn views(
     ids: Vec<ObjectId>,
     deadline: Deadline,
 ) -> Result<Vec<ObjectView>> {
-    let gets = ids
-        .into_iter()
-        .enumerate()
-        .map(|(index, id)| async move { client.get(id, deadline.left()).await.map(|view| (index, view)) });
+    let gets = ids.into_iter().enumerate().map(|(index, id)| async move {
+        client.get(id, deadline.left()).await.map(|view| (index, view))
+    });
     in_order(connection, gets.collect()).await
 }
 
@@ -182,7 +186,10 @@ fn split<'a>(
     })
 }
 
-pub(super) fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
+pub(super) fn at_once<F: Future>(
+    connection: &Connection,
+    all: Vec<F>,
+) -> impl Stream<Item = F::Output> {
     stream::iter(all).buffer_unordered(in_flight(connection))
 }
 

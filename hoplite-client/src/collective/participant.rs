@@ -73,8 +73,16 @@ pub(super) fn check(
     if rank >= sources.len() {
         return Err(no_such_rank());
     }
-    let request =
-        Reduce { target, count: sources.len(), sources, op, order, range: None, replicas: 0, timeout };
+    let request = Reduce {
+        target,
+        count: sources.len(),
+        sources,
+        op,
+        order,
+        range: None,
+        replicas: 0,
+        timeout,
+    };
     request.check()?;
     Ok(request)
 }
@@ -113,7 +121,9 @@ impl Participant {
         let op = request.op;
         if kind.properties().combines && !op.is_defined_for(dtype) {
             let reason = format!("{op} is not defined for elements of type {dtype}").into();
-            return Err(ObjectError::TypeMismatch { id: request.sources[rank].clone(), reason }.into());
+            return Err(
+                ObjectError::TypeMismatch { id: request.sources[rank].clone(), reason }.into()
+            );
         }
         Ok(Self { kind, request, rank, source_bytes, dtype, deadline })
     }
@@ -159,7 +169,8 @@ impl Participant {
 
     async fn coordinate(&self, connection: &Arc<Connection>) -> Result<()> {
         let timeout = self.deadline.left();
-        let request = node::Request::Collective(self.kind, Reduce { timeout, ..self.request.clone() });
+        let request =
+            node::Request::Collective(self.kind, Reduce { timeout, ..self.request.clone() });
         match connection.call_node(request, Operation::Reduce, timeout).await? {
             Response::Reduced { .. } => Ok(()),
             _ => Err(connection.unexpected()),
@@ -167,7 +178,11 @@ impl Participant {
     }
 
     /// Requests the target. `is_again` is `true` if the target of an earlier attempt restarted.
-    pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
+    pub(super) async fn join(
+        &self,
+        connection: &Arc<Connection>,
+        is_again: bool,
+    ) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
         let source_bytes = self.source_bytes;
@@ -191,7 +206,9 @@ impl Participant {
         match self.join(connection, is_again).await? {
             Joined::Ranges(reader, order) => Ok(Some((reader, order))),
             Joined::Object(reader) if reader.size_bytes() == 0 => Ok(None),
-            Joined::Object(_) => Err(ObjectError::AlreadyExists { id: self.target().clone() }.into()),
+            Joined::Object(_) => {
+                Err(ObjectError::AlreadyExists { id: self.target().clone() }.into())
+            }
         }
     }
 

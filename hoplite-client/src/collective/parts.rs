@@ -158,15 +158,15 @@ impl Parts {
         rank: usize,
         options: AllreduceOptions,
     ) -> Result<Self> {
-        let participant = Participant::prepare(connection, kind, target, sources, rank, options).await?;
+        let participant =
+            Participant::prepare(connection, kind, target, sources, rank, options).await?;
         let source_bytes = participant.source_bytes;
         if kind == Collective::Allgather {
             return Ok(Self { part_bytes: source_bytes, participant });
         }
         let count = participant.request.sources.len() as u64;
         if !source_bytes.is_multiple_of(count * participant.dtype.size_bytes()) {
-            let reason =
-                "the sources do not divide into equal parts of whole elements, one for each participant";
+            let reason = "the sources do not divide into equal parts of whole elements, one for each participant";
             return Err(ObjectError::invalid_request(reason).into());
         }
         let parts = Self { part_bytes: source_bytes / count, participant };
@@ -221,7 +221,12 @@ impl Parts {
         self.reduce_own(client, connection, out).await
     }
 
-    async fn allgather(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
+    async fn allgather(
+        &self,
+        client: &Client,
+        connection: &Arc<Connection>,
+        out: &mut [u8],
+    ) -> Result<()> {
         if self.exchanged(connection, out).await? {
             return Ok(());
         }
@@ -236,8 +241,10 @@ impl Parts {
 
     async fn all_sources(&self, client: &Client) -> Result<Vec<ObjectView>> {
         let views = client.gather(self.sources(), self.participant.deadline.left()).await?;
-        let (source_bytes, dtype) = (to_index(self.participant.source_bytes), self.participant.dtype);
-        let is_unlike = |view: &ObjectView| view.len() != source_bytes || view.metadata().dtype != dtype;
+        let (source_bytes, dtype) =
+            (to_index(self.participant.source_bytes), self.participant.dtype);
+        let is_unlike =
+            |view: &ObjectView| view.len() != source_bytes || view.metadata().dtype != dtype;
         let Some(other) = views.iter().position(is_unlike) else { return Ok(views) };
         let reason = "it is not like that of this participant".into();
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
@@ -252,7 +259,9 @@ impl Parts {
 
     async fn join(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
         let mut is_again = false;
-        while let Some((mut reader, order)) = self.participant.join_parts(connection, is_again).await? {
+        while let Some((mut reader, order)) =
+            self.participant.join_parts(connection, is_again).await?
+        {
             match self.take(connection, &mut reader, &order, out).await {
                 Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
                 ended => return ended,
@@ -287,7 +296,12 @@ impl Parts {
         reader.read_ranges(order, 0, out, deadline).await.map(|()| true)
     }
 
-    async fn reduce_own(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
+    async fn reduce_own(
+        &self,
+        client: &Client,
+        connection: &Arc<Connection>,
+        out: &mut [u8],
+    ) -> Result<()> {
         let Participant { request, deadline, rank, .. } = &self.participant;
         let target = self.own_target()?;
         let mut sources = request.sources.clone();

@@ -31,7 +31,8 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        self.reduce_with(target, sources, ReduceOptions { op, timeout, ..ReduceOptions::default() }).await
+        self.reduce_with(target, sources, ReduceOptions { op, timeout, ..ReduceOptions::default() })
+            .await
     }
 
     /// Reduces equally shaped arrays element by element into the new object `target`. Returns the
@@ -67,7 +68,8 @@ impl Client {
     {
         let (target, call) = (ObjectId::new(target)?, self.begin(options.timeout).await?);
         let sources = checked(sources, call.connection.max_ids())?;
-        let reduce = pin!(tracked_reduce(&call.connection, target.clone(), sources.clone(), options));
+        let reduce =
+            pin!(tracked_reduce(&call.connection, target.clone(), sources.clone(), options));
         let wait = Wait { operation: "reduce", id: Some(&target), needs: &sources };
         call.run(wait, Repeat::IfUnsent, reduce).await
     }
@@ -103,8 +105,16 @@ pub(super) async fn reduce(
 ) -> Result<Vec<ObjectId>> {
     let ReduceOptions { op, num_objects, order, range, replicas, timeout } = options;
     let count = num_objects.unwrap_or(sources.len());
-    let reduce =
-        node::Reduce { target, sources: sources.clone(), count, op, order, range, replicas, timeout };
+    let reduce = node::Reduce {
+        target,
+        sources: sources.clone(),
+        count,
+        op,
+        order,
+        range,
+        replicas,
+        timeout,
+    };
     reduce.check()?;
     match connection.call_node(node::Request::Reduce(reduce), Operation::Reduce, timeout).await? {
         Response::Reduced { indices } if indices.len() == count => indices

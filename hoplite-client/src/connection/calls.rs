@@ -66,7 +66,8 @@ impl Calls {
             return Err(NotOpened::Lost(loss.clone()));
         }
         if state.open.len() >= self.limit {
-            let limit = hoplite_core::Error::limit_exceeded("open calls of one client", self.limit as u64);
+            let limit =
+                hoplite_core::Error::limit_exceeded("open calls of one client", self.limit as u64);
             return Err(NotOpened::TooMany(limit));
         }
         state.latest += 1;

@@ -43,7 +43,8 @@ pub(crate) struct Greeted {
 
 pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
     let deadline = Deadline::after(options.timeout);
-    exchange(options, &deadline).map_err(|kind| Error::Connect { path: options.socket.clone(), kind })
+    exchange(options, &deadline)
+        .map_err(|kind| Error::Connect { path: options.socket.clone(), kind })
 }
 
 fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, ConnectFailure> {
@@ -112,8 +113,8 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
         PlaceError::System(error) => explain(path, error),
     })?;
     let address = place.address().map_err(|error| explain(path, error))?;
-    let socket =
-        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .map_err(system)?;
     loop {
         limit_wait(&socket, deadline)?;
         match connect(&socket, &address) {
@@ -145,7 +146,9 @@ fn explain(path: &Path, error: Errno) -> ConnectFailure {
         Errno::ACCESS | Errno::PERM => {
             ConnectFailure::PermissionDenied { owner: metadata.map(|metadata| metadata.uid()) }
         }
-        Errno::CONNREFUSED if metadata.is_some_and(|metadata| !metadata.file_type().is_socket()) => {
+        Errno::CONNREFUSED
+            if metadata.is_some_and(|metadata| !metadata.file_type().is_socket()) =>
+        {
             ConnectFailure::NotASocket
         }
         Errno::CONNREFUSED => ConnectFailure::NotListening,
@@ -155,8 +158,10 @@ fn explain(path: &Path, error: Errno) -> ConnectFailure {
 }
 
 fn hello(options: &ConnectOptions) -> v1::ClientHello {
-    let program =
-        options.program.char_indices().take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
+    let program = options
+        .program
+        .char_indices()
+        .take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
     v1::ClientHello {
         version: Version::OLDEST.number(),
         newest_version: Version::NEWEST.number(),
@@ -165,7 +170,11 @@ fn hello(options: &ConnectOptions) -> v1::ClientHello {
     }
 }
 
-fn send_hello(socket: &OwnedFd, hello: &v1::ClientHello, deadline: &Deadline) -> Result<(), ConnectFailure> {
+fn send_hello(
+    socket: &OwnedFd,
+    hello: &v1::ClientHello,
+    deadline: &Deadline,
+) -> Result<(), ConnectFailure> {
     let mut wire = BytesMut::new();
     framing::encode(hello, &mut wire).map_err(ConnectFailure::Refused)?;
     let mut unsent = &wire[..];
@@ -206,8 +215,12 @@ fn receive_hello(
             Err(error) => {
                 return Err(match error.kind() {
                     io::ErrorKind::WouldBlock => passed(deadline),
-                    io::ErrorKind::ConnectionReset if received.is_empty() => ConnectFailure::ClosedEarly,
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::InvalidData => ConnectFailure::NotAStore,
+                    io::ErrorKind::ConnectionReset if received.is_empty() => {
+                        ConnectFailure::ClosedEarly
+                    }
+                    io::ErrorKind::ConnectionReset | io::ErrorKind::InvalidData => {
+                        ConnectFailure::NotAStore
+                    }
                     kind => ConnectFailure::System { kind },
                 });
             }

@@ -45,8 +45,10 @@ pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 /// Returns the longest wait for an answer. With a timeout of zero, the store queries the directory
 /// for up to [`ANSWER_TIMEOUT`], but answers puts, gets, deletes and reduces at once.
 const fn answer_limit(operation: Operation, timeout: Duration) -> Duration {
-    let is_at_once =
-        matches!(operation, Operation::Put | Operation::Get | Operation::Delete | Operation::Reduce);
+    let is_at_once = matches!(
+        operation,
+        Operation::Put | Operation::Get | Operation::Delete | Operation::Reduce
+    );
     let at_store = if timeout.is_zero() && !is_at_once { ANSWER_TIMEOUT } else { timeout };
     at_store.saturating_add(TIMEOUT_SLACK)
 }
@@ -226,7 +228,10 @@ impl Connection {
         }
     }
 
-    pub(crate) fn subscribe(&self, request: node::Request) -> Result<(CallId, watch::Receiver<News>)> {
+    pub(crate) fn subscribe(
+        &self,
+        request: node::Request,
+    ) -> Result<(CallId, watch::Receiver<News>)> {
         let (sender, receiver) = watch::channel(None);
         let call = self.shared.open(Waiter::Latest(sender))?;
         self.shared.send_call(call, Request::Node(request))?;
@@ -257,7 +262,11 @@ impl Connection {
         }
     }
 
-    pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
+    pub(crate) async fn within<F: Future + Unpin>(
+        &self,
+        limit: Duration,
+        future: F,
+    ) -> Option<F::Output> {
         match self.shared.received_by {
             ReceivedBy::Task => tokio::time::timeout(limit, future).await.ok(),
             ReceivedBy::Pump => pump::within(limit, future).await,
@@ -277,7 +286,8 @@ impl Connection {
         let done = self.within(limit, work).await;
         let mut done = done.unwrap_or_else(|| Err(Error::timeout(operation, limit)));
         // A timeout names the whole operation, instead of a call within `work`.
-        if let Err(Error::Object(hoplite_core::Error::Timeout { operation: inner, waited, .. })) = &mut done
+        if let Err(Error::Object(hoplite_core::Error::Timeout { operation: inner, waited, .. })) =
+            &mut done
             && *inner != Operation::Connect
         {
             (*inner, *waited) = (operation, timeout);
@@ -468,7 +478,9 @@ impl Shared {
 
     /// Gives references back. If the connection breaks, the store takes back everything.
     fn give_back(&self, requests: &[Request]) {
-        if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
+        if let Err(SendFailure::Lost(reason)) =
+            self.sender.send(&unanswered(requests), Priority::GiveBack)
+        {
             self.break_off(reason);
         }
     }
@@ -519,7 +531,10 @@ impl Shared {
                 Delivery::Unwanted(answer) => self.discard(*answer),
                 Delivery::Unexpected => {
                     let reason = "an answer without a call";
-                    return Err(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
+                    return Err(Loss::Protocol(hoplite_core::Error::malformed(
+                        Plane::Local,
+                        reason,
+                    )));
                 }
             },
         }

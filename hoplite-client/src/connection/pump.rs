@@ -57,7 +57,8 @@ struct Incoming {
 impl Pump {
     pub(super) fn new(shared: Arc<Shared>) -> Result<Self, Errno> {
         let interrupt = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let incoming = Mutex::new(Incoming { chunk: vec![0; CHUNK_BYTES], received: BytesMut::new() });
+        let incoming =
+            Mutex::new(Incoming { chunk: vec![0; CHUNK_BYTES], received: BytesMut::new() });
         Ok(Self { shared, interrupt, incoming, followers: Mutex::default(), pace: Pace::default() })
     }
 
@@ -101,7 +102,8 @@ impl Pump {
     ) {
         let sleeps_at = asked + self.pace.looks_for();
         sleeper.leads.store(true, Ordering::SeqCst);
-        while !sleeper.woken.load(Ordering::SeqCst) && wake_at.is_none_or(|at| Instant::now() < at) {
+        while !sleeper.woken.load(Ordering::SeqCst) && wake_at.is_none_or(|at| Instant::now() < at)
+        {
             let received = if Instant::now() < sleeps_at {
                 thread::yield_now();
                 self.receive(&mut incoming)
@@ -118,8 +120,10 @@ impl Pump {
     }
 
     fn sleep(&self, wake_at: Option<Instant>) -> Result<(), Loss> {
-        let mut fds =
-            [PollFd::new(&*self.shared.socket, PollFlags::IN), PollFd::new(&*self.interrupt, PollFlags::IN)];
+        let mut fds = [
+            PollFd::new(&*self.shared.socket, PollFlags::IN),
+            PollFd::new(&*self.interrupt, PollFlags::IN),
+        ];
         let timeout = wake_at.and_then(|at| {
             // A time too large counts as no limit.
             Timespec::try_from(at.saturating_duration_since(Instant::now())).ok()

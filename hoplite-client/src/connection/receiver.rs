@@ -53,7 +53,8 @@ impl Registration {
             consume_budget().await;
             let read = match socket.readable().await {
                 Ok(mut ready) => {
-                    let read = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received));
+                    let read =
+                        ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received));
                     if received.len() < received.capacity() {
                         ready.clear_ready();
                     }
@@ -68,7 +69,9 @@ impl Registration {
                         return loss;
                     }
                 }
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Loss::Closed,
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Loss::Closed;
+                }
                 Ok(Err(error)) => return Loss::System { kind: error.kind() },
                 Err(()) => {}
             }
@@ -78,7 +81,8 @@ impl Registration {
 
 pub(super) fn deliver(shared: &Shared, received: &mut BytesMut) -> Result<(), Loss> {
     while let Some(response) =
-        framing::decode::<v1::Response>(received, framing::MAX_RESPONSE_BYTES).map_err(Loss::Protocol)?
+        framing::decode::<v1::Response>(received, framing::MAX_RESPONSE_BYTES)
+            .map_err(Loss::Protocol)?
     {
         shared.deliver(response)?;
     }

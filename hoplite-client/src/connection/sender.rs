@@ -71,7 +71,8 @@ impl Sender {
             return Err(SendFailure::Lost(loss.clone()));
         }
         if priority == Priority::Call && unsent.buffer.len() > MAX_UNSENT_BYTES {
-            let limit = hoplite_core::Error::limit_exceeded("unsent bytes", MAX_UNSENT_BYTES as u64);
+            let limit =
+                hoplite_core::Error::limit_exceeded("unsent bytes", MAX_UNSENT_BYTES as u64);
             return Err(SendFailure::Refused(limit));
         }
         for request in requests {
@@ -120,7 +121,9 @@ impl Sender {
             .spawn(move || sender.flush_in_background())
         {
             Ok(_) => unsent.flusher = Flusher::Running,
-            Err(error) => tracing::warn!(%error, "cannot start the thread that sends queued requests"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot start the thread that sends queued requests")
+            }
         }
         Ok(())
     }
@@ -223,6 +226,9 @@ mod tests {
         }
         drop(theirs);
         sender.sent(last).await;
-        assert!(matches!(sender.send(&[release(1)], Priority::Call), Err(SendFailure::Lost(Loss::Closed))));
+        assert!(matches!(
+            sender.send(&[release(1)], Priority::Call),
+            Err(SendFailure::Lost(Loss::Closed))
+        ));
     }
 }

@@ -133,7 +133,8 @@ fn a_frozen_store_is_given_up_and_late_references_come_back_with_the_next_call()
 #[test]
 fn what_another_thread_does_wakes_whoever_receives() {
     let store = FakeStore::start();
-    let options = ConnectOptions { socket: store.socket(), ..ConnectOptions::default() }.with_own_owner();
+    let options =
+        ConnectOptions { socket: store.socket(), ..ConnectOptions::default() }.with_own_owner();
     let (connection, pump) = Connection::pumped(handshake::greet(&options).unwrap()).unwrap();
     let run = |future: tokio::sync::oneshot::Receiver<()>| {
         let began = Instant::now();
@@ -178,7 +179,8 @@ fn whoever_drives_may_give_up_while_it_waits() {
         pauses += 1;
         if pauses < 3 { Ok(()) } else { Err("enough") }
     };
-    let outcome = client.drive(Duration::from_millis(1), pause, async |client| client.get("a", LONG).await);
+    let outcome =
+        client.drive(Duration::from_millis(1), pause, async |client| client.get("a", LONG).await);
     assert_eq!(outcome.err(), Some("enough"));
     assert_eq!(pauses, 3);
     client.put("a", b"x").unwrap();

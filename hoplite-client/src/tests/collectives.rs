@@ -8,8 +8,8 @@ use hoplite_proto::local::{Request, Response};
 
 use super::{FakeStore, LONG, connect, pattern};
 use crate::{
-    AllreduceOptions, ByteRange, Client, Dtype, Error, Loss, Metadata, ObjectId, PutOptions, ReduceOp,
-    ReduceOptions, ReduceOrder, Result, blocking,
+    AllreduceOptions, ByteRange, Client, Dtype, Error, Loss, Metadata, ObjectId, PutOptions,
+    ReduceOp, ReduceOptions, ReduceOrder, Result, blocking,
 };
 
 fn id(text: &str) -> ObjectId {
@@ -29,8 +29,9 @@ fn sum<'a>(arrays: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
     let elements = |array: &Vec<u8>| -> Vec<i32> {
         array.chunks(4).map(|element| i32::from_le_bytes(element.try_into().unwrap())).collect()
     };
-    let add =
-        |sum: Vec<i32>, array: Vec<i32>| sum.iter().zip(array).map(|(a, b)| a.wrapping_add(b)).collect();
+    let add = |sum: Vec<i32>, array: Vec<i32>| {
+        sum.iter().zip(array).map(|(a, b)| a.wrapping_add(b)).collect()
+    };
     let sum = arrays.into_iter().map(elements).reduce(add).unwrap();
     sum.into_iter().flat_map(i32::to_le_bytes).collect()
 }
@@ -74,11 +75,16 @@ async fn a_reduce_waits_for_its_sources_and_names_them_as_they_joined() {
     let client = connect(&store).await;
     let arrays: Vec<_> = (0..3).map(|seed| array(100, seed)).collect();
     client.put_with("b", &arrays[1], i32s()).await.unwrap();
-    let (reduced, ()) = tokio::join!(client.reduce("t", ["a", "b", "c"], ReduceOp::Sum, LONG), async {
-        store.until("the reduce waits", |state| state.count(is_reduce) == 1 && state.is_waiting()).await;
-        client.put_with("c", &arrays[2], i32s()).await.unwrap();
-        client.put_with("a", &arrays[0], i32s()).await.unwrap();
-    });
+    let (reduced, ()) =
+        tokio::join!(client.reduce("t", ["a", "b", "c"], ReduceOp::Sum, LONG), async {
+            store
+                .until("the reduce waits", |state| {
+                    state.count(is_reduce) == 1 && state.is_waiting()
+                })
+                .await;
+            client.put_with("c", &arrays[2], i32s()).await.unwrap();
+            client.put_with("a", &arrays[0], i32s()).await.unwrap();
+        });
     assert_eq!(reduced.unwrap(), ["b", "c", "a"].map(id));
     let view = client.get("t", LONG).await.unwrap();
     assert!(view[..] == sum(&arrays)[..]);
@@ -102,7 +108,10 @@ async fn all_options_of_a_reduce_reach_the_store() {
         replicas: 2,
         timeout: Duration::from_secs(7),
     };
-    assert_eq!(client.reduce_with("t", ["b", "a", "c"], options).await.unwrap(), ["a", "b"].map(id));
+    assert_eq!(
+        client.reduce_with("t", ["b", "a", "c"], options).await.unwrap(),
+        ["a", "b"].map(id)
+    );
     assert!(client.get("t", LONG).await.unwrap()[..] == sum(&arrays[..2])[8..48]);
     assert_eq!(
         reduces(&store),
@@ -128,11 +137,20 @@ async fn a_reduce_that_makes_no_sense_is_not_sent() {
     };
     let all = ReduceOptions::default();
     assert!(matches!(refused("t", &[], all.clone()).await, ObjectError::InvalidRequest { .. }));
-    assert_eq!(refused("t", &["a", "b", "a"], all.clone()).await, ObjectError::DuplicateId { id: id("a") });
-    assert_eq!(refused("t", &["a", "t"], all.clone()).await, ObjectError::DuplicateId { id: id("t") });
+    assert_eq!(
+        refused("t", &["a", "b", "a"], all.clone()).await,
+        ObjectError::DuplicateId { id: id("a") }
+    );
+    assert_eq!(
+        refused("t", &["a", "t"], all.clone()).await,
+        ObjectError::DuplicateId { id: id("t") }
+    );
     for count in [0, 3] {
         let options = ReduceOptions { num_objects: Some(count), ..all.clone() };
-        assert!(matches!(refused("t", &["a", "b"], options).await, ObjectError::InvalidRequest { .. }));
+        assert!(matches!(
+            refused("t", &["a", "b"], options).await,
+            ObjectError::InvalidRequest { .. }
+        ));
     }
     let range = Some(ByteRange { offset_bytes: 8, length_bytes: u64::MAX });
     let endless = refused("t", &["a"], ReduceOptions { range, ..all.clone() }).await;
@@ -156,7 +174,10 @@ async fn the_store_s_errors_of_a_reduce_name_the_object() {
     let exists = client.reduce("longer", ["a"], ReduceOp::Sum, LONG).await;
     assert_eq!(object_error(exists), ObjectError::AlreadyExists { id: id("longer") });
     let late = client.reduce("t", ["a", "never"], ReduceOp::Sum, Duration::ZERO).await;
-    assert!(matches!(object_error(late), ObjectError::Timeout { operation: Operation::Reduce, .. }));
+    assert!(matches!(
+        object_error(late),
+        ObjectError::Timeout { operation: Operation::Reduce, .. }
+    ));
 }
 
 #[tokio::test]
@@ -164,10 +185,11 @@ async fn a_store_that_names_sources_which_it_was_not_given_is_not_believed() {
     for indices in [vec![0, 2], vec![1], vec![0, 1, 2]] {
         let store = FakeStore::start();
         let client = connect(&store).await;
-        let (reduced, ()) = tokio::join!(client.reduce("t", ["a", "b"], ReduceOp::Sum, LONG), async {
-            store.until("the reduce waits", |state| state.count(is_reduce) == 1).await;
-            store.send_response(1, Ok(Response::Node(node::Response::Reduced { indices })));
-        });
+        let (reduced, ()) =
+            tokio::join!(client.reduce("t", ["a", "b"], ReduceOp::Sum, LONG), async {
+                store.until("the reduce waits", |state| state.count(is_reduce) == 1).await;
+                store.send_response(1, Ok(Response::Node(node::Response::Reduced { indices })));
+            });
         assert!(matches!(reduced, Err(Error::ConnectionLost { reason: Loss::Protocol(_), .. })));
     }
 }
@@ -212,14 +234,17 @@ async fn gathered_objects_stand_one_after_the_other_and_are_copied_while_they_ar
     client.put("3", &pieces[3]).await.unwrap();
     let growing = store.produce("2", &pieces[2], FIRST);
     let mut out = vec![7; LARGE + 10_005];
-    let (lengths, ()) = tokio::join!(client.gather_into(["0", "1", "2", "3"], &mut out, LONG), async {
-        store.until("all are asked for", |state| state.count(is_get) == 4).await;
-        client.put("1", &pieces[1]).await.unwrap();
-        client.put("0", &pieces[0]).await.unwrap();
-        let follows = |request: &Request| matches!(request, Request::Node(hoplite_core::node::Request::Follow { beyond_bytes, .. }) if *beyond_bytes == LARGE as u64 - 1);
-        store.until("what is there is copied", move |state| state.count(follows) == 1).await;
-        store.produce_more(growing, &pieces[2], FIRST..LARGE);
-    });
+    let (lengths, ()) = tokio::join!(
+        client.gather_into(["0", "1", "2", "3"], &mut out, LONG),
+        async {
+            store.until("all are asked for", |state| state.count(is_get) == 4).await;
+            client.put("1", &pieces[1]).await.unwrap();
+            client.put("0", &pieces[0]).await.unwrap();
+            let follows = |request: &Request| matches!(request, Request::Node(hoplite_core::node::Request::Follow { beyond_bytes, .. }) if *beyond_bytes == LARGE as u64 - 1);
+            store.until("what is there is copied", move |state| state.count(follows) == 1).await;
+            store.produce_more(growing, &pieces[2], FIRST..LARGE);
+        }
+    );
     assert_eq!(lengths.unwrap(), [10_000, 0, LARGE, 1]);
     assert!(out[..LARGE + 10_001] == pieces.concat()[..] && out[LARGE + 10_001..] == [7; 4]);
     assert!(client.gather_into(<[&str; 0]>::default(), &mut [], LONG).await.unwrap().is_empty());
@@ -233,14 +258,16 @@ async fn a_gather_fails_as_soon_as_one_get_does() {
     let bytes = pattern(10_000, 1);
     let lost = store.produce("lost", &bytes, 4096);
     let mut out = vec![0; 20_000];
-    let (gathered, ()) = tokio::join!(client.gather_into(["lost", "never"], &mut out, LONG), async {
-        store.until("it is copied", |state| state.count(is_follow) == 1).await;
-        store.lose(lost);
-    });
+    let (gathered, ()) =
+        tokio::join!(client.gather_into(["lost", "never"], &mut out, LONG), async {
+            store.until("it is copied", |state| state.count(is_follow) == 1).await;
+            store.lose(lost);
+        });
     assert_eq!(object_error(gathered), ObjectError::ObjectLost { id: id("lost") });
 
     client.put("a", &bytes).await.unwrap();
-    let error = client.gather_into(["a", "a", "never"], &mut out[..15_000], LONG).await.unwrap_err();
+    let error =
+        client.gather_into(["a", "a", "never"], &mut out[..15_000], LONG).await.unwrap_err();
     let expected = (20_000, 15_000);
     assert!(
         matches!(error, Error::BufferTooSmall { needed_bytes, given_bytes } if (needed_bytes, given_bytes) == expected),
@@ -271,7 +298,8 @@ async fn everybody_gathers_what_everybody_has() {
     }
     let error = object_error(client.allgather(ids, 3, b"", PutOptions::default()).await);
     assert!(matches!(error, ObjectError::InvalidRequest { .. }));
-    let taken = object_error(client.allgather(["x/1", "never"], 0, b"other", PutOptions::default()).await);
+    let taken =
+        object_error(client.allgather(["x/1", "never"], 0, b"other", PutOptions::default()).await);
     assert_eq!(taken, ObjectError::AlreadyExists { id: id("x/1") });
     store.until("all references are back", |state| state.references() == 0).await;
 }
@@ -281,10 +309,12 @@ async fn allreduced(
     arrays: &[Vec<u8>],
     options: &AllreduceOptions,
 ) -> Vec<Result<Vec<u8>>> {
-    let sources: Arc<Vec<_>> = Arc::new((0..arrays.len()).map(|rank| id(&format!("s/{rank}"))).collect());
+    let sources: Arc<Vec<_>> =
+        Arc::new((0..arrays.len()).map(|rank| id(&format!("s/{rank}"))).collect());
     let mut tasks = Vec::new();
     for (rank, array) in arrays.iter().cloned().enumerate() {
-        let (client, sources, options) = (connect(store).await, Arc::clone(&sources), options.clone());
+        let (client, sources, options) =
+            (connect(store).await, Arc::clone(&sources), options.clone());
         tasks.push(tokio::spawn(async move {
             let late = async {
                 if rank > 0 {
@@ -313,7 +343,10 @@ async fn an_allreduce_is_coordinated_by_the_first_and_joined_by_all() {
             assert!(result.unwrap() == sum(&arrays), "{participants}");
         }
         let [reduce] = &reduces(&store)[..] else { panic!("one coordinator is enough") };
-        assert_eq!((&reduce.target, reduce.count, reduce.range), (&id("t"), usize::from(participants), None));
+        assert_eq!(
+            (&reduce.target, reduce.count, reduce.range),
+            (&id("t"), usize::from(participants), None)
+        );
         assert_eq!(reduce.sources[0], id("s/0"));
         assert_eq!(store.state().count(is_join), usize::from(participants));
         store.until("all references are back", |state| state.references() == 0).await;
@@ -333,15 +366,23 @@ async fn an_allreduce_that_cannot_succeed_fails_at_once() {
 
     client.put("opaque", &[0; 40]).await.unwrap();
     let error = fail(&["a", "opaque", "c"], 1, &default).await;
-    let Error::Object(ObjectError::TypeMismatch { id: named, reason }) = error else { panic!("{error}") };
+    let Error::Object(ObjectError::TypeMismatch { id: named, reason }) = error else {
+        panic!("{error}")
+    };
     assert_eq!((named, &*reason), (id("opaque"), "sum is not defined for elements of type opaque"));
 
     for name in ["a", "b", "c"] {
         client.put_with(name, &array(40, 1), i32s()).await.unwrap();
     }
     let mut out = [0; 39];
-    let error = client.allreduce_into("t", ["a", "b", "c"], 0, &mut out, default.clone()).await.unwrap_err();
-    assert!(matches!(error, Error::BufferTooSmall { needed_bytes: 40, given_bytes: 39 }), "{error}");
+    let error = client
+        .allreduce_into("t", ["a", "b", "c"], 0, &mut out, default.clone())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::BufferTooSmall { needed_bytes: 40, given_bytes: 39 }),
+        "{error}"
+    );
     assert_eq!(store.state().count(is_reduce), 0);
 
     client.put_with("longer", &array(44, 1), i32s()).await.unwrap();
@@ -386,7 +427,8 @@ async fn what_a_client_has_put_itself_it_does_not_ask_about() {
         let result = client.allreduce(target, ["a", "b"], 0, AllreduceOptions::default()).await;
         assert!(result.unwrap() == sum(&arrays), "{target}");
         let state = store.state();
-        let first = state.requests[before..].iter().find(|request| is_get(request) || is_join(request));
+        let first =
+            state.requests[before..].iter().find(|request| is_get(request) || is_join(request));
         assert_eq!(is_get(first.unwrap()), asks_first, "{target}");
     }
     store.until("all references are back", |state| state.references() == 0).await;
@@ -406,7 +448,10 @@ async fn a_source_that_others_have_replaced_is_looked_at_again() {
         let (mut out, options) = ([0; 40], AllreduceOptions::default());
         other.reduce(format!("t{round}"), ["a", "b"], ReduceOp::Sum, LONG).await.unwrap();
         let sources = ["b", "a"];
-        let length = client.allreduce_into(format!("t{round}"), sources, 1, &mut out, options).await.unwrap();
+        let length = client
+            .allreduce_into(format!("t{round}"), sources, 1, &mut out, options)
+            .await
+            .unwrap();
         assert!(length == 40 && out[..] == sum(&arrays), "{then_bytes}");
         other.delete(["a", "b"], LONG).await.unwrap();
     }
@@ -421,13 +466,14 @@ async fn who_waits_for_others_looks_at_its_source() {
     client.put_with("a", &array(20, 3), i32s()).await.unwrap();
     other.delete(["a"], LONG).await.unwrap();
     let (mut out, options) = ([0; 40], AllreduceOptions::default());
-    let (result, ()) = tokio::join!(client.allreduce_into("t", ["a", "b"], 0, &mut out, options), async {
-        store.until("the source is looked at", |state| state.count(is_get) == 1).await;
-        other.put_with("a", &arrays[0], i32s()).await.unwrap();
-        store.until("it has joined anew", |state| state.count(is_join) == 2).await;
-        assert_eq!(store.state().count(is_reduce), 1, "it goes on to coordinate");
-        other.put_with("b", &arrays[1], i32s()).await.unwrap();
-    });
+    let (result, ()) =
+        tokio::join!(client.allreduce_into("t", ["a", "b"], 0, &mut out, options), async {
+            store.until("the source is looked at", |state| state.count(is_get) == 1).await;
+            other.put_with("a", &arrays[0], i32s()).await.unwrap();
+            store.until("it has joined anew", |state| state.count(is_join) == 2).await;
+            assert_eq!(store.state().count(is_reduce), 1, "it goes on to coordinate");
+            other.put_with("b", &arrays[1], i32s()).await.unwrap();
+        });
     assert_eq!(result.unwrap(), 40);
     assert!(out[..] == sum(&arrays));
     store.until("all references are back", |state| state.references() == 0).await;
@@ -441,7 +487,9 @@ async fn participants_that_disagree_on_the_size_do_not_mix_their_results() {
     client.put_with("b", &array(44, 1), i32s()).await.unwrap();
     client.put_with("t", &array(44, 1), i32s()).await.unwrap();
     let error = client.allreduce("t", ["b", "a"], 1, AllreduceOptions::default()).await;
-    assert!(matches!(object_error(error), ObjectError::TypeMismatch { id: named, .. } if named == id("t")));
+    assert!(
+        matches!(object_error(error), ObjectError::TypeMismatch { id: named, .. } if named == id("t"))
+    );
 }
 
 #[test]
@@ -459,7 +507,10 @@ fn collectives_of_the_blocking_client_are_those_of_the_asynchronous_one() {
                 assert!(views.iter().zip(arrays).all(|(view, array)| view[..] == array[..]));
                 assert!(client.allreduce("t", ids, rank, options.clone()).unwrap() == sum(arrays));
                 let mut out = vec![0; 10_000];
-                assert_eq!(client.allreduce_into("u", ids, rank, &mut out, options).unwrap(), 10_000);
+                assert_eq!(
+                    client.allreduce_into("u", ids, rank, &mut out, options).unwrap(),
+                    10_000
+                );
                 assert!(out == sum(arrays));
             });
         }

@@ -9,8 +9,8 @@ use hoplite_proto::{PROTOCOL_VERSION, v1};
 use super::LONG;
 use super::fake_store::{CAPACITY_BYTES, FakeStore, Greeting};
 use crate::{
-    Client, ConnectFailure, ConnectOptions, DeleteOptions, DeleteWait, Error, Lifetime, Metadata, Owner,
-    PutOptions, Replicas, Ttl, TtlAction,
+    Client, ConnectFailure, ConnectOptions, DeleteOptions, DeleteWait, Error, Lifetime, Metadata,
+    Owner, PutOptions, Replicas, Ttl, TtlAction,
 };
 
 async fn failure(socket: impl AsRef<std::path::Path>) -> ConnectFailure {
@@ -35,7 +35,10 @@ async fn paths_without_a_store() {
     let store = FakeStore::start();
     let directory = store.directory();
     assert!(matches!(failure(directory.join("missing")).await, ConnectFailure::NoSuchSocket));
-    assert!(matches!(failure(directory.join("missing/store.sock")).await, ConnectFailure::NoSuchSocket));
+    assert!(matches!(
+        failure(directory.join("missing/store.sock")).await,
+        ConnectFailure::NoSuchSocket
+    ));
     std::fs::write(directory.join("file"), b"").unwrap();
     assert!(matches!(failure(directory.join("file")).await, ConnectFailure::NotASocket));
     assert!(matches!(failure(directory).await, ConnectFailure::NotASocket));
@@ -85,13 +88,19 @@ async fn greetings_that_are_not_of_a_store() {
     let store = FakeStore::greeting(Greeting::Raw(Vec::new()));
     let kind = failure(store.socket()).await;
     assert!(matches!(kind, ConnectFailure::ClosedEarly), "{kind:?}");
-    let store =
-        FakeStore::greeting(hello(v1::ServerHello { version: LATER, node: node(), ..Default::default() }));
+    let store = FakeStore::greeting(hello(v1::ServerHello {
+        version: LATER,
+        node: node(),
+        ..Default::default()
+    }));
     let kind = failure(store.socket()).await;
     assert!(
         matches!(
             kind,
-            ConnectFailure::Refused(ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: LATER })
+            ConnectFailure::Refused(ObjectError::VersionMismatch {
+                ours: PROTOCOL_VERSION,
+                theirs: LATER
+            })
         ),
         "{kind:?}"
     );
@@ -151,8 +160,9 @@ async fn an_old_store_gets_no_request_that_it_would_perform_in_part() {
     let ttl = Ttl::new(Duration::from_secs(60), TtlAction::Delete).unwrap();
     let metadata = Metadata { lifetime: Lifetime::of(None, Some(ttl)), ..Metadata::default() };
     let options = PutOptions { metadata, ..PutOptions::default() };
-    let mismatch =
-        |error: &Error| matches!(error, Error::Object(ObjectError::VersionMismatch { ours: 9, theirs: 8 }));
+    let mismatch = |error: &Error| {
+        matches!(error, Error::Object(ObjectError::VersionMismatch { ours: 9, theirs: 8 }))
+    };
     for size_bytes in [10, 1_000_000] {
         let put = client.put_with("x", &vec![0; size_bytes], options.clone()).await;
         assert!(put.as_ref().is_err_and(mismatch), "{size_bytes} bytes: {put:?}");
@@ -175,7 +185,9 @@ async fn an_old_store_gets_no_request_that_it_would_perform_in_part() {
     let options = ConnectOptions { socket: store.socket(), owners, ..ConnectOptions::default() };
     let refused = Client::connect_with(options).await;
     let is_refused = |error: &Error| {
-        let Error::Connect { kind: ConnectFailure::Refused(error), .. } = error else { return false };
+        let Error::Connect { kind: ConnectFailure::Refused(error), .. } = error else {
+            return false;
+        };
         matches!(error, ObjectError::VersionMismatch { .. })
     };
     assert!(refused.as_ref().is_err_and(is_refused), "{refused:?}");

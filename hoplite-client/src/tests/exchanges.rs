@@ -7,7 +7,9 @@ use hoplite_proto::local::Request;
 
 use super::fake_store::State;
 use super::{FakeStore, LONG, connect, pattern};
-use crate::{Client, Confirmation, Dtype, Error, ErrorCode, ObjectId, PutOptions, Result, blocking};
+use crate::{
+    Client, Confirmation, Dtype, Error, ErrorCode, ObjectId, PutOptions, Result, blocking,
+};
 
 fn within(timeout: Duration) -> PutOptions {
     PutOptions { timeout, ..PutOptions::default() }
@@ -72,7 +74,10 @@ async fn everybody_gets_what_everybody_has_for_it() {
             let views = views.unwrap();
             assert_eq!(views.len(), participants);
             for (from, view) in views.iter().enumerate() {
-                assert!(view[..] == part(from, rank)[..], "from {from} to {rank} of {participants}");
+                assert!(
+                    view[..] == part(from, rank)[..],
+                    "from {from} to {rank} of {participants}"
+                );
                 assert_eq!(*view.metadata(), metadata);
             }
         }
@@ -89,7 +94,8 @@ async fn what_is_for_a_rank_stands_one_after_the_other() {
         let client = client.clone();
         async move {
             let mut out = vec![7; 700_000];
-            let lengths = client.all_to_all_into("m", &parts(rank, 3), rank, &mut out, within(LONG)).await?;
+            let lengths =
+                client.all_to_all_into("m", &parts(rank, 3), rank, &mut out, within(LONG)).await?;
             Ok::<_, Error>((lengths, out))
         }
     });
@@ -98,11 +104,15 @@ async fn what_is_for_a_rank_stands_one_after_the_other() {
         let expected: Vec<_> = (0..3).map(|from| part(from, rank)).collect();
         assert_eq!(lengths, expected.iter().map(Vec::len).collect::<Vec<_>>());
         let expected = expected.concat();
-        assert!(out[..expected.len()] == expected && out[expected.len()..].iter().all(|byte| *byte == 7));
+        assert!(
+            out[..expected.len()] == expected
+                && out[expected.len()..].iter().all(|byte| *byte == 7)
+        );
     }
     assert_eq!(ids(&client).await, <[&str; 0]>::default());
 
-    let error = client.all_to_all_into("m", &[b"12345"], 0, &mut [0; 4], within(LONG)).await.unwrap_err();
+    let error =
+        client.all_to_all_into("m", &[b"12345"], 0, &mut [0; 4], within(LONG)).await.unwrap_err();
     assert!(matches!(error, Error::BufferTooSmall { needed_bytes: 5, given_bytes: 4 }), "{error}");
     store.until("all references are back", |state| state.references() == 0).await;
 }
@@ -127,18 +137,22 @@ async fn a_part_that_was_taken_before_its_put_was_confirmed_is_put() {
     store.hold_answers();
     let options = PutOptions { confirm: Confirmation::Confirmed, ..within(LONG) };
     store.produce("m", b"", 0);
-    let (all, ()) = tokio::join!(client.all_to_all("m", &[b"for 0", b"for 1"], 1, options), async {
-        store.until("it has joined", |state| state.count(is_join) == 1).await;
-        store.send_held();
-        store.hold_answers();
-        store.until("the source is deleted", |state| state.count(is_delete) == 1).await;
-        store.send_held();
-        store.hold_answers();
-        store.until("all is asked for", |state| gets(state).len() == 2).await;
-        store.send_response(4, Err(ObjectError::Deleted { id: ObjectId::new("m/1/0").unwrap() }));
-        store.produce("m/0/1", b"from 0", 6);
-        store.send_held();
-    });
+    let (all, ()) =
+        tokio::join!(client.all_to_all("m", &[b"for 0", b"for 1"], 1, options), async {
+            store.until("it has joined", |state| state.count(is_join) == 1).await;
+            store.send_held();
+            store.hold_answers();
+            store.until("the source is deleted", |state| state.count(is_delete) == 1).await;
+            store.send_held();
+            store.hold_answers();
+            store.until("all is asked for", |state| gets(state).len() == 2).await;
+            store.send_response(
+                4,
+                Err(ObjectError::Deleted { id: ObjectId::new("m/1/0").unwrap() }),
+            );
+            store.produce("m/0/1", b"from 0", 6);
+            store.send_held();
+        });
     let views = all.unwrap();
     assert_eq!([&views[0][..], &views[1][..]], [&b"from 0"[..], b"for 1"]);
 }
@@ -179,7 +193,8 @@ async fn an_exchange_that_makes_no_sense_is_refused_before_anything_is_put() {
     assert_eq!(error, ObjectError::InvalidId { length_bytes: 256 });
     let many = vec![&b"x"[..]; (1 << 16) + 1];
     assert!(matches!(refused("m", &many, 0).await, ObjectError::LimitExceeded { .. }));
-    let error = object_error(client.all_to_all_into("m", &[b"x"], 1, &mut [], PutOptions::default()).await);
+    let error =
+        object_error(client.all_to_all_into("m", &[b"x"], 1, &mut [], PutOptions::default()).await);
     assert!(matches!(error, ObjectError::InvalidRequest { .. }));
 
     let refused = async |name: &str, participants, rank| {
@@ -188,7 +203,10 @@ async fn an_exchange_that_makes_no_sense_is_refused_before_anything_is_put() {
     assert!(matches!(refused("b", 2, 2).await, ObjectError::InvalidRequest { .. }));
     assert!(matches!(refused("b", 0, 0).await, ObjectError::InvalidRequest { .. }));
     assert!(matches!(refused("", 1, 0).await, ObjectError::InvalidId { .. }));
-    assert!(matches!(refused(&"b".repeat(254), 1, 0).await, ObjectError::InvalidId { length_bytes: 256 }));
+    assert!(matches!(
+        refused(&"b".repeat(254), 1, 0).await,
+        ObjectError::InvalidId { length_bytes: 256 }
+    ));
     assert!(matches!(refused("b", usize::MAX, 0).await, ObjectError::LimitExceeded { .. }));
     assert!(store.state().requests.is_empty());
 }
@@ -261,7 +279,9 @@ async fn a_rank_asks_again_when_the_directory_has_what_it_has_put() {
     let (met, ()) = tokio::join!(client.barrier("b", 2, 1, LONG), async {
         store.until("rank 1 has asked", |state| state.count(is_locate) == 1).await;
         store.send_response(1, Err(ObjectError::ObjectLost { id: ObjectId::new("b").unwrap() }));
-        store.until("it puts and waits", |state| state.count(is_put) == 1 && gets(state) == ["b"]).await;
+        store
+            .until("it puts and waits", |state| state.count(is_put) == 1 && gets(state) == ["b"])
+            .await;
         assert_eq!(store.state().count(is_locate), 1);
         store.send_response(2, Err(ObjectError::Deleted { id: ObjectId::new("b/1").unwrap() }));
         store.until("it has asked again", |state| state.count(is_locate) == 2).await;
@@ -284,8 +304,9 @@ fn threads_exchange_and_meet_as_tasks_do() {
                 assert!((0..3).all(|from| views[from][..] == part(from, rank)[..]));
                 client.barrier("b", 3, rank, LONG).unwrap();
                 let mut out = vec![0; 700_000];
-                let lengths =
-                    client.all_to_all_into("m", &parts(rank, 3), rank, &mut out, within(LONG)).unwrap();
+                let lengths = client
+                    .all_to_all_into("m", &parts(rank, 3), rank, &mut out, within(LONG))
+                    .unwrap();
                 assert_eq!(lengths[2], part(2, rank).len());
             });
         }

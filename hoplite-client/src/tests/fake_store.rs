@@ -82,7 +82,8 @@ impl FakeStore {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("store.sock")).unwrap();
         let arena = Arena::create(Backing::Pages, CAPACITY_BYTES).unwrap();
-        let shared = Arc::new(Shared { greeting, arena, state: Mutex::default(), changed: Condvar::new() });
+        let shared =
+            Arc::new(Shared { greeting, arena, state: Mutex::default(), changed: Condvar::new() });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -107,8 +108,10 @@ impl FakeStore {
     }
 
     pub(super) fn wait_until(&self, what: &str, condition: impl Fn(&State) -> bool) {
-        let waited =
-            self.shared.changed.wait_timeout_while(self.state(), super::LONG, |state| !condition(state));
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(self.state(), super::LONG, |state| !condition(state));
         assert!(!waited.unwrap().1.timed_out(), "in vain: {what}");
     }
 
@@ -120,7 +123,8 @@ impl FakeStore {
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_blocking(move || {
             let state = shared.state.lock().unwrap();
-            let waited = shared.changed.wait_timeout_while(state, super::LONG, |state| !condition(state));
+            let waited =
+                shared.changed.wait_timeout_while(state, super::LONG, |state| !condition(state));
             assert!(!waited.unwrap().1.timed_out(), "in vain: {what}");
         })
         .await
@@ -208,7 +212,10 @@ impl Shared {
     fn serve(&self, mut stream: UnixStream) {
         let mut received = BytesMut::new();
         let mut chunk = vec![0; 1 << 16];
-        while framing::decode::<v1::ClientHello>(&mut received, framing::MAX_HELLO_BYTES).unwrap().is_none() {
+        while framing::decode::<v1::ClientHello>(&mut received, framing::MAX_HELLO_BYTES)
+            .unwrap()
+            .is_none()
+        {
             match stream.read(&mut chunk) {
                 Ok(0) | Err(_) => return,
                 Ok(length) => received.extend_from_slice(&chunk[..length]),
@@ -232,7 +239,8 @@ impl Shared {
             drop(self.changed.wait_while(state, |state| state.paused).unwrap());
             let limits = Limits::default();
             let limit = framing::max_request_bytes(&limits);
-            while let Some(request) = framing::decode::<v1::Request>(&mut received, limit).unwrap() {
+            while let Some(request) = framing::decode::<v1::Request>(&mut received, limit).unwrap()
+            {
                 let (call, request) = decode_request(request, limits.max_ids_per_request);
                 let mut state = self.state.lock().unwrap();
                 state.handle(&self.arena, client, call, request.unwrap());
@@ -312,8 +320,16 @@ impl State {
         let buffer = arena.buffer(extent, size_bytes).unwrap();
         buffer.initialise();
         let copy = CopyId(self.copies.len() as u64 + 100);
-        let view = ObjectView { copy, extent, put: PutId(copy.0 + 7), size_bytes, metadata, is_stale: false };
-        let entry = Copy { id, view: view.clone(), buffer, sealed: false, deleted: false, references: 1 };
+        let view = ObjectView {
+            copy,
+            extent,
+            put: PutId(copy.0 + 7),
+            size_bytes,
+            metadata,
+            is_stale: false,
+        };
+        let entry =
+            Copy { id, view: view.clone(), buffer, sealed: false, deleted: false, references: 1 };
         self.copies.insert(copy, entry);
         view
     }
@@ -384,7 +400,8 @@ impl State {
     ) -> Result<Response, Error> {
         match self.find(id).and_then(|copy| self.copies.get_mut(&copy)) {
             Some(entry)
-                if entry.view.size_bytes == bytes.len() as u64 && entry.view.metadata == *metadata =>
+                if entry.view.size_bytes == bytes.len() as u64
+                    && entry.view.metadata == *metadata =>
             {
                 entry.references += 1;
                 Ok(Response::Node(node::Response::Existing(entry.view.clone())))
@@ -421,9 +438,9 @@ impl State {
                 Request::Node(node::Request::Collective(Collective::AllToAll, reduce)) => {
                     self.do_without_session(arena, reduce)
                 }
-                Request::Node(node::Request::Reduce(reduce) | node::Request::Collective(_, reduce)) => {
-                    self.try_reduce(arena, reduce)
-                }
+                Request::Node(
+                    node::Request::Reduce(reduce) | node::Request::Collective(_, reduce),
+                ) => self.try_reduce(arena, reduce),
                 request => self.try_answer(request),
             };
             let Some(answer) = answer else {
@@ -468,12 +485,16 @@ impl State {
                 if self.deletes_are_late {
                     Err(Error::timeout(Operation::Delete, Duration::ZERO))
                 } else {
-                    Ok(Response::Node(node::Response::Deleted { count: found.len(), absent: Named::of([]) }))
+                    Ok(Response::Node(node::Response::Deleted {
+                        count: found.len(),
+                        absent: Named::of([]),
+                    }))
                 }
             }
             Request::Node(node::Request::Wait { ids, count, timeout }) => {
-                let indices: Vec<usize> =
-                    (0..ids.len()).filter(|&index| self.locations(&ids[index]).is_available()).collect();
+                let indices: Vec<usize> = (0..ids.len())
+                    .filter(|&index| self.locations(&ids[index]).is_available())
+                    .collect();
                 if indices.len() < *count && *timeout > Duration::ZERO {
                     return None;
                 }
@@ -511,8 +532,14 @@ impl State {
         Some(answer)
     }
 
-    fn try_get(&mut self, id: &ObjectId, until: Until, timeout: Duration) -> Option<Result<Response, Error>> {
-        let found = self.find(id).filter(|copy| until == Until::Started || self.copies[copy].sealed);
+    fn try_get(
+        &mut self,
+        id: &ObjectId,
+        until: Until,
+        timeout: Duration,
+    ) -> Option<Result<Response, Error>> {
+        let found =
+            self.find(id).filter(|copy| until == Until::Started || self.copies[copy].sealed);
         let answer = match found {
             Some(copy) => {
                 let copy = self.copies.get_mut(&copy).unwrap();
@@ -526,7 +553,9 @@ impl State {
                     Ok(Response::Node(node::Response::Object(copy.view.clone())))
                 }
             }
-            None if timeout == Duration::ZERO => Err(Error::timeout(Operation::Get, Duration::ZERO)),
+            None if timeout == Duration::ZERO => {
+                Err(Error::timeout(Operation::Get, Duration::ZERO))
+            }
             None => return None,
         };
         Some(answer)
@@ -545,7 +574,11 @@ impl State {
         Response::Listing { objects, more: ids.len() > limit }
     }
 
-    fn try_reduce(&mut self, arena: &Arc<Arena>, reduce: &node::Reduce) -> Option<Result<Response, Error>> {
+    fn try_reduce(
+        &mut self,
+        arena: &Arc<Arena>,
+        reduce: &node::Reduce,
+    ) -> Option<Result<Response, Error>> {
         let node::Reduce { target, sources, count, range, .. } = reduce;
         assert_eq!(reduce.op, ReduceOp::Sum, "this store can do nothing else");
         if self.find(target).is_some_and(|copy| self.copies[&copy].sealed) {
@@ -559,11 +592,13 @@ impl State {
         found.sort();
         let Some(joined) = found.get(..*count) else {
             let waited = Duration::ZERO;
-            return (reduce.timeout == waited).then_some(Err(Error::timeout(Operation::Reduce, waited)));
+            return (reduce.timeout == waited)
+                .then_some(Err(Error::timeout(Operation::Reduce, waited)));
         };
         let first = self.copies[&joined[0].0].view.clone();
-        let range = range
-            .map_or(0..first.size_bytes, |range| range.offset_bytes..range.offset_bytes + range.length_bytes);
+        let range = range.map_or(0..first.size_bytes, |range| {
+            range.offset_bytes..range.offset_bytes + range.length_bytes
+        });
         let mut sum = vec![0_i32; usize::try_from((range.end - range.start) / 4).unwrap()];
         for (copy, index) in joined {
             let Copy { view, buffer, .. } = &self.copies[copy];
@@ -600,7 +635,8 @@ impl State {
         }
         if !reduce.sources.iter().all(|source| self.find(source).is_some()) {
             let waited = Duration::ZERO;
-            return (reduce.timeout == waited).then_some(Err(Error::timeout(Operation::Reduce, waited)));
+            return (reduce.timeout == waited)
+                .then_some(Err(Error::timeout(Operation::Reduce, waited)));
         }
         let view = self.create(arena, reduce.target.clone(), 0, Metadata::default());
         let copy = self.copies.get_mut(&view.copy).unwrap();
@@ -627,7 +663,11 @@ impl State {
                 .map(|copy| Location {
                     node: NodeId::new("fake").unwrap(),
                     data_address: "127.0.0.1:1".parse().unwrap(),
-                    state: if copy.sealed { LocationState::Complete } else { LocationState::Producing },
+                    state: if copy.sealed {
+                        LocationState::Complete
+                    } else {
+                        LocationState::Producing
+                    },
                     retention: Retention::Pinned,
                     pulling_from: None,
                     path: EVERYWHERE,

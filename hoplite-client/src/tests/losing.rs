@@ -33,7 +33,8 @@ async fn a_cancelled_call_gives_its_late_reference_back() {
             () = asked => {}
         }
     }
-    let cancelled = |request: &Request| matches!(request, Request::Node(NodeRequest::Cancel { .. }));
+    let cancelled =
+        |request: &Request| matches!(request, Request::Node(NodeRequest::Cancel { .. }));
     store.until("both are cancelled", move |state| state.count(cancelled) == 2).await;
     store.send_held();
     store.until("both references are back", |state| state.references() == 0).await;
@@ -68,7 +69,8 @@ async fn all_calls_in_flight_fail_when_the_store_goes_but_views_stay() {
         store.until("calls wait", |state| state.count(is_get) == 3).await;
         store.close_all();
     };
-    let (one, other, ()) = tokio::join!(client.get("never", LONG), client.get("neither", LONG), closing);
+    let (one, other, ()) =
+        tokio::join!(client.get("never", LONG), client.get("neither", LONG), closing);
     assert!(is_lost(&one.unwrap_err()));
     assert!(is_lost(&other.unwrap_err()));
     while let Some(Ok(_)) = watch.next().await {}
@@ -126,7 +128,10 @@ async fn nonsense_from_the_store_breaks_the_connection() {
             send(&store);
         });
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::ConnectionLost { reason: Loss::Protocol(_), .. }), "{index}: {error}");
+        assert!(
+            matches!(error, Error::ConnectionLost { reason: Loss::Protocol(_), .. }),
+            "{index}: {error}"
+        );
         client.put("b", b"x").await.unwrap();
         drop(client);
         store.until("the new connection closes", |state| state.ended_clients == 1).await;

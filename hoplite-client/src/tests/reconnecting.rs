@@ -12,8 +12,8 @@ use hoplite_proto::{PROTOCOL_VERSION, v1};
 use super::fake_store::Greeting;
 use super::{FakeStore, LONG, connect};
 use crate::{
-    AfterLoss, AllreduceOptions, Client, ConnectFailure, ConnectOptions, Error, LostCall, Notice, PutOptions,
-    Result, StoreAfterLoss, blocking,
+    AfterLoss, AllreduceOptions, Client, ConnectFailure, ConnectOptions, Error, LostCall, Notice,
+    PutOptions, Result, StoreAfterLoss, blocking,
 };
 
 const BRIEF: Duration = Duration::from_millis(200);
@@ -36,7 +36,9 @@ async fn the_next_call_connects_again_and_says_so() {
     static NOTICES: Mutex<Vec<Notice>> = Mutex::new(Vec::new());
     let (store, other) = (FakeStore::start(), FakeStore::start());
     let listener = |notice: &Notice| NOTICES.lock().unwrap().push(notice.clone());
-    let client = Client::connect_with(ConnectOptions { listener, ..options(&store.socket()) }).await.unwrap();
+    let client = Client::connect_with(ConnectOptions { listener, ..options(&store.socket()) })
+        .await
+        .unwrap();
     client.put("a", b"1").await.unwrap();
     store.close_all();
     client.put("b", b"2").await.unwrap();
@@ -58,7 +60,11 @@ async fn the_next_call_connects_again_and_says_so() {
         })
         .collect();
     assert_eq!(stores, [StoreAfterLoss::Same, StoreAfterLoss::StartedAnew]);
-    assert_eq!((store.state().count(is_put), other.state().count(is_put)), (2, 1), "each was sent once");
+    assert_eq!(
+        (store.state().count(is_put), other.state().count(is_put)),
+        (2, 1),
+        "each was sent once"
+    );
 }
 
 #[test]
@@ -143,12 +149,16 @@ fn a_store_that_comes_back_late_is_waited_for() {
 async fn connecting_again_checks_all_that_connecting_checks() {
     let store = FakeStore::start();
     let client = Client::connect_with(options(&store.socket())).await.unwrap();
-    let hello =
-        v1::ServerHello { version: PROTOCOL_VERSION + 1, node: "fake".to_owned(), ..Default::default() };
+    let hello = v1::ServerHello {
+        version: PROTOCOL_VERSION + 1,
+        node: "fake".to_owned(),
+        ..Default::default()
+    };
     let other = FakeStore::greeting(Greeting::Hello(Box::new(hello)));
     replace(&store, &other);
     let error = client.put("a", b"1").await.unwrap_err();
-    let mismatch = ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: PROTOCOL_VERSION + 1 };
+    let mismatch =
+        ObjectError::VersionMismatch { ours: PROTOCOL_VERSION, theirs: PROTOCOL_VERSION + 1 };
     assert!(
         matches!(&error, Error::Connect { kind: ConnectFailure::Refused(refused), .. } if *refused == mismatch),
         "{error}"
@@ -165,14 +175,20 @@ async fn a_client_that_shall_not_connect_again_does_not() {
     for _ in 0..2 {
         for result in [client.put("a", b"1").await, threads.put("a", b"1")] {
             let error = result.unwrap_err();
-            assert!(matches!(error, Error::ConnectionLost { call: LostCall::Ended, .. }), "{error}");
+            assert!(
+                matches!(error, Error::ConnectionLost { call: LostCall::Ended, .. }),
+                "{error}"
+            );
             assert!(!error.is_retryable());
         }
     }
     assert!(!client.is_connected() && !threads.is_connected());
 }
 
-async fn lost<T: Future<Output = Result<()>>>(what: &str, begin: impl FnOnce(Client) -> T) -> LostCall {
+async fn lost<T: Future<Output = Result<()>>>(
+    what: &str,
+    begin: impl FnOnce(Client) -> T,
+) -> LostCall {
     let store = FakeStore::start();
     let client = connect(&store).await;
     store.produce("source", &[0; 8], 8);

@@ -57,7 +57,9 @@ async fn small_puts_are_not_confirmed_unless_asked_for_and_large_ones_are() {
     let confirmed = |request: &Request| {
         matches!(
             request,
-            Request::Node(NodeRequest::Seal { .. } | NodeRequest::Put { confirm: Confirm::Yes, .. })
+            Request::Node(
+                NodeRequest::Seal { .. } | NodeRequest::Put { confirm: Confirm::Yes, .. }
+            )
         )
     };
     assert_eq!(store.state().count(confirmed), 0);
@@ -90,7 +92,10 @@ async fn metadata_travels_and_is_checked_before_anything_is_sent() {
     assert!(matches!(error, Error::Object(ObjectError::InvalidMetadata(_))), "{error}");
     assert!(client.put("", b"x").await.is_err());
     assert!(client.put(vec![7; 256], b"x").await.is_err());
-    assert_eq!(store.state().count(|request| matches!(request, Request::Node(NodeRequest::Put { .. }))), 1);
+    assert_eq!(
+        store.state().count(|request| matches!(request, Request::Node(NodeRequest::Put { .. }))),
+        1
+    );
 }
 
 #[tokio::test]
@@ -115,7 +120,9 @@ async fn the_same_object_may_be_put_twice_but_no_other() {
         client.put(small.len().to_string(), small).await.unwrap();
     }
     let other = client.put("5", b"other").await;
-    assert!(matches!(other, Err(Error::Object(ObjectError::AlreadyExists { id })) if id.as_bytes() == b"5"));
+    assert!(
+        matches!(other, Err(Error::Object(ObjectError::AlreadyExists { id })) if id.as_bytes() == b"5")
+    );
     store.until("all references are back", |state| state.references() == 0).await;
     assert!(client.get("a", LONG).await.unwrap()[..] == bytes[..]);
 }
@@ -125,7 +132,8 @@ async fn a_writer_streams_and_is_aborted_unless_sealed() {
     let store = FakeStore::start();
     let client = connect(&store).await;
     let bytes = pattern(3 << 20, 5);
-    let mut writer = client.create("stream", bytes.len() as u64, PutOptions::default()).await.unwrap();
+    let mut writer =
+        client.create("stream", bytes.len() as u64, PutOptions::default()).await.unwrap();
     let mut reader = client.get_reader("stream", LONG).await.unwrap();
     let mut read = Vec::new();
     let mut out = vec![0; 300_000];
@@ -252,7 +260,8 @@ async fn a_watch_shows_the_latest_state_and_unsubscribes() {
     drop(watch);
     store
         .until("the end of the subscription", |state| {
-            state.count(|request| matches!(request, Request::Node(NodeRequest::Unsubscribe { .. }))) == 1
+            state.count(|request| matches!(request, Request::Node(NodeRequest::Unsubscribe { .. })))
+                == 1
         })
         .await;
 }

@@ -53,20 +53,29 @@ async fn a_call_that_waits_for_long_names_what_is_missing_once() {
     let call = client.get("x", LONG);
     assert_eq!(reports(&store, &NOTICES, call, &["x"]).await, waits("get of x WAITS x"));
     let call = client.gather(["here", "y", "z"], LONG);
-    assert_eq!(reports(&store, &NOTICES, call, &["y", "z"]).await, waits("gather of here WAITS y, z"));
+    assert_eq!(
+        reports(&store, &NOTICES, call, &["y", "z"]).await,
+        waits("gather of here WAITS y, z")
+    );
     let call = client.reduce("sum", ["here", "late"], ReduceOp::Sum, LONG);
     assert_eq!(reports(&store, &NOTICES, call, &["late"]).await, waits("reduce of sum WAITS late"));
     let put = PutOptions { timeout: LONG, ..PutOptions::default() };
     let call = client.allgather(["own", "other"], 0, b"x", put);
-    assert_eq!(reports(&store, &NOTICES, call, &["other"]).await, waits("allgather of own WAITS other"));
+    assert_eq!(
+        reports(&store, &NOTICES, call, &["other"]).await,
+        waits("allgather of own WAITS other")
+    );
     let call = client.barrier("meeting", 3, 1, LONG);
     assert_eq!(
         reports(&store, &NOTICES, call, &["meeting"]).await,
         waits("barrier of meeting WAITS meeting/0, meeting/2"),
         "not once for each of its steps"
     );
-    let threads =
-        tokio::task::spawn_blocking(|| blocking::Client::connect_with(options)).await.unwrap().unwrap();
-    let call = async { tokio::task::spawn_blocking(move || threads.get("last", LONG)).await.unwrap() };
+    let threads = tokio::task::spawn_blocking(|| blocking::Client::connect_with(options))
+        .await
+        .unwrap()
+        .unwrap();
+    let call =
+        async { tokio::task::spawn_blocking(move || threads.get("last", LONG)).await.unwrap() };
     assert_eq!(reports(&store, &NOTICES, call, &["last"]).await, waits("get of last WAITS last"));
 }

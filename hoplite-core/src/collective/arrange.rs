@@ -29,7 +29,10 @@ pub(super) fn plan_attempt(
     };
     let members: Vec<SourceMember> = order.iter().map(|member| members[*member].clone()).collect();
     let stores: Vec<Member> = members.iter().map(|member| member.member.clone()).collect();
-    let ranks = members.iter().filter(|_| !kind.properties().makes_target).map(|member| member.ranks.clone());
+    let ranks = members
+        .iter()
+        .filter(|_| !kind.properties().makes_target)
+        .map(|member| member.ranks.clone());
     let plan = Plan {
         target: request.target.clone(),
         attempt,
@@ -49,7 +52,12 @@ pub(super) fn plan_attempt(
     (plan, members)
 }
 
-fn explanation(ctx: &Context<'_>, choice: &Choice<Schedule>, remark: &str, started: Time) -> String {
+fn explanation(
+    ctx: &Context<'_>,
+    choice: &Choice<Schedule>,
+    remark: &str,
+    started: Time,
+) -> String {
     let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
         format!("; the next best is a {schedule}, {estimate:.1?}")
     });

@@ -75,7 +75,9 @@ impl Attempt {
 
     pub(super) fn awaits(&self, enlistment: EnlistmentId) -> bool {
         let is_of_enlistment = |member: &AttemptMember| member.enlistment == enlistment;
-        self.members.iter().any(|member| is_of_enlistment(member) && member.state != MemberState::Out)
+        self.members
+            .iter()
+            .any(|member| is_of_enlistment(member) && member.state != MemberState::Out)
     }
 
     /// Returns the member at the coordinator's store.
@@ -97,13 +99,16 @@ impl Attempt {
     /// Returns the indices of members that have neither reported all bytes nor failed.
     pub fn unfinished(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
-        members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
+        members
+            .filter(|(_, member)| member.state == MemberState::Exchanging)
+            .map(|(index, _)| index)
     }
 
     /// Handles a member's report.
     pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
         let index = self.members.iter().position(|member| member.enlistment == enlistment);
-        let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
+        let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out)
+        else {
             return Vec::new();
         };
         self.members[index].state =
@@ -153,7 +158,9 @@ impl Attempt {
             return Vec::new();
         }
         let mut actions = Vec::new();
-        for member in self.members.iter_mut().filter(|member| member.state == MemberState::Exchanging) {
+        for member in
+            self.members.iter_mut().filter(|member| member.state == MemberState::Exchanging)
+        {
             member.state = MemberState::Out;
             actions.push(AttemptAction::Tell(member.enlistment, Decision::Stop(error.clone())));
         }
@@ -182,7 +189,9 @@ pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
         Failure::Peer { index: peer, outcome } => {
             format!("member {index} could not take from member {peer}: {outcome:?}")
         }
-        Failure::Refused(error) | Failure::Disagrees(error) => format!("member {index} refused: {error}"),
+        Failure::Refused(error) | Failure::Disagrees(error) => {
+            format!("member {index} refused: {error}")
+        }
     }
 }
 
@@ -210,7 +219,11 @@ mod tests {
     #[test]
     fn the_coordinators_member_commits_and_the_last_member_ends_the_attempt() {
         let mut attempt = attempt(4);
-        assert_eq!(attempt.reported(EnlistmentId(3), Report::Filled), [], "it was not told that this counts");
+        assert_eq!(
+            attempt.reported(EnlistmentId(3), Report::Filled),
+            [],
+            "it was not told that this counts"
+        );
         let actions = attempt.reported(EnlistmentId(0), Report::Filled);
         assert_eq!(commits(&actions), [(0, true), (1, true), (2, true), (3, true)]);
         assert_eq!(attempt.reported(EnlistmentId(1), Report::Done), []);
@@ -247,8 +260,12 @@ mod tests {
         let (mut attempt, error) = (attempt(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
         assert_eq!(attempt.deleted(&error), [], "it was that of another attempt");
         attempt.reported(EnlistmentId(0), Report::Filled);
-        let stop = |member| AttemptAction::Tell(EnlistmentId(member), Decision::Stop(error.clone()));
-        assert_eq!(attempt.deleted(&error), [stop(1), stop(2), AttemptAction::Dismiss(EnlistmentId(0))]);
+        let stop =
+            |member| AttemptAction::Tell(EnlistmentId(member), Decision::Stop(error.clone()));
+        assert_eq!(
+            attempt.deleted(&error),
+            [stop(1), stop(2), AttemptAction::Dismiss(EnlistmentId(0))]
+        );
         assert!(attempt.is_over());
     }
 
@@ -268,7 +285,9 @@ mod tests {
         assert_eq!(attempt.reported(EnlistmentId(0), Report::Filled), []);
         let actions = attempt.reported(EnlistmentId(1), Report::Filled);
         assert_eq!(commits(&actions), [(0, true), (1, true)]);
-        assert!(actions.ends_with(&[0, 1].map(|member| AttemptAction::Dismiss(EnlistmentId(member)))));
+        assert!(
+            actions.ends_with(&[0, 1].map(|member| AttemptAction::Dismiss(EnlistmentId(member))))
+        );
         assert!(attempt.is_over() && attempt.state() == AttemptState::Committed);
     }
 
@@ -297,7 +316,8 @@ mod tests {
     #[test]
     fn disagreement_fails_the_collective_at_all_participants_with_the_reason() {
         let mut attempt = attempt(2);
-        let error = Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
+        let error =
+            Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
         let report = Report::Failed(Failure::Disagrees(error.clone()));
         let actions = attempt.reported(EnlistmentId(1), report);
         let stop = AttemptAction::Tell(EnlistmentId(0), Decision::Stop(error.clone()));

@@ -7,7 +7,9 @@ use super::action::{Action, Context, Found, Step, Timer};
 use super::arrange::plan_attempt;
 use super::attempt::{Attempt, AttemptAction, AttemptState};
 use super::event::{CollectiveEffect, CollectiveEvent};
-use super::message::{AttemptId, Decision, EnlistmentId, MembershipId, Plan, Report, describe_plan};
+use super::message::{
+    AttemptId, Decision, EnlistmentId, MembershipId, Plan, Report, describe_plan,
+};
 use super::participants::{Disagreements, Participants};
 use super::records::ReduceRecord;
 use super::search::{CoordinatedCall, Members, Search, SearchState, SourceMember};
@@ -47,7 +49,12 @@ impl Coordinated {
         self.call.record(link, now, self.nodes.len(), self.plan.clone())
     }
 
-    fn send_decision(&self, ctx: &mut Context<'_>, enlistment: EnlistmentId, decision: Option<Decision>) {
+    fn send_decision(
+        &self,
+        ctx: &mut Context<'_>,
+        enlistment: EnlistmentId,
+        decision: Option<Decision>,
+    ) {
         if self.attempt.own() != Some(enlistment) {
             return ctx.perform(match decision {
                 Some(decision) => CollectiveEffect::Tell { enlistment, decision },
@@ -114,8 +121,11 @@ impl Coordinator {
 
     pub(crate) fn under_way(&self) -> impl Iterator<Item = (&Reduce, Time, usize, &str)> {
         let searches = self.searches.values().map(|one| (&one.call, 0, ""));
-        let attempts = self.attempts.values().map(|one| (&one.call, one.nodes.len(), one.plan.as_str()));
-        searches.chain(attempts).map(|(call, members, plan)| (&call.request, call.started, members, plan))
+        let attempts =
+            self.attempts.values().map(|one| (&one.call, one.nodes.len(), one.plan.as_str()));
+        searches
+            .chain(attempts)
+            .map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
     /// Coordinates a collective for rank 0's call `key`. `existence` is the query for the target,
@@ -187,12 +197,15 @@ impl Coordinator {
             }
             SearchState::Ready(_) if !search.is_new => {}
             SearchState::Ready(members) => {
-                let Some(Search { call, source_queries, .. }) = self.end_search(ctx, target) else { return };
+                let Some(Search { call, source_queries, .. }) = self.end_search(ctx, target) else {
+                    return;
+                };
                 ctx.withdraw(source_queries);
                 self.begin_attempt(ctx, call, members);
             }
             SearchState::General(reason) => {
-                let Some(Search { call, source_queries, news, .. }) = self.end_search(ctx, target) else {
+                let Some(Search { call, source_queries, news, .. }) = self.end_search(ctx, target)
+                else {
                     return;
                 };
                 self.fall_back(ctx, call, reason, Some((source_queries, news)));
@@ -250,9 +263,15 @@ impl Coordinator {
         attempt
     }
 
-    pub(super) fn reported(&mut self, ctx: &mut Context<'_>, enlistment: EnlistmentId, report: Report) {
+    pub(super) fn reported(
+        &mut self,
+        ctx: &mut Context<'_>,
+        enlistment: EnlistmentId,
+        report: Report,
+    ) {
         let mut attempts = self.attempts.iter_mut();
-        let Some((put, coordinated)) = attempts.find(|(_, one)| one.attempt.awaits(enlistment)) else {
+        let Some((put, coordinated)) = attempts.find(|(_, one)| one.attempt.awaits(enlistment))
+        else {
             return;
         };
         let put = *put;
@@ -273,7 +292,9 @@ impl Coordinator {
                 AttemptAction::Tell(enlistment, decision) => {
                     attempt.get().send_decision(ctx, enlistment, Some(decision));
                 }
-                AttemptAction::Dismiss(enlistment) => attempt.get().send_decision(ctx, enlistment, None),
+                AttemptAction::Dismiss(enlistment) => {
+                    attempt.get().send_decision(ctx, enlistment, None)
+                }
                 action => end = Some(action),
             }
         }
@@ -282,7 +303,8 @@ impl Coordinator {
         }
         let coordinated = attempt.remove();
         let kind = coordinated.call.kind.properties();
-        let is_exchanged = !kind.makes_target && coordinated.attempt.state() == AttemptState::Committed;
+        let is_exchanged =
+            !kind.makes_target && coordinated.attempt.state() == AttemptState::Committed;
         if is_exchanged {
             ctx.push(Action::Remember(coordinated.record(ctx.link, ctx.now)));
         }
@@ -348,7 +370,8 @@ impl Coordinator {
     fn announce(&mut self, ctx: &mut Context<'_>, call: CoordinatedCall) {
         let timeout = call.time_left(ctx.now);
         let CoordinatedCall { key, kind, request, existence, .. } = call;
-        let metadata = Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
+        let metadata =
+            Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
         if let Some(existence) = existence {
             // A delete must find the target even before the directory knows it.
             self.announcements.insert(request.target.clone(), existence);
@@ -408,7 +431,8 @@ impl Coordinator {
     pub(crate) fn target_deleted(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         let error = &Error::Deleted { id: target.clone() };
         let attempts = self.attempts.iter();
-        let made = attempts.filter(|(_, one)| one.call.request.target == *target).map(|(put, _)| *put);
+        let made =
+            attempts.filter(|(_, one)| one.call.request.target == *target).map(|(put, _)| *put);
         for put in made.collect::<Vec<_>>() {
             let Some(coordinated) = self.attempts.get_mut(&put) else { continue };
             let actions = coordinated.attempt.deleted(error);
@@ -422,7 +446,11 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn withdraw_announcement(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> bool {
+    pub(crate) fn withdraw_announcement(
+        &mut self,
+        ctx: &mut Context<'_>,
+        target: &ObjectId,
+    ) -> bool {
         let existence = self.announcements.remove(target);
         ctx.withdraw(existence);
         existence.is_some()

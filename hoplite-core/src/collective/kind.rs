@@ -91,9 +91,12 @@ mod tests {
 
     #[test]
     fn kinds_have_their_defined_properties() {
-        for kind in
-            [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll]
-        {
+        for kind in [
+            Collective::Allreduce,
+            Collective::ReduceScatter,
+            Collective::Allgather,
+            Collective::AllToAll,
+        ] {
             let properties = kind.properties();
             assert_eq!(properties.makes_target, kind == Collective::Allreduce);
             assert_eq!(properties.is_paired, kind == Collective::AllToAll);

@@ -49,12 +49,17 @@ impl Memberships {
 
     pub(super) fn latest_for(&self, target: &ObjectId) -> Option<(MembershipId, &Membership)> {
         let members = self.members.iter().filter(|(_, member)| member.plan.target == *target);
-        let latest =
-            members.max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.enlisted_at));
+        let latest = members
+            .max_by_key(|(_, member)| (member.stage() != MemberStage::Over, member.enlisted_at));
         latest.map(|(id, member)| (*id, member))
     }
 
-    pub(crate) fn record(&self, target: &ObjectId, link: LinkEstimate, now: Time) -> Option<ReduceRecord> {
+    pub(crate) fn record(
+        &self,
+        target: &ObjectId,
+        link: LinkEstimate,
+        now: Time,
+    ) -> Option<ReduceRecord> {
         let (id, member) = self.latest_for(target)?;
         matches!(id, MembershipId::Elsewhere(_)).then(|| record_of(id, member, link, now))
     }
@@ -124,7 +129,12 @@ impl Memberships {
         }
     }
 
-    pub(crate) fn refused(&mut self, ctx: &mut Context<'_>, membership: MembershipId, failure: Failure) {
+    pub(crate) fn refused(
+        &mut self,
+        ctx: &mut Context<'_>,
+        membership: MembershipId,
+        failure: Failure,
+    ) {
         let Some(Membership { plan, .. }) = self.members.get(&membership) else { return };
         let error = if let Failure::Disagrees(error) = &failure {
             self.outcomes.reject(ctx.now, &plan.target, plan.attempt, Some(error));
@@ -150,7 +160,8 @@ impl Memberships {
     pub(super) fn filled(&mut self, ctx: &mut Context<'_>, combine: CombineId) {
         let mut members = self.members.iter_mut();
         let found = members.find(|(_, member)| {
-            matches!(member.stage(), MemberStage::Exchanging { .. }) && member.running == Some(combine)
+            matches!(member.stage(), MemberStage::Exchanging { .. })
+                && member.running == Some(combine)
         });
         let Some((membership, member)) = found else { return };
         let (membership, completed) = (*membership, member.filled(ctx.now));
@@ -163,7 +174,9 @@ impl Memberships {
         }
         match (membership, completed) {
             (MembershipId::Here(_), _) => self.report(ctx, membership, Report::Filled),
-            (MembershipId::Elsewhere(_), Some(copy)) => self.complete_member(ctx, membership, copy, None),
+            (MembershipId::Elsewhere(_), Some(copy)) => {
+                self.complete_member(ctx, membership, copy, None)
+            }
             // The coordinator's commit decides.
             (MembershipId::Elsewhere(_), None) => {}
         }
@@ -211,7 +224,12 @@ impl Memberships {
         }
     }
 
-    pub(super) fn decided(&mut self, ctx: &mut Context<'_>, membership: MembershipId, decision: Decision) {
+    pub(super) fn decided(
+        &mut self,
+        ctx: &mut Context<'_>,
+        membership: MembershipId,
+        decision: Decision,
+    ) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         match decision {
             Decision::Commit if !member.plan.properties().awaits_commit => {}
@@ -220,7 +238,9 @@ impl Memberships {
                 let (target, attempt) = (member.plan.target.clone(), member.plan.attempt);
                 match (member.is_committed(), error) {
                     // The general path follows.
-                    (false, error @ Error::Superseded { .. }) => self.end_member(ctx, membership, error),
+                    (false, error @ Error::Superseded { .. }) => {
+                        self.end_member(ctx, membership, error)
+                    }
                     (false, error) => self.rejected(ctx, &target, attempt, &error),
                     (true, error @ Error::Deleted { .. }) => {
                         self.outcomes.reject(ctx.now, &target, attempt, None);
@@ -262,9 +282,10 @@ impl Memberships {
         let plan = &member.plan;
         let (target, attempt, put) = (plan.target.clone(), plan.attempt, plan.put);
         let enlisted_at = member.enlisted_at;
-        let has_its_parts =
-            !plan.properties().awaits_commit && matches!(member.stage(), MemberStage::Filled { .. });
-        let is_orphan = !member.is_committed() && !has_its_parts && member.stage() != MemberStage::Over;
+        let has_its_parts = !plan.properties().awaits_commit
+            && matches!(member.stage(), MemberStage::Filled { .. });
+        let is_orphan =
+            !member.is_committed() && !has_its_parts && member.stage() != MemberStage::Over;
         if has_its_parts {
             self.remember(ctx, membership);
         } else if is_orphan {
@@ -351,7 +372,8 @@ impl Memberships {
     fn end_member(&mut self, ctx: &mut Context<'_>, membership: MembershipId, error: Error) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         end_wait(ctx, membership, member);
-        let (copy, target, put) = (member.fail(ctx.now), member.plan.target.clone(), member.plan.put);
+        let (copy, target, put) =
+            (member.fail(ctx.now), member.plan.target.clone(), member.plan.put);
         if !matches!(error, Error::Superseded { .. }) {
             ctx.push(Action::FailParticipants(target.clone(), None, error.clone()));
         }
@@ -450,7 +472,9 @@ impl Memberships {
         error: &Error,
     ) {
         let is_of_attempt = |member: &Membership| {
-            member.plan.target == *target && member.plan.attempt == attempt && !member.is_committed()
+            member.plan.target == *target
+                && member.plan.attempt == attempt
+                && !member.is_committed()
         };
         if let Some((membership, member)) = self.find(is_of_attempt)
             && member.stage() != MemberStage::Over

@@ -96,7 +96,12 @@ pub struct Plan {
 }
 
 /// Describes a plan for people.
-pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, members: &[Member]) -> String {
+pub fn describe_plan(
+    kind: Collective,
+    schedule: &Schedule,
+    explanation: &str,
+    members: &[Member],
+) -> String {
     let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
     let schedule = match kind {
         Collective::AllToAll => format!("pairs of {}", members.len()),
@@ -110,7 +115,9 @@ impl Plan {
     pub fn program(&self) -> Program {
         match self.agreement.kind {
             Collective::Allreduce => return self.schedule.program(self.index, self.size_bytes),
-            Collective::AllToAll => return program_of_pairs(self.index, &self.ranks, length(&self.part(0))),
+            Collective::AllToAll => {
+                return program_of_pairs(self.index, &self.ranks, length(&self.part(0)));
+            }
             Collective::ReduceScatter | Collective::Allgather => {}
         }
         let of_member = |ranks: &Vec<usize>| ranks.iter().map(|rank| self.part(*rank)).collect();
@@ -128,7 +135,8 @@ impl Plan {
         let mut finals = program.finals();
         if self.agreement.kind == Collective::ReduceScatter {
             // The member only forwards other ranks' parts.
-            let own: Vec<Range<u64>> = self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
+            let own: Vec<Range<u64>> =
+                self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
             finals.retain(|step| own.contains(program.steps()[*step].range()));
         }
         finals
@@ -195,7 +203,8 @@ impl Plan {
     /// Returns the size in bytes of the member's copy. A store never forwards the last bytes of an
     /// incomplete copy, so a copy of parts has padding behind its parts.
     pub fn copy_bytes(&self) -> u64 {
-        let copies = if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
+        let copies =
+            if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
         let all_bytes = self.size_bytes.saturating_mul(copies);
         all_bytes.saturating_add(if self.properties().makes_target { 0 } else { 2 * BLOCK_BYTES })
     }

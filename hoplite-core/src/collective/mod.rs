@@ -109,7 +109,9 @@ impl Collectives {
                     self.attempt_begins(ctx, &target);
                 }
             }
-            CollectiveEvent::Told { membership, decision } => self.members.decided(ctx, membership, decision),
+            CollectiveEvent::Told { membership, decision } => {
+                self.members.decided(ctx, membership, decision)
+            }
             CollectiveEvent::Left { membership } => self.members.coordinator_left(ctx, membership),
             CollectiveEvent::Filled { combine } => self.members.filled(ctx, combine),
             CollectiveEvent::Rejected { target, attempt, error } => {
@@ -160,7 +162,8 @@ impl Collectives {
             return Some(search.record(link, now));
         }
         let (_, coordinated) = self.coordinator.open_for(target)?;
-        let position = self.members.latest_for(target).map(|(id, member)| records::position(id, member));
+        let position =
+            self.members.latest_for(target).map(|(id, member)| records::position(id, member));
         Some(ReduceRecord { is_running: true, position, ..coordinated.record(link, now) })
     }
 }

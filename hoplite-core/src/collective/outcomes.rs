@@ -50,7 +50,8 @@ impl Outcomes {
     ) -> bool {
         let is_new = !self.is_rejected(target, attempt);
         if is_new {
-            let rejection = Rejection { target: target.clone(), attempt, at: now, error: error.cloned() };
+            let rejection =
+                Rejection { target: target.clone(), attempt, at: now, error: error.cloned() };
             push(&mut self.rejected, MAX_REJECTIONS, rejection);
         }
         is_new
@@ -72,7 +73,8 @@ impl Outcomes {
 
     fn recent_errors(&self, now: Time, target: &ObjectId) -> impl Iterator<Item = (Time, &Error)> {
         let of_target = self.rejected.iter().rev().filter(move |known| known.target == *target);
-        let fresh = of_target.filter(move |known| now.since(known.at) <= REJECTION_TTL + MIN_ATTEMPT_TIMEOUT);
+        let fresh = of_target
+            .filter(move |known| now.since(known.at) <= REJECTION_TTL + MIN_ATTEMPT_TIMEOUT);
         fresh.filter_map(|known| Some((known.at, known.error.as_ref()?)))
     }
 
@@ -120,7 +122,9 @@ mod tests {
             assert!(!outcomes.reject(Time::ZERO, &target, attempt(1, older), Some(&lost)));
             assert!(outcomes.is_over(&target, attempt(1, older)));
         }
-        assert!(!outcomes.is_over(&target, attempt(1, 6)) && !outcomes.is_over(&target, attempt(2, 4)));
+        assert!(
+            !outcomes.is_over(&target, attempt(1, 6)) && !outcomes.is_over(&target, attempt(2, 4))
+        );
         assert!(!outcomes.is_over(&other, attempt(1, 5)));
         outcomes.record_left(target.clone(), attempt(2, 4), PutId(9));
         assert!(outcomes.is_over(&target, attempt(2, 4)) && outcomes.has_left(PutId(9)));

@@ -71,7 +71,11 @@ impl Disagreements {
         let Participants { attempt, members, missing, .. } = participants;
         reject_at(ctx, members, (target, attempt), error);
         let (target, error) = (target.clone(), error.clone());
-        ctx.deliver(CollectiveEvent::Rejected { target: target.clone(), attempt, error: error.clone() });
+        ctx.deliver(CollectiveEvent::Rejected {
+            target: target.clone(),
+            attempt,
+            error: error.clone(),
+        });
         if is_disagreement(&error) && !missing.is_empty() && self.0.len() < MAX_REJECTIONS {
             let until = ctx.now + REJECTION_TTL;
             ctx.schedule(until, Timer::Disagreement(target.clone()));
@@ -107,7 +111,12 @@ impl Disagreements {
             && let Some(query) = disagreement.source_queries.remove(&rank)
         {
             ctx.withdraw([query]);
-            reject_at(ctx, members_at(locations), (target, disagreement.attempt), &disagreement.error);
+            reject_at(
+                ctx,
+                members_at(locations),
+                (target, disagreement.attempt),
+                &disagreement.error,
+            );
             if disagreement.source_queries.is_empty() {
                 self.end(ctx, target);
             }
@@ -123,7 +132,10 @@ impl Disagreements {
 }
 
 fn members_at(locations: &Locations) -> impl Iterator<Item = Member> {
-    let member = |location: &Location| Member { node: location.node.clone(), address: location.data_address };
+    let member = |location: &Location| Member {
+        node: location.node.clone(),
+        address: location.data_address,
+    };
     locations.locations.iter().map(member)
 }
 

@@ -219,7 +219,8 @@ impl Progress {
     /// Returns the stream from another member, at the reached position.
     pub fn stream_from(&self, member: usize) -> Stream {
         let mut stream = self.stream(self.program.steps_from(member));
-        let received_bytes = stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
+        let received_bytes =
+            stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
         stream.pass(received_bytes);
         stream
     }
@@ -238,7 +239,8 @@ impl Progress {
     }
 
     fn stream(&self, steps: Vec<usize>) -> Stream {
-        let steps = steps.into_iter().map(|step| (step, self.program.steps()[step].clone())).collect();
+        let steps =
+            steps.into_iter().map(|step| (step, self.program.steps()[step].clone())).collect();
         let Self { frame_bytes, element_bytes, .. } = *self;
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
@@ -331,7 +333,8 @@ impl Progress {
     /// received: the receiver checks them, and reports its position when it reconnects.
     pub fn first_unsent(&self) -> Option<Dependency> {
         let mut steps = self.program.steps().iter().enumerate();
-        let (index, step) = steps.find(|(index, step)| !step.is_receive() && !self.is_done(*index))?;
+        let (index, step) =
+            steps.find(|(index, step)| !step.is_receive() && !self.is_done(*index))?;
         Some(Dependency { work: Work::Step(index), bytes: length(step.range()) })
     }
 

@@ -39,7 +39,11 @@ pub struct ReduceRecord {
 impl ReduceRecord {
     /// Describes a collective whose coordinator is at another store, so its link estimate is
     /// unknown here.
-    pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
+    pub(crate) fn of_another_store(
+        target: &ObjectId,
+        agreement: &Agreement,
+        link: LinkEstimate,
+    ) -> Self {
         Self {
             target: target.clone(),
             op: agreement.op,
@@ -117,7 +121,9 @@ pub(super) fn position(id: MembershipId, member: &Membership) -> Position {
         MemberStage::Complete => ("has the target", true),
         MemberStage::Over => match &member.failure {
             Some(_) => ("has failed", false),
-            None => ("was told to do without, for which the store of rank 0 knows the reason", false),
+            None => {
+                ("was told to do without, for which the store of rank 0 knows the reason", false)
+            }
         },
     };
     let program = plan.program();

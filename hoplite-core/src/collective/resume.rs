@@ -66,7 +66,11 @@ mod tests {
     fn a_stream_resumes_only_while_it_makes_progress() {
         let mut stream = Resumes::new(at(0));
         for second in 1..=10 {
-            assert_eq!(stream.broke(at(2 * second), second, Break::Broken), Some(PAUSE), "{second}");
+            assert_eq!(
+                stream.broke(at(2 * second), second, Break::Broken),
+                Some(PAUSE),
+                "{second}"
+            );
         }
         for second in 11..=12 {
             assert_eq!(stream.broke(at(2 * second), 10, Break::Broken), Some(PAUSE), "{second}");
@@ -84,7 +88,11 @@ mod tests {
     #[test]
     fn a_stream_without_bytes_is_not_requested_again_after_the_period() {
         let mut stream = Resumes::new(at(0));
-        assert_eq!(stream.broke(at(0), 0, Break::NothingToSend), Some(PAUSE), "it may have begun by then");
+        assert_eq!(
+            stream.broke(at(0), 0, Break::NothingToSend),
+            Some(PAUSE),
+            "it may have begun by then"
+        );
         assert_eq!(stream.broke(at(7), 0, Break::NothingToSend), None);
         assert_eq!(
             Resumes::new(at(0)).broke(at(7), 0, Break::Broken),

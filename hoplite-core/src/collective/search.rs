@@ -39,7 +39,13 @@ pub(super) struct CoordinatedCall {
 }
 
 impl CoordinatedCall {
-    pub(super) fn record(&self, link: LinkEstimate, now: Time, members: usize, plan: String) -> ReduceRecord {
+    pub(super) fn record(
+        &self,
+        link: LinkEstimate,
+        now: Time,
+        members: usize,
+        plan: String,
+    ) -> ReduceRecord {
         let Self { request, started, kind, .. } = self;
         let sources = request.sources.len();
         let agreement = Agreement::of(*kind, request);
@@ -80,8 +86,9 @@ impl Members {
         if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
         }
-        let reported =
-            |member: &SourceMember| (member.member.node.clone(), member.path, member.slow_peers.clone());
+        let reported = |member: &SourceMember| {
+            (member.member.node.clone(), member.path, member.slow_peers.clone())
+        };
         let reports = Reports::new(self.members.iter().map(reported));
         let members = || self.members.iter().map(|member| &member.member.node).enumerate();
         let pairs = members().flat_map(|from| members().map(move |to| (from, to)));
@@ -110,7 +117,11 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn new(call: CoordinatedCall, attempt: AttemptId, source_queries: Vec<RequestId>) -> Self {
+    pub(super) fn new(
+        call: CoordinatedCall,
+        attempt: AttemptId,
+        source_queries: Vec<RequestId>,
+    ) -> Self {
         let news = vec![None; call.request.sources.len()];
         Self { call, attempt, source_queries, news, first_at: None, is_new: false, due: None }
     }
@@ -135,7 +146,9 @@ impl Search {
         let Some(members) = self.members() else {
             let waits = kind.awaits_sources && participants <= MAX_MEMBERS;
             let due = self.first_at.filter(|_| !waits);
-            return match due.map(|first_at| first_at + wait_limit(size_bytes, participants as u64, link)) {
+            return match due
+                .map(|first_at| first_at + wait_limit(size_bytes, participants as u64, link))
+            {
                 Some(due) if due <= now => SearchState::General("not all sources came in time"),
                 due => SearchState::Waiting(due),
             };
@@ -147,7 +160,9 @@ impl Search {
         match members.len() {
             0 => SearchState::General("there are no members"),
             1 if !kind.is_paired => SearchState::General("all sources are at one node"),
-            count if count > MAX_MEMBERS || !is_fit => SearchState::General("there are too many members"),
+            count if count > MAX_MEMBERS || !is_fit => {
+                SearchState::General("there are too many members")
+            }
             _ if !is_member => SearchState::General("rank 0 has no source at its node"),
             _ => SearchState::Ready(Members { members, size_bytes, metadata }),
         }
@@ -172,7 +187,8 @@ impl Search {
         let (source_bytes, mut metadata) = (first.size_bytes, first.metadata.clone());
         for object in objects {
             let is_alike = object.size_bytes == source_bytes
-                && (object.metadata.dtype, &object.metadata.shape) == (metadata.dtype, &metadata.shape);
+                && (object.metadata.dtype, &object.metadata.shape)
+                    == (metadata.dtype, &metadata.shape);
             if object.lost || !is_alike {
                 return Err("the sources are not alike, or one is lost");
             }
@@ -196,7 +212,9 @@ impl Search {
         {
             return Err("the operation is not defined for the sources");
         }
-        if kind.divides_sources && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes()) {
+        if kind.divides_sources
+            && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes())
+        {
             return Err("the sources do not divide into equal parts");
         }
         let size_bytes = if kind.joins_sources { all_bytes } else { source_bytes };
@@ -207,21 +225,28 @@ impl Search {
     }
 
     fn has_few_pairs(&self, member: &SourceMember) -> bool {
-        member.ranks.len() * self.call.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
+        member.ranks.len() * self.call.request.sources.len().saturating_sub(1)
+            <= MAX_PAIRS_PER_MEMBER
     }
 
     pub(super) fn missing_sources(&self) -> BTreeMap<usize, ObjectId> {
         let is_missing =
             |news: &Option<Locations>| news.as_ref().is_none_or(|news| news.locations.is_empty());
         let sources = self.call.request.sources.iter().enumerate().zip(&self.news);
-        sources.filter(|(_, news)| is_missing(news)).map(|((rank, id), _)| (rank, id.clone())).collect()
+        sources
+            .filter(|(_, news)| is_missing(news))
+            .map(|((rank, id), _)| (rank, id.clone()))
+            .collect()
     }
 
     pub(super) fn known_members(&self) -> Vec<Member> {
         let mut members: Vec<Member> = Vec::new();
         for location in self.news.iter().flatten().flat_map(|news| &news.locations) {
-            if !members.iter().any(|member| member.node == location.node) && members.len() < MAX_MEMBERS {
-                members.push(Member { node: location.node.clone(), address: location.data_address });
+            if !members.iter().any(|member| member.node == location.node)
+                && members.len() < MAX_MEMBERS
+            {
+                members
+                    .push(Member { node: location.node.clone(), address: location.data_address });
             }
         }
         members
@@ -232,8 +257,11 @@ impl Search {
         for (rank, (id, news)) in self.call.request.sources.iter().zip(&self.news).enumerate() {
             let news = news.as_ref()?;
             let source = (id.clone(), news.object.as_ref()?.put);
-            let location = news.locations.iter().filter_map(preference).min_by_key(|(rank, _)| *rank)?.1;
-            if let Some(found) = members.iter_mut().find(|member| member.member.node == location.node) {
+            let location =
+                news.locations.iter().filter_map(preference).min_by_key(|(rank, _)| *rank)?.1;
+            if let Some(found) =
+                members.iter_mut().find(|member| member.member.node == location.node)
+            {
                 found.ranks.push(rank);
                 found.sources.push(source);
             } else {
@@ -248,7 +276,8 @@ impl Search {
 
     pub(super) fn record(&self, link: LinkEstimate, now: Time) -> ReduceRecord {
         let missing = self.missing_sources();
-        let named: Vec<String> = missing.values().take(MAX_NAMED).map(ToString::to_string).collect();
+        let named: Vec<String> =
+            missing.values().take(MAX_NAMED).map(ToString::to_string).collect();
         let more = if missing.len() > named.len() { " and others" } else { "" };
         let plan = if missing.is_empty() {
             "no plan yet: all sources are there".to_owned()
@@ -276,7 +305,8 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
 /// Returns the longest wait for late sources: the predicted time of one part on its link. A vain
 /// wait costs at most 1/n of the general path.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
-    let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
+    let seconds =
+        size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)
 }
 

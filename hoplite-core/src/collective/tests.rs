@@ -50,7 +50,8 @@ struct Store {
 impl Store {
     fn new(name: &str, seed: u64) -> Self {
         let node = NodeId::new(name).unwrap();
-        let (machine, numbers, outbox) = (Collectives::default(), Numbers::new(seed), Outbox::default());
+        let (machine, numbers, outbox) =
+            (Collectives::default(), Numbers::new(seed), Outbox::default());
         Self { machine, node, numbers, outbox, now: Time::ZERO }
     }
 
@@ -78,7 +79,9 @@ impl Store {
             actions.extend(self.feed(located));
         }
         let unknown = Locations { id: id("t"), object: None, locations: Vec::new() };
-        actions.extend(self.feed(|machine, ctx| assert!(machine.coordinator.target_located(ctx, &unknown))));
+        actions.extend(
+            self.feed(|machine, ctx| assert!(machine.coordinator.target_located(ctx, &unknown))),
+        );
         actions
     }
 
@@ -98,8 +101,14 @@ fn located(name: &str, node: &str) -> Locations {
         slow_peers: Vec::new(),
     };
     let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
-    let object =
-        ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata, inline: false, lost: false, origin: None };
+    let object = ObjectSummary {
+        put: PutId(1),
+        size_bytes: SIZE,
+        metadata,
+        inline: false,
+        lost: false,
+        origin: None,
+    };
     Locations { id: id(name), object: Some(object), locations: vec![location] }
 }
 
@@ -117,9 +126,13 @@ fn coordinated(kind: Collective) -> (Store, MembershipId, EnlistmentId, Box<Plan
         panic!("the other store is asked, and this one begins: {actions:?}")
     };
     let (membership, enlistment, plan) = (*membership, *enlistment, plan.clone());
-    assert_eq!(store.machine.members.awaits_space(membership).map(|own| own.attempt), Some(plan.attempt));
     assert_eq!(
-        store.feed(|machine, ctx| machine.members.exchange_started(ctx, membership, COPY, EXCHANGE)),
+        store.machine.members.awaits_space(membership).map(|own| own.attempt),
+        Some(plan.attempt)
+    );
+    assert_eq!(
+        store
+            .feed(|machine, ctx| machine.members.exchange_started(ctx, membership, COPY, EXCHANGE)),
         []
     );
     (store, membership, enlistment, plan)
@@ -133,7 +146,10 @@ fn the_coordinators_member_completes_the_target_before_the_commit_is_sent() {
         Action::Withdraw(EXISTENCE),
         Action::Remember(record),
         Action::CompleteTarget(COPY, Some((KEY, 2))),
-        Action::Perform(CollectiveEffect::Tell { enlistment: committed, decision: Decision::Commit }),
+        Action::Perform(CollectiveEffect::Tell {
+            enlistment: committed,
+            decision: Decision::Commit,
+        }),
     ] = &actions[..]
     else {
         panic!("{actions:?}")
@@ -149,7 +165,8 @@ fn a_store_frees_its_copy_of_parts_before_it_announces_the_end() {
     assert_eq!(referred, [], "the other member has not reported");
     let report = CollectiveEvent::Reported { enlistment, report: Report::Filled };
     let actions = store.feed(|machine, ctx| machine.apply(ctx, report));
-    let at = |predicate: fn(&Action) -> bool| actions.iter().position(predicate).expect("it is done");
+    let at =
+        |predicate: fn(&Action) -> bool| actions.iter().position(predicate).expect("it is done");
     let ended = at(|action| matches!(action, Action::EndMember { copy: Some(COPY), .. }));
     let announced = at(|action| matches!(action, Action::Announce(..)));
     assert!(ended < announced, "{actions:?}");
@@ -166,8 +183,8 @@ fn an_attempt_ends_at_both_stores() {
     };
     let opened = other.feed(|machine, ctx| machine.apply(ctx, asked(&plan)));
     assert_eq!(opened, [Action::Open(MembershipId::Elsewhere(1))]);
-    let actions =
-        store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&lost())));
+    let actions = store
+        .feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&lost())));
     let fails = |actions: &[Action]| {
         let fail = Action::FailParticipants(id("t"), None, lost());
         actions.iter().filter(|action| **action == fail).count()
@@ -186,8 +203,10 @@ fn an_attempt_ends_at_both_stores() {
     let again = CollectiveEvent::Asked { membership: MembershipId::Elsewhere(2), plan };
     let actions = other.feed(|machine, ctx| machine.apply(ctx, again));
     let refused = Failure::Refused(Error::Superseded { id: id("t") });
-    let report =
-        CollectiveEffect::Report { membership: MembershipId::Elsewhere(2), report: Report::Failed(refused) };
+    let report = CollectiveEffect::Report {
+        membership: MembershipId::Elsewhere(2),
+        report: Report::Failed(refused),
+    };
     assert_eq!(actions, [Action::Perform(report)]);
 }
 
@@ -211,7 +230,8 @@ fn participants_of_a_later_attempt_outlive_the_loss_of_an_earlier_coordinator() 
         if later != Later::Never {
             let attempt = AttemptId { run: plan.attempt.run + 1, number: 1 };
             let later = Plan { attempt, put: PutId(77), ..(*plan).clone() };
-            let opened = apply(CollectiveEvent::Asked { membership: second, plan: Box::new(later) });
+            let opened =
+                apply(CollectiveEvent::Asked { membership: second, plan: Box::new(later) });
             assert_eq!(opened, [Action::Open(second)]);
             apply(CollectiveEvent::Left { membership: first });
             let decision = Decision::Stop(Error::Superseded { id: id("t") });
@@ -222,7 +242,11 @@ fn participants_of_a_later_attempt_outlive_the_loss_of_an_earlier_coordinator() 
             other.now = Time::ZERO + Duration::from_secs(seconds);
             let rejected = [Action::RejectOrphan(id("t"), plan.attempt)];
             let expected = if is_late && later == Later::Never { &rejected[..] } else { &[] };
-            assert_eq!(other.feed(|machine, ctx| machine.expire(ctx)), expected, "{later:?} {seconds}");
+            assert_eq!(
+                other.feed(|machine, ctx| machine.expire(ctx)),
+                expected,
+                "{later:?} {seconds}"
+            );
         }
     }
 }
@@ -235,12 +259,15 @@ fn a_failed_search_rejects_its_participants() {
     store.feed(|machine, ctx| {
         machine.coordinator.coordinate(ctx, KEY, (kind, request()), EXISTENCE, source_queries)
     });
-    store.feed(|machine, ctx| drop(machine.coordinator.source_located(ctx, &id("t"), 1, located("b", "n1"))));
+    store.feed(|machine, ctx| {
+        drop(machine.coordinator.source_located(ctx, &id("t"), 1, located("b", "n1")))
+    });
     let error = Error::AlreadyExists { id: id("t") };
-    let actions =
-        store.feed(|machine, ctx| assert!(machine.coordinator.target_located(ctx, &located("t", "n2"))));
+    let actions = store
+        .feed(|machine, ctx| assert!(machine.coordinator.target_located(ctx, &located("t", "n2"))));
     assert!(actions.ends_with(&[Action::Answer(KEY, Err(error.clone()))]), "{actions:?}");
-    let actions = store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&error)));
+    let actions =
+        store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&error)));
     let is_rejected = |action: &Action| match action {
         Action::Perform(CollectiveEffect::Reject { node, error: rejection, .. }) => {
             node.as_str() == "n1" && *rejection == error

@@ -3,9 +3,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 
 use super::{
-    CallId, ClientId, CombineId, CombineInput, CopyId, DrainReport, Hop, HopId, HopReport, HostingId,
-    Inspection, Producer, PullId, Response, ServeId, SpillFile, SpillItem, SpillRecord, SpilledObject,
-    Unrecovered, Urgency,
+    CallId, ClientId, CombineId, CombineInput, CopyId, DrainReport, Hop, HopId, HopReport,
+    HostingId, Inspection, Producer, PullId, Response, ServeId, SpillFile, SpillItem, SpillRecord,
+    SpilledObject, Unrecovered, Urgency,
 };
 use crate::collective::CollectiveEffect;
 use crate::dtype::Dtype;

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::{
-    CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Recovered,
-    Request, ServeId, SpillFault, SpillFile, SpillRecord,
+    CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId,
+    Recovered, Request, ServeId, SpillFault, SpillFile, SpillRecord,
 };
 use crate::collective::CollectiveEvent;
 use crate::error::Error;

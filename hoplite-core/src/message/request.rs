@@ -175,7 +175,9 @@ impl Request {
             {
                 Version::WITH_TERMS
             }
-            Self::Reduce(reduce) | Self::Collective(_, reduce) if reduce.replicas > 0 => Version::WITH_TERMS,
+            Self::Reduce(reduce) | Self::Collective(_, reduce) if reduce.replicas > 0 => {
+                Version::WITH_TERMS
+            }
             Self::Delete { wait: DeleteWait::All, .. }
             | Self::ListOwnerless { .. }
             | Self::ListQuotas
@@ -184,7 +186,9 @@ impl Request {
             Self::Inspect(Inspection::Shards | Inspection::ChangeShards { .. }) => {
                 Version::WITH_SHARD_CHANGES
             }
-            Self::Batch(requests) => requests.iter().map(Self::oldest_version).max().unwrap_or_default(),
+            Self::Batch(requests) => {
+                requests.iter().map(Self::oldest_version).max().unwrap_or_default()
+            }
             _ => Version::OLDEST.number(),
         }
     }

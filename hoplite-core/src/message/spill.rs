@@ -70,7 +70,10 @@ pub enum SpillFault {
 
 impl fmt::Display for SpillFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Full(reason) | Self::Failed(reason) | Self::Unread(reason) | Self::Damaged(reason)) = self;
+        let (Self::Full(reason)
+        | Self::Failed(reason)
+        | Self::Unread(reason)
+        | Self::Damaged(reason)) = self;
         f.write_str(reason)
     }
 }

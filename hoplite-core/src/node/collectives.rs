@@ -55,14 +55,21 @@ impl Adapter<'_> {
     ) {
         let Objects { ctx, copies, .. } = &mut *self.objects;
         let is_here = |id: &ObjectId, put: PutId| copies.live_put(id, put).is_some();
-        let joined =
-            self.collectives.members.join(&mut ctx.of_collectives(), &target, (agreement, is_again), is_here);
+        let joined = self.collectives.members.join(
+            &mut ctx.of_collectives(),
+            &target,
+            (agreement, is_again),
+            is_here,
+        );
         if let Err(error) = joined {
             return self.objects.ctx.reply(key, Err(error));
         }
         self.perform_all();
         let objects = &mut *self.objects;
-        if !is_again && objects.copies.live(&target).is_none() && promises_attempt(&agreement, source_bytes) {
+        if !is_again
+            && objects.copies.live(&target).is_none()
+            && promises_attempt(&agreement, source_bytes)
+        {
             let until = objects.ctx.now() + INVITATION_TIMEOUT;
             objects.fetches.expect(&mut objects.ctx, &target, until);
         }
@@ -103,23 +110,37 @@ impl Adapter<'_> {
 
     pub(super) fn source_located(&mut self, target: &ObjectId, index: usize, locations: Locations) {
         let ctx = &mut self.objects.ctx.of_collectives();
-        if let Some(locations) = self.collectives.coordinator.source_located(ctx, target, index, locations) {
+        if let Some(locations) =
+            self.collectives.coordinator.source_located(ctx, target, index, locations)
+        {
             self.reductions.source_located(self.objects, target, index, locations);
         }
     }
 
     pub(super) fn target_located(&mut self, locations: &Locations) {
-        if !self.collectives.coordinator.target_located(&mut self.objects.ctx.of_collectives(), locations) {
+        if !self
+            .collectives
+            .coordinator
+            .target_located(&mut self.objects.ctx.of_collectives(), locations)
+        {
             self.reductions.target_located(self.objects, locations);
         }
     }
 
-    pub(super) fn exchange_ended(&mut self, membership: MembershipId, outcome: Option<CombineOutcome>) {
+    pub(super) fn exchange_ended(
+        &mut self,
+        membership: MembershipId,
+        outcome: Option<CombineOutcome>,
+    ) {
         let failure = outcome.map(|outcome| match outcome {
             CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
             _ => Failure::Refused(Error::ShuttingDown),
         });
-        self.collectives.members.exchange_ended(&mut self.objects.ctx.of_collectives(), membership, failure);
+        self.collectives.members.exchange_ended(
+            &mut self.objects.ctx.of_collectives(),
+            membership,
+            failure,
+        );
     }
 
     /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
@@ -129,7 +150,8 @@ impl Adapter<'_> {
         let waiter = SpaceWaiter::Target(target.clone());
         let lacks_quota = objects.copies.quotas.is_waiting(&waiter);
         let is_waiting = lacks_quota || objects.copies.is_waiting_for_space(&waiter);
-        let participants = self.collectives.coordinator.participants_mut(target).filter(|_| is_waiting);
+        let participants =
+            self.collectives.coordinator.participants_mut(target).filter(|_| is_waiting);
         let Some(participants) = participants else { return };
         let Some(size_bytes) = self.reductions.target_size(target) else { return };
         let now = objects.ctx.now();
@@ -138,7 +160,8 @@ impl Adapter<'_> {
             return objects.ctx.schedule(since + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
         }
         if lacks_quota {
-            let checked = self.objects.copies.check_quota(self.payer_of(target), target, size_bytes);
+            let checked =
+                self.objects.copies.check_quota(self.payer_of(target), target, size_bytes);
             if let Err(excess) = checked {
                 self.fail_target(target, Error::QuotaExceeded(Box::new(excess)));
             }
@@ -147,7 +170,10 @@ impl Adapter<'_> {
         if objects.copies.may_come_to_fit(size_bytes) {
             return objects.ctx.schedule(now + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
         }
-        self.fail_target(target, self.objects.copies.store_full(self.objects.ctx.node(), size_bytes));
+        self.fail_target(
+            target,
+            self.objects.copies.store_full(self.objects.ctx.node(), size_bytes),
+        );
     }
 
     pub(super) fn fail_target(&mut self, target: &ObjectId, error: Error) {
@@ -157,7 +183,10 @@ impl Adapter<'_> {
 
     pub(super) fn withdraw_announcement(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
-        if self.collectives.coordinator.withdraw_announcement(&mut objects.ctx.of_collectives(), target)
+        if self
+            .collectives
+            .coordinator
+            .withdraw_announcement(&mut objects.ctx.of_collectives(), target)
             && let Some((copy, local)) = objects.copies.live(target)
             && local.is_complete()
             && local.size_bytes == 0
@@ -168,7 +197,9 @@ impl Adapter<'_> {
     }
 
     pub(super) fn perform_all(&mut self) {
-        while let Some(action) = self.collectives.next_action(&mut self.objects.ctx.of_collectives()) {
+        while let Some(action) =
+            self.collectives.next_action(&mut self.objects.ctx.of_collectives())
+        {
             self.perform(action);
         }
     }
@@ -179,7 +210,8 @@ impl Adapter<'_> {
             Action::Perform(effect) => objects.ctx.push(Effect::Collective(effect)),
             Action::Withdraw(request) => objects.withdraw_query(request),
             Action::Follow(target, sources) => {
-                let query = |(rank, id)| (rank, objects.query_source(id, &target, rank, Wants::Locations));
+                let query =
+                    |(rank, id)| (rank, objects.query_source(id, &target, rank, Wants::Locations));
                 let queries = sources.into_iter().map(query).collect();
                 collectives.coordinator.disagreements.follows(
                     &mut objects.ctx.of_collectives(),
@@ -207,13 +239,19 @@ impl Adapter<'_> {
                 if let Some(plan) = collectives.members.awaits_space(membership) {
                     let error = objects.copies.store_full(objects.ctx.node(), plan.copy_bytes());
                     let failure = Failure::Refused(error);
-                    collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
+                    collectives.members.refused(
+                        &mut objects.ctx.of_collectives(),
+                        membership,
+                        failure,
+                    );
                 }
             }
             Action::CompleteTarget(copy, sealer) => {
                 objects.copies.reveal(copy);
                 match sealer {
-                    Some((key, sources)) => objects.complete_target(key, copy, (0..sources).collect()),
+                    Some((key, sources)) => {
+                        objects.complete_target(key, copy, (0..sources).collect())
+                    }
                     None => objects.complete_put(copy),
                 }
             }
@@ -223,7 +261,8 @@ impl Adapter<'_> {
                 objects.detach(copy, Error::Superseded { id: target });
             }
             Action::FailParticipants(target, only, error) => {
-                let participants = participants_of(objects, &target).into_iter().map(|(key, _)| key);
+                let participants =
+                    participants_of(objects, &target).into_iter().map(|(key, _)| key);
                 for key in participants.filter(|key| only.is_none_or(|only| only == *key)) {
                     objects.finish(key, Err(error.clone()));
                 }
@@ -239,17 +278,29 @@ impl Adapter<'_> {
             Action::RejectOrphan(target, attempt) => {
                 if objects.copies.live(&target).is_none() {
                     let error = Error::ObjectLost { id: target.clone() };
-                    collectives.members.rejected(&mut objects.ctx.of_collectives(), &target, attempt, &error);
+                    collectives.members.rejected(
+                        &mut objects.ctx.of_collectives(),
+                        &target,
+                        attempt,
+                        &error,
+                    );
                 }
             }
             Action::Cancel(combine) => objects.ctx.push(Effect::CancelCombine { combine }),
         }
     }
 
-    fn take_general_path(&mut self, key: CallKey, request: Reduce, reason: String, found: Option<Found>) {
+    fn take_general_path(
+        &mut self,
+        key: CallKey,
+        request: Reduce,
+        reason: String,
+        found: Option<Found>,
+    ) {
         let Self { objects, reductions, .. } = self;
         let target = request.target.clone();
-        let fallback = Some(Fallback { agreement: Agreement::of(Collective::Allreduce, &request), reason });
+        let fallback =
+            Some(Fallback { agreement: Agreement::of(Collective::Allreduce, &request), reason });
         let Some(Found { existence, source_queries, locations }) = found else {
             reductions.start(objects, key, request, fallback);
             return reductions.expect_sources(&target);
@@ -271,7 +322,11 @@ impl Adapter<'_> {
         let sources = match checked {
             Ok(sources) => sources,
             Err(failure) => {
-                return collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
+                return collectives.members.refused(
+                    &mut objects.ctx.of_collectives(),
+                    membership,
+                    failure,
+                );
             }
         };
         let size_bytes = plan.copy_bytes();
@@ -280,7 +335,11 @@ impl Adapter<'_> {
             Gathered::Coming => return,
             Gathered::Failed(error) => {
                 let failure = Failure::Refused(error);
-                return collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
+                return collectives.members.refused(
+                    &mut objects.ctx.of_collectives(),
+                    membership,
+                    failure,
+                );
             }
         };
         // Waiting calls get this copy.
@@ -288,7 +347,8 @@ impl Adapter<'_> {
         let id = plan.target.clone();
         // A source's replicas and lifetime say nothing about the target.
         let (agreement, replicas) = (Some(plan.agreement), Replicas::default());
-        let mut metadata = Metadata { agreement, replicas, lifetime: None, ..plan.metadata.clone() };
+        let mut metadata =
+            Metadata { agreement, replicas, lifetime: None, ..plan.metadata.clone() };
         objects.set_default_replicas(&mut metadata);
         let object = Object { id: id.clone(), put: plan.put, size_bytes, metadata };
         let opening = LocalCopy::begin(object, room, Phase::Combining { combine: None }).private();
@@ -298,7 +358,12 @@ impl Adapter<'_> {
             objects.copies.touch(*source);
         }
         let combine = objects.start_exchange(copy, sources, Box::new(plan), membership);
-        collectives.members.exchange_started(&mut objects.ctx.of_collectives(), membership, copy, combine);
+        collectives.members.exchange_started(
+            &mut objects.ctx.of_collectives(),
+            membership,
+            copy,
+            combine,
+        );
         objects.copies.accept_awaiting(&mut objects.ctx, copy);
         objects.wake(&id);
     }

@@ -4,7 +4,8 @@ use super::collectives::participants_of;
 use super::missing::View;
 use crate::id::ObjectId;
 use crate::load::{
-    Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, Trouble, TroubleKind,
+    Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, Trouble,
+    TroubleKind,
 };
 use crate::message::{
     LongWait, NodeStatus, PeerFault, Reduce, ReduceRecord, ShardFault, SpillTrouble, Troubles,
@@ -50,7 +51,8 @@ impl View<'_> {
 
     fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
         let (_, agreement) = *participants_of(self.objects, target).first()?;
-        let plan = "not known here yet: participants of this node wait for the store of rank 0".to_owned();
+        let plan =
+            "not known here yet: participants of this node wait for the store of rank 0".to_owned();
         let known = ReduceRecord::of_another_store(target, &agreement, self.objects.ctx.link());
         Some(ReduceRecord { plan, is_running: true, ..known })
     }
@@ -59,25 +61,33 @@ impl View<'_> {
         let Troubles { full_waiters, long_waits, waits, shards, peers, incompatible, spill } =
             self.troubles(now);
         let full = (full_waiters > 0).then(|| {
-            (TroubleKind::Full, format!("the store is full: {full_waiters} calls or transfers wait for room"))
+            (
+                TroubleKind::Full,
+                format!("the store is full: {full_waiters} calls or transfers wait for room"),
+            )
         });
         let shards = shards.iter().map(|ShardFault { shard, fault }| {
             let name = escape(self.objects.ctx.config().shards.name(*shard));
             (TroubleKind::Shard, format!("directory shard {name}: {}", fault.error))
         });
-        let peers = peers
-            .iter()
-            .map(|PeerFault { node, fault }| (TroubleKind::Peer, format!("store {node}: {}", fault.error)));
+        let peers = peers.iter().map(|PeerFault { node, fault }| {
+            (TroubleKind::Peer, format!("store {node}: {}", fault.error))
+        });
         let disks = spill.iter().map(|SpillTrouble { directory, fault }| {
             (TroubleKind::Disk, format!("spilling to {}: {fault}", escape(directory)))
         });
-        let incompatible = incompatible
-            .map(|fault| (TroubleKind::Peer, format!("refused a client or a store: {}", fault.error)));
+        let incompatible = incompatible.map(|fault| {
+            (TroubleKind::Peer, format!("refused a client or a store: {}", fault.error))
+        });
         let count = (long_waits > 0)
             .then(|| (TroubleKind::Wait, format!("{long_waits} calls wait for more than 10 s")));
         let waits = waits.iter().map(|LongWait { operation, waited, missing }| {
-            let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
-            (TroubleKind::Wait, format!("a {operation} has waited for {} s{missing}", waited.as_secs()))
+            let missing =
+                missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
+            (
+                TroubleKind::Wait,
+                format!("a {operation} has waited for {} s{missing}", waited.as_secs()),
+            )
         });
         let lines = full.into_iter().chain(disks).chain(shards).chain(peers).chain(incompatible);
         let lines = lines.chain(count).chain(waits);
@@ -100,10 +110,16 @@ impl From<ReduceRecord> for ReduceLoad {
     }
 }
 
-fn coordinated(now: Time, (request, started, members, plan): (&Reduce, Time, usize, &str)) -> ReduceLoad {
+fn coordinated(
+    now: Time,
+    (request, started, members, plan): (&Reduce, Time, usize, &str),
+) -> ReduceLoad {
     let has_begun = members > 0;
-    let plan =
-        if has_begun { cut(format!("{members} members, {plan}"), MAX_PLAN_BYTES) } else { String::new() };
+    let plan = if has_begun {
+        cut(format!("{members} members, {plan}"), MAX_PLAN_BYTES)
+    } else {
+        String::new()
+    };
     ReduceLoad {
         target: request.target.clone(),
         op: request.op.name().to_owned(),

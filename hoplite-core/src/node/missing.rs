@@ -45,7 +45,9 @@ impl View<'_> {
             }
             Call::Follow { copy } => self.missing_of_copy(self.objects.copies.get(copy)?),
             Call::Delete(delete) => self.objects.missing_of_delete(delete),
-            call @ (Call::Locate { .. } | Call::Wait(_)) => self.objects.missing_of_queries(&call.queries()),
+            call @ (Call::Locate { .. } | Call::Wait(_)) => {
+                self.objects.missing_of_queries(&call.queries())
+            }
             Call::Reduce { target, .. } => {
                 let quota = self.missing_of_reduce(key, target);
                 quota.or_else(|| self.missing_of_target(target))
@@ -113,7 +115,9 @@ impl View<'_> {
         };
         let MissingInputs { absent, unusable, fetched, working } = missing_inputs;
         let room = |id: &ObjectId| match self.objects.fetches.step(id)? {
-            FetchStep::WaitingForSpace { size_bytes } => Some(self.objects.copies.lacks_room(size_bytes)),
+            FetchStep::WaitingForSpace { size_bytes } => {
+                Some(self.objects.copies.lacks_room(size_bytes))
+            }
             _ => None,
         };
         if let Some(missing) = fetched.iter().find_map(room) {
@@ -143,7 +147,8 @@ impl View<'_> {
 
     pub(super) fn troubles(&self, now: Time) -> Troubles {
         let waits = || self.objects.calls.waiting_for(now, LONG_WAIT);
-        let wait = |(key, operation, waited)| LongWait { operation, waited, missing: self.missing(key) };
+        let wait =
+            |(key, operation, waited)| LongWait { operation, waited, missing: self.missing(key) };
         let peers = self.objects.faults.peers(now);
         Troubles {
             full_waiters: self.objects.copies.status().waiting_for_room,

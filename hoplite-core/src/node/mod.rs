@@ -93,7 +93,9 @@ impl Node {
     fn take(&mut self, event: Event) {
         let objects = &mut self.objects;
         match event {
-            Event::Request { client, call, request } => self.request(CallKey::of(client, call), request),
+            Event::Request { client, call, request } => {
+                self.request(CallKey::of(client, call), request)
+            }
             Event::Followed { client, call, progress } => {
                 objects.followed(CallKey::of(client, call), progress);
             }
@@ -108,12 +110,18 @@ impl Node {
             }
             Event::ShardAnswered { shard, pinged_at } => objects.shard_answered(shard, pinged_at),
             Event::ShardDown { shard } => objects.shard_is_down(shard),
-            Event::ShardFailed { shard, error } => objects.faults.shard_failed(&objects.ctx, shard, error),
-            Event::PeerFailed { peer, error } => objects.faults.peer_failed(&objects.ctx, &peer, error),
+            Event::ShardFailed { shard, error } => {
+                objects.faults.shard_failed(&objects.ctx, shard, error)
+            }
+            Event::PeerFailed { peer, error } => {
+                objects.faults.peer_failed(&objects.ctx, &peer, error)
+            }
             Event::PeerReached { peer } => objects.faults.peer_reached(&peer),
             Event::Incompatible { error } => objects.faults.refused_version(&objects.ctx, error),
             Event::FromShard { shard, message } => objects.shard_said(shard, message),
-            Event::PullEnded { pull, valid_bytes, outcome } => objects.pull_ended(pull, valid_bytes, outcome),
+            Event::PullEnded { pull, valid_bytes, outcome } => {
+                objects.pull_ended(pull, valid_bytes, outcome)
+            }
             Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {
                 objects.serve_receiver(serve, &peer, &id, put);
             }
@@ -125,7 +133,9 @@ impl Node {
             Event::Compared { copy, equal } => objects.compared(copy, equal),
             Event::Spilled { file, outcome } => objects.spilled(file, outcome),
             Event::Loaded { copy, outcome } => objects.loaded(copy, outcome),
-            Event::RecordFailed { copy, record, fault } => objects.record_failed(copy, record, &fault),
+            Event::RecordFailed { copy, record, fault } => {
+                objects.record_failed(copy, record, &fault)
+            }
             Event::Recover(recovered) => objects.recover(recovered),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 match objects.combine_ended(combine, valid_bytes) {
@@ -147,8 +157,12 @@ impl Node {
             Event::HopReleased { hosting } => {
                 self.reductions.hostings().release(objects, HopOwner::Elsewhere(hosting));
             }
-            Event::HopReported { hop, report } => self.reductions.hop_reported(objects, hop, report),
-            Event::Collective(event) => self.collectives.apply(&mut objects.ctx.of_collectives(), event),
+            Event::HopReported { hop, report } => {
+                self.reductions.hop_reported(objects, hop, report)
+            }
+            Event::Collective(event) => {
+                self.collectives.apply(&mut objects.ctx.of_collectives(), event)
+            }
             Event::Measured { link } => objects.ctx.set_link(link),
             Event::SlowLinks { peers } => objects.has_slow_links(peers),
             Event::Tick => {}
@@ -186,7 +200,8 @@ impl Node {
     }
 
     fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration, wait: DeleteWait) {
-        if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key, ids.len()) {
+        if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key, ids.len())
+        {
             return self.objects.ctx.reply(key, Err(error));
         }
         let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
@@ -262,11 +277,15 @@ impl Node {
                     objects.changed(&id);
                     self.adapter().refer_participants(&id);
                 }
-                Notice::TargetPublished(target) => self.reductions.target_published(objects, &target),
+                Notice::TargetPublished(target) => {
+                    self.reductions.target_published(objects, &target)
+                }
                 Notice::TargetLacksRoom(target) => self.adapter().give_up_without_room(&target),
                 Notice::Gone(id, copy, error) => {
                     if matches!(error, Error::Deleted { .. }) {
-                        self.collectives.coordinator.target_deleted(&mut objects.ctx.of_collectives(), &id);
+                        self.collectives
+                            .coordinator
+                            .target_deleted(&mut objects.ctx.of_collectives(), &id);
                     }
                     self.reductions.target_lost(&mut self.objects, &id, copy, error);
                 }
@@ -299,7 +318,9 @@ impl Node {
                 Deadline::Settled => self.objects.sessions_settled(),
                 Deadline::Trusted(shard) => self.objects.shard_trusted(shard),
                 Deadline::Left(shard) => self.objects.shard_left(shard),
-                Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
+                Deadline::Hop(owner) => {
+                    self.reductions.hostings().expired(&mut self.objects, owner)
+                }
                 Deadline::Reduce(target) => self.reconsider_target(&target),
                 Deadline::Drain => self.objects.drain_expired(),
                 // The store spills after each event.
@@ -319,7 +340,9 @@ impl Node {
             match waiter {
                 SpaceWaiter::Create(key) => self.objects.retry_create(key),
                 SpaceWaiter::Fetch(id) => self.objects.fetch_has_space(&id),
-                SpaceWaiter::Hop(owner) => self.reductions.hostings().begin(&mut self.objects, owner),
+                SpaceWaiter::Hop(owner) => {
+                    self.reductions.hostings().begin(&mut self.objects, owner)
+                }
                 SpaceWaiter::Target(id) => self.reconsider_target(&id),
                 SpaceWaiter::Membership(membership) => self.adapter().open_member(membership),
                 SpaceWaiter::Load(copy) => self.objects.retry_load(copy),

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use super::Objects;
 use super::calls::Access;
 use crate::error::{Error, Result};
-use crate::message::{CallKey, ClientId, CopyId, Effect, MAX_CONTENTS_BYTES, ObjectView, Request, Response};
+use crate::message::{
+    CallKey, ClientId, CopyId, Effect, MAX_CONTENTS_BYTES, ObjectView, Request, Response,
+};
 
 impl Objects {
     pub(crate) fn open_batch(&mut self, key: CallKey, requests: &[Request]) -> Result<()> {

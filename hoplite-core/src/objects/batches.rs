@@ -30,7 +30,8 @@ impl Batches {
 
     pub(crate) fn answered(&mut self, item: CallKey, response: Result<Response>) -> bool {
         let Some(batch) = self.0.get_mut(&item.whole()) else { return false };
-        let answer = (item.item as usize).checked_sub(1).and_then(|index| batch.answers.get_mut(index));
+        let answer =
+            (item.item as usize).checked_sub(1).and_then(|index| batch.answers.get_mut(index));
         let Some(answer @ None) = answer else { return false };
         *answer = Some(response);
         batch.open_items -= 1;

@@ -119,7 +119,9 @@ impl Call {
 
     fn open_ids(&self) -> usize {
         match self {
-            Self::Delete(DeleteCall { queries, .. }) | Self::Wait(WaitCall { queries, .. }) => queries.len(),
+            Self::Delete(DeleteCall { queries, .. }) | Self::Wait(WaitCall { queries, .. }) => {
+                queries.len()
+            }
             Self::Reduce { sources, .. } => *sources,
             _ => 0,
         }
@@ -223,7 +225,8 @@ impl Calls {
         limit: Duration,
     ) -> impl Iterator<Item = (CallKey, Operation, Duration)> {
         let calls = self.open.iter().filter(|(key, open)| {
-            let is_wait = !matches!(open.call, Call::Subscription { .. } | Call::Inspect | Call::Drain);
+            let is_wait =
+                !matches!(open.call, Call::Subscription { .. } | Call::Inspect | Call::Drain);
             key.client != ClientId::STORE && is_wait
         });
         let calls = calls.map(move |(key, open)| (*key, open.operation, now.since(open.started)));
@@ -232,7 +235,8 @@ impl Calls {
 
     fn begun_by(&self, since: Time) -> impl Iterator<Item = &OpenCall> {
         self.open.values().filter(move |open| {
-            let is_work = !matches!(open.call, Call::Subscription { .. } | Call::Inspect | Call::Drain);
+            let is_work =
+                !matches!(open.call, Call::Subscription { .. } | Call::Inspect | Call::Drain);
             is_work && open.started <= since
         })
     }
@@ -351,7 +355,12 @@ impl Calls {
     ///
     /// At its limit, a client can still put, because `Write` has a reserve of one reference for
     /// each possible open call.
-    pub(crate) fn check_may_refer(&self, limits: &Limits, client: ClientId, access: Access) -> Result<()> {
+    pub(crate) fn check_may_refer(
+        &self,
+        limits: &Limits,
+        client: ClientId,
+        access: Access,
+    ) -> Result<()> {
         let limit = limits.max_references_per_client;
         let reserve = match access {
             Access::Read => 0,
@@ -359,7 +368,8 @@ impl Calls {
         };
         match self.clients.get(&client) {
             Some(holder)
-                if holder.reference_count >= limit.saturating_add(reserve) && client != ClientId::STORE =>
+                if holder.reference_count >= limit.saturating_add(reserve)
+                    && client != ClientId::STORE =>
             {
                 Err(Error::limit_exceeded("references of a client", limit as u64))
             }

@@ -32,7 +32,8 @@ impl Objects {
         if !self.copies.quotas.is_waiting(waiter) {
             return None;
         }
-        let excess = self.copies.check_quota(self.copies.quotas.payer(client), id, size_bytes).err()?;
+        let excess =
+            self.copies.check_quota(self.copies.quotas.payer(client), id, size_bytes).err()?;
         Some(Missing::Quota { excess: Box::new(excess) })
     }
 }

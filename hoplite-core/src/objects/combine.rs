@@ -36,11 +36,21 @@ impl Objects {
         // The copy too: the exchange may still send its bytes once the copy is complete.
         let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
         let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
-        self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange { combine, copy, sources, plan }));
+        self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange {
+            combine,
+            copy,
+            sources,
+            plan,
+        }));
         combine
     }
 
-    fn enter_combination(&mut self, copy: CopyId, held: Vec<CopyId>, user: CombineUser) -> CombineId {
+    fn enter_combination(
+        &mut self,
+        copy: CopyId,
+        held: Vec<CopyId>,
+        user: CombineUser,
+    ) -> CombineId {
         let combine = CombineId(self.ctx.next_number());
         for input in &held {
             self.copies.hold(*input);
@@ -80,7 +90,9 @@ impl Objects {
         let copy = self.copies.live_put(&input.id, input.put);
         match copy.filter(|copy| self.copies[copy].size_bytes == input.size_bytes) {
             // The copy in a spill file is read like a remote input.
-            Some(copy) if !self.copies[&copy].is_resident() => Some(CombineInput::Remote(input.clone())),
+            Some(copy) if !self.copies[&copy].is_resident() => {
+                Some(CombineInput::Remote(input.clone()))
+            }
             Some(copy) => Some(CombineInput::Local { copy, base_bytes: input.base_bytes }),
             // A local hop that has not begun is awaited like a remote one.
             None => input.is_hop.then(|| CombineInput::Remote(input.clone())),

@@ -35,7 +35,9 @@ impl Conflicts {
             return None;
         }
         let ids = named(request).iter();
-        ids.map(|id| (client, id.clone())).find(|key| self.waiting.remove(key).is_some()).map(|(_, id)| id)
+        ids.map(|id| (client, id.clone()))
+            .find(|key| self.waiting.remove(key).is_some())
+            .map(|(_, id)| id)
     }
 
     pub(crate) fn forget_client(&mut self, client: ClientId) {
@@ -72,6 +74,8 @@ mod tests {
             let request = Request::Inspect(Inspection::Describe { id: id(name) });
             conflicts.take(ClientId(client), &request).is_some()
         };
-        assert!(!is_told(9, "oldest") && !is_told(10, "x") && is_told(11, "x") && is_told(8, "latest"));
+        assert!(
+            !is_told(9, "oldest") && !is_told(10, "x") && is_told(11, "x") && is_told(8, "latest")
+        );
     }
 }

@@ -121,7 +121,8 @@ impl Context {
             Ordering::Equal => known.or_larger(placed),
             Ordering::Greater => placed,
         };
-        (self.places_version, self.config.path, self.link.uplink) = (place.version, place.path, place.uplink);
+        (self.places_version, self.config.path, self.link.uplink) =
+            (place.version, place.path, place.uplink);
         place != known
     }
 
@@ -175,7 +176,12 @@ impl Context {
         self.reply_after(Duration::ZERO, key, response);
     }
 
-    pub(crate) fn reply_after(&mut self, waited: Duration, key: CallKey, response: Result<Response, Error>) {
+    pub(crate) fn reply_after(
+        &mut self,
+        waited: Duration,
+        key: CallKey,
+        response: Result<Response, Error>,
+    ) {
         let CallKey { client, call, .. } = key;
         if client == ClientId::STORE {
             return self.notify(Notice::Answer(call, response));
@@ -263,7 +269,8 @@ impl Context {
     /// deleted in that time, so another connected shard comes first for a while.
     pub(crate) fn reading_shard(&self, id: &ObjectId) -> Option<usize> {
         let sessions = &self.sessions;
-        let doubts = |shard: &usize| (!sessions.is_trusted(*shard), sessions.has_just_returned(*shard));
+        let doubts =
+            |shard: &usize| (!sessions.is_trusted(*shard), sessions.has_just_returned(*shard));
         self.responsible_shards(id).min_by_key(doubts)
     }
 
@@ -298,7 +305,11 @@ mod tests {
             seed: 1,
         });
         for (version, rack, permille) in [(4, 1, 500), (5, 2, 250), (4, 1, 500)] {
-            ctx.be_placed(Placed { version, path: [0, 0, rack, 0], uplink: Uplink::measured(permille) });
+            ctx.be_placed(Placed {
+                version,
+                path: [0, 0, rack, 0],
+                uplink: Uplink::measured(permille),
+            });
         }
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
         assert_eq!(ctx.place().version, 5);

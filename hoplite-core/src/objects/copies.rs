@@ -29,7 +29,11 @@ impl Objects {
                 Room::AfterEvicting(copy) => {
                     self.copies.count_eviction();
                     let id = self.copies[&copy].id.clone();
-                    self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Evicted);
+                    self.abandon(
+                        copy,
+                        Error::ObjectLost { id: id.clone() },
+                        UnpublishReason::Evicted,
+                    );
                     // Gets that waited until the copy may be served fetch the object now.
                     self.wake(&id);
                 }
@@ -49,7 +53,13 @@ impl Objects {
         room
     }
 
-    pub(crate) fn open(&mut self, object: Object, room: Extent, phase: Phase, payer: Payer) -> CopyId {
+    pub(crate) fn open(
+        &mut self,
+        object: Object,
+        room: Extent,
+        phase: Phase,
+        payer: Payer,
+    ) -> CopyId {
         self.copies.open(&mut self.ctx, LocalCopy::begin(object, room, phase).paid_by(payer))
     }
 

@@ -77,7 +77,9 @@ impl Objects {
         put: Option<PutId>,
         absent: Named<NodeId>,
     ) {
-        let Some(Purpose::Delete(key, mut step)) = self.queries.purpose_at(shard, request) else { return };
+        let Some(Purpose::Delete(key, mut step)) = self.queries.purpose_at(shard, request) else {
+            return;
+        };
         let Some(id) = self.queries.id(request).cloned() else { return };
         let is_over = !step.waits_for(&absent);
         let news = put.filter(|put| step.put() != Some(*put));
@@ -86,7 +88,8 @@ impl Objects {
             delete.note_absent(request, shard, absent);
         }
         let next = self.ctx.responsible_shards(&id).find(|other| *other != shard);
-        let next = next.filter(|next| is_over && !step.is_confirmation() && self.must_confirm(*next, step));
+        let next = next
+            .filter(|next| is_over && !step.is_confirmation() && self.must_confirm(*next, step));
         if let Some(put) = news {
             self.remember_deletion(&id, put);
             self.tell_other_shards((shard, next), &id, put);

@@ -97,7 +97,8 @@ impl DeleteCall {
     }
 
     pub(crate) fn absent(&self) -> Named<NodeId> {
-        let names: BTreeSet<&NodeId> = self.absent.values().flat_map(|absent| &absent.first).collect();
+        let names: BTreeSet<&NodeId> =
+            self.absent.values().flat_map(|absent| &absent.first).collect();
         let named = Named::of(names.into_iter().cloned());
         let most = self.absent.values().map(|absent| absent.count).max().unwrap_or(0);
         Named { count: named.count.max(most), ..named }

@@ -60,7 +60,8 @@ impl Objects {
         index: usize,
         wants: Wants,
     ) -> RequestId {
-        let request = self.queries.enter(&mut self.ctx, id.clone(), Purpose::Source(target.clone(), index));
+        let request =
+            self.queries.enter(&mut self.ctx, id.clone(), Purpose::Source(target.clone(), index));
         if let Some((shard, _)) = self.queries.sitting(request) {
             self.ctx.tell_shard(shard, ToShard::Subscribe { request, id, wants });
         }
@@ -72,8 +73,11 @@ impl Objects {
         let id = query.id.clone();
         let message = match query.purpose {
             Purpose::Fetch => {
-                let timeout =
-                    self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
+                let timeout = self
+                    .calls
+                    .last_get_deadline(&id)
+                    .unwrap_or(self.ctx.now())
+                    .since(self.ctx.now());
                 let live = self.copies.live(&id);
                 // Clients that read a growing copy set no deadline.
                 let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
@@ -125,7 +129,10 @@ impl Objects {
         }
         // A shard that has left the directory hears of no deletes, so it may list deleted objects.
         if self.ctx.sessions.is_removed(shard)
-            && matches!(message, ToStore::TakeOver { .. } | ToStore::Replicate(_) | ToStore::Promote { .. })
+            && matches!(
+                message,
+                ToStore::TakeOver { .. } | ToStore::Replicate(_) | ToStore::Promote { .. }
+            )
         {
             return;
         }
@@ -157,8 +164,9 @@ impl Objects {
             ToStore::Placed(placed) => self.placed(shard, placed),
             ToStore::GiveWay { grant } => {
                 let (calls, orders) = (&self.calls, &self.orders);
-                let is_called_for =
-                    |id: &ObjectId| calls.last_get_deadline(id).is_some() || orders.contains_key(id);
+                let is_called_for = |id: &ObjectId| {
+                    calls.last_get_deadline(id).is_some() || orders.contains_key(id)
+                };
                 self.copies.give_way(&mut self.ctx, shard, grant, is_called_for);
             }
             ToStore::TakeOver { id, put, metadata, bytes } => {
@@ -167,15 +175,19 @@ impl Objects {
             ToStore::Replicate(order) => self.replicate(shard, order),
             ToStore::Shards(list) => self.shards_learnt(&list),
             ToStore::Replication(news) => self.replicated(shard, news),
-            ToStore::DeleteDone { request, put, absent } => self.delete_done(shard, request, put, absent),
-            ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
-                Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
-                Some(Purpose::Source(target, index)) => {
-                    self.ctx.notify(Notice::SourceLocated(target, index, locations));
+            ToStore::DeleteDone { request, put, absent } => {
+                self.delete_done(shard, request, put, absent)
+            }
+            ToStore::Locations { request, locations } => {
+                match self.queries.purpose_at(shard, request) {
+                    Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
+                    Some(Purpose::Source(target, index)) => {
+                        self.ctx.notify(Notice::SourceLocated(target, index, locations));
+                    }
+                    Some(Purpose::Target) => self.ctx.notify(Notice::TargetLocated(locations)),
+                    _ => {}
                 }
-                Some(Purpose::Target) => self.ctx.notify(Notice::TargetLocated(locations)),
-                _ => {}
-            },
+            }
         }
     }
 
@@ -191,7 +203,10 @@ impl Objects {
         }
         match self.queries.answered(shard, request) {
             Some(OpenQuery { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
-            Some(OpenQuery { purpose: Purpose::Delete(key, _) | Purpose::Locations(key, _), .. }) => {
+            Some(OpenQuery {
+                purpose: Purpose::Delete(key, _) | Purpose::Locations(key, _),
+                ..
+            }) => {
                 self.finish(key, Err(error));
             }
             Some(OpenQuery { id: target, purpose: Purpose::Target, .. })
@@ -274,7 +289,12 @@ impl Objects {
         }
     }
 
-    pub(crate) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
+    pub(crate) fn return_slot(
+        &mut self,
+        shard: usize,
+        grant: crate::shard::GrantId,
+        outcome: PullOutcome,
+    ) {
         self.ctx.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
     }
 

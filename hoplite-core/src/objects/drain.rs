@@ -17,7 +17,9 @@ use super::Objects;
 use super::draining::Drain;
 use super::notice::Deadline;
 use crate::error::Result;
-use crate::message::{CallKey, CopyId, DrainReport, DrainState, Effect, MAX_UNMOVED, Response, Unmoved};
+use crate::message::{
+    CallKey, CopyId, DrainReport, DrainState, Effect, MAX_UNMOVED, Response, Unmoved,
+};
 use crate::shard::{Obstacle, Replication, ToShard};
 use crate::version::Version;
 
@@ -26,7 +28,8 @@ impl Objects {
     pub(crate) fn drain(&mut self, caller: Option<CallKey>, timeout: Duration) {
         let now = self.ctx.now();
         let deadline = now + timeout;
-        if let Some(drain) = self.drain.as_mut().filter(|drain| drain.state == DrainState::Draining) {
+        if let Some(drain) = self.drain.as_mut().filter(|drain| drain.state == DrainState::Draining)
+        {
             drain.callers.extend(caller);
             self.ctx.unschedule(drain.deadline, Deadline::Drain);
             drain.deadline = deadline;
@@ -67,7 +70,8 @@ impl Objects {
 
     pub(crate) fn note_left(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
-        let has_to_move = local.is_pinned() && local.is_complete() && local.is_public && local.is_live();
+        let has_to_move =
+            local.is_pinned() && local.is_complete() && local.is_public && local.is_live();
         if let Some(drain) = self.drain.as_mut().filter(|_| has_to_move) {
             drain.left.entry(copy).or_default();
         }
@@ -90,7 +94,8 @@ impl Objects {
         let is_safe = news.copies >= wanted.min(news.nodes).max(1);
         if !is_safe {
             // If other stores exist, one may still make a copy.
-            let obstacle = news.obstacle.filter(|obstacle| *obstacle != Obstacle::NoNode || news.nodes == 0);
+            let obstacle =
+                news.obstacle.filter(|obstacle| *obstacle != Obstacle::NoNode || news.nodes == 0);
             return drain.set_obstacle(copy, obstacle);
         }
         drain.remove(copy);
@@ -108,7 +113,8 @@ impl Objects {
     /// Ends the drain once all objects have moved, or none can move. `is_busy` means that the store
     /// takes part in reduces or collectives.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
-        let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
+        let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining)
+        else {
             return;
         };
         if !drain.left.is_empty() {
@@ -125,7 +131,8 @@ impl Objects {
 
     /// Ends the drain at its deadline. Open calls alone do not make it fail.
     pub(crate) fn drain_expired(&mut self) {
-        let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining) else {
+        let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining)
+        else {
             return;
         };
         let state = if drain.left.is_empty() { DrainState::Drained } else { DrainState::Failed };
@@ -170,7 +177,8 @@ impl Objects {
         if let Some(last) = &drain.last {
             return last.clone();
         }
-        let left = || drain.left.iter().filter_map(|(copy, why)| Some((self.copies.get(copy)?, why)));
+        let left =
+            || drain.left.iter().filter_map(|(copy, why)| Some((self.copies.get(copy)?, why)));
         let unmoved = left().take(MAX_UNMOVED).map(|(local, why)| Unmoved {
             id: local.id.clone(),
             size_bytes: local.size_bytes,

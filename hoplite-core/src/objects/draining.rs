@@ -32,7 +32,8 @@ impl Drain {
     pub(crate) fn set_obstacle(&mut self, copy: CopyId, obstacle: Option<Obstacle>) {
         let earlier = self.left.insert(copy, Left { is_reported: true, obstacle });
         let earlier = earlier.and_then(|left| left.obstacle);
-        let lacks_node = |obstacle: Option<Obstacle>| usize::from(obstacle == Some(Obstacle::NoNode));
+        let lacks_node =
+            |obstacle: Option<Obstacle>| usize::from(obstacle == Some(Obstacle::NoNode));
         self.without_node = self.without_node + lacks_node(obstacle) - lacks_node(earlier);
     }
 

@@ -18,7 +18,8 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::lifetime::{Lifetime, Owner, TtlAction};
 use crate::message::{
-    CallId, CallKey, ClientId, CopyId, LifetimeReport, MAX_SEARCHED_COPIES, Ownerless, OwnerlessPage,
+    CallId, CallKey, ClientId, CopyId, LifetimeReport, MAX_SEARCHED_COPIES, Ownerless,
+    OwnerlessPage,
 };
 use crate::shard::{DeleteWait, UnpublishReason};
 use crate::time::Time;
@@ -37,7 +38,9 @@ impl Objects {
     /// Pins a copy that a shard ordered to keep, and starts its time to live.
     pub(super) fn pin(&mut self, copy: CopyId) {
         let ttl = self.copies[&copy].metadata.lifetime.as_ref().and_then(|lifetime| lifetime.ttl);
-        if let Some(lifetime) = Lifetime::of(None, ttl.filter(|ttl| ttl.action() == TtlAction::Delete)) {
+        if let Some(lifetime) =
+            Lifetime::of(None, ttl.filter(|ttl| ttl.action() == TtlAction::Delete))
+        {
             self.lifetimes.begin(&mut self.ctx, copy, lifetime, None);
         }
         self.copies.pin(copy);
@@ -101,7 +104,8 @@ impl Objects {
     /// Handles the answer to the store's own call. Returns `false` unless it was a delete of ended
     /// objects. Remaining copies are deleted later.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
-        let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call) else {
+        let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call)
+        else {
             return false;
         };
         copies.into_iter().for_each(|copy| self.delete_later(copy));
@@ -147,7 +151,8 @@ impl Objects {
     pub(crate) fn ownerless(&self, prefix: &[u8], after: &[u8], limit: usize) -> OwnerlessPage {
         let from = if after < prefix { Bound::Included(prefix) } else { Bound::Excluded(after) };
         let mut page = OwnerlessPage::default();
-        let live = self.copies.live_from(from).take_while(|(id, _)| id.as_bytes().starts_with(prefix));
+        let live =
+            self.copies.live_from(from).take_while(|(id, _)| id.as_bytes().starts_with(prefix));
         for (searched, (id, copy)) in live.enumerate() {
             if searched == MAX_SEARCHED_COPIES || page.objects.len() == limit {
                 return page;

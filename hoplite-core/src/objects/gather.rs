@@ -21,7 +21,12 @@ pub(crate) enum Gathered {
 impl Objects {
     /// The caller repeats the call until the result is `Here`, or calls
     /// [`Objects::stop_gathering`]. Until then, the inputs stay in the arena.
-    pub(crate) fn gather(&mut self, waiter: SpaceWaiter, inputs: &[CopyId], size_bytes: u64) -> Gathered {
+    pub(crate) fn gather(
+        &mut self,
+        waiter: SpaceWaiter,
+        inputs: &[CopyId],
+        size_bytes: u64,
+    ) -> Gathered {
         let now = self.ctx.now();
         if let Some(error) = inputs.iter().find_map(|input| self.copies[input].spill_error(now)) {
             return Gathered::Failed(error);
@@ -54,7 +59,11 @@ impl Objects {
     }
 
     /// Returns `None`, and reserves nothing, if there is too little memory now.
-    fn begin_gathering(&mut self, inputs: &[CopyId], size_bytes: u64) -> Result<Option<Gathering>, Error> {
+    fn begin_gathering(
+        &mut self,
+        inputs: &[CopyId],
+        size_bytes: u64,
+    ) -> Result<Option<Gathering>, Error> {
         let mut inputs = inputs.to_vec();
         inputs.sort_unstable();
         inputs.dedup();
@@ -67,10 +76,12 @@ impl Objects {
         for input in &inputs {
             self.copies.hold(*input);
         }
-        let away: Vec<CopyId> = inputs.iter().copied().filter(|input| self.copies[input].is_away()).collect();
+        let away: Vec<CopyId> =
+            inputs.iter().copied().filter(|input| self.copies[input].is_away()).collect();
         let lengths = away.iter().map(|input| length_of(self.copies[input].size_bytes));
         let missing_bytes = size_bytes + lengths.sum::<u64>();
-        let rooms = if self.copies.may_fit(missing_bytes) { self.rooms(size_bytes, &away) } else { None };
+        let rooms =
+            if self.copies.may_fit(missing_bytes) { self.rooms(size_bytes, &away) } else { None };
         let Some((room, rooms)) = rooms else {
             self.copies.let_go_after_search(&mut self.ctx, &inputs);
             return Ok(None);

@@ -48,7 +48,8 @@ impl Objects {
         let GetTerms { until, join, allow_stale } = terms;
         let (copy, local) = self.copies.live(id)?;
         let has_begun = until == Until::Started && local.size_bytes > 0;
-        let is_ready = local.is_resident() && (local.is_complete() || (has_begun && local.is_public));
+        let is_ready =
+            local.is_resident() && (local.is_complete() || (has_begun && local.is_public));
         let is_stale = !self.may_serve(copy);
         if !is_ready || (is_stale && !(allow_stale && local.is_complete())) {
             return None;
@@ -56,7 +57,8 @@ impl Objects {
         // An object made elsewhere has not been compared with this call's agreement.
         let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
         // A batch holds references until all of its objects are there.
-        let is_small = until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
+        let is_small =
+            until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
         if is_small && self.calls.open_calls(key.client) <= MAX_CALLS_FOR_CONTENTS {
             self.copies.touch(copy);
             let view = ObjectView { is_stale, ..self.copies.view(copy) };
@@ -142,7 +144,13 @@ impl Objects {
     ///
     /// If two stores request from each other at once, both leave. Without another sender they meet
     /// again, after growing pauses. Longer cycles end because they stall ([`stall`](crate::stall)).
-    pub(crate) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
+    pub(crate) fn serve_receiver(
+        &mut self,
+        serve: ServeId,
+        peer: &NodeId,
+        id: &ObjectId,
+        put: PutId,
+    ) {
         if let Some(copy) = self.copies.live_put(id, put)
             && self.copies[&copy].sender() == Some(peer)
         {
@@ -203,7 +211,12 @@ impl Objects {
             self.reconsider_fetch(id);
             return None;
         };
-        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }, Payer::Nobody))
+        Some(self.open(
+            object,
+            room,
+            Phase::Receiving { pull: None, valid_bytes: 0 },
+            Payer::Nobody,
+        ))
     }
 
     pub(crate) fn granted(&mut self, shard: usize, grant: Grant) {
@@ -254,14 +267,16 @@ impl Objects {
     pub(crate) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
         let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
         let Some((copy, active)) = ended else { return };
-        let outcome = active.ends_as.filter(|_| outcome == PullOutcome::Cancelled).unwrap_or(outcome);
+        let outcome =
+            active.ends_as.filter(|_| outcome == PullOutcome::Cancelled).unwrap_or(outcome);
         if self.copies.is_live(copy) {
             if outcome == PullOutcome::Complete {
                 let id = self.copies[&copy].id.clone();
                 self.keep_ordered(copy);
                 self.end_fetch(&id);
                 self.complete(copy);
-                return self.publish_and_return(copy, active.grant.map(|slot| (active.shard, slot)));
+                return self
+                    .publish_and_return(copy, active.grant.map(|slot| (active.shard, slot)));
             }
             self.pull_failed(copy, &active, outcome);
         }
@@ -330,7 +345,9 @@ impl Objects {
 
     pub(crate) fn inline_came(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let (id, put) = (object.id.clone(), object.put);
-        let Some(copy) = self.receiving_copy(object) else { return self.decline_inline(shard, &id, put) };
+        let Some(copy) = self.receiving_copy(object) else {
+            return self.decline_inline(shard, &id, put);
+        };
         let has_declined = self.fetches.has_declined(&id);
         self.copies.accept_awaiting(&mut self.ctx, copy);
         let is_ordered = self.keep_ordered(copy);
@@ -360,13 +377,19 @@ impl Objects {
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;
-        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }, Payer::Nobody))
+        Some(self.open(
+            object,
+            room,
+            Phase::Receiving { pull: None, valid_bytes: 0 },
+            Payer::Nobody,
+        ))
     }
 
     /// Keeps a small object whose bytes only a shard has now, if there is memory.
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
-        if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard) {
+        if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard)
+        {
             // The object may have been deleted in the shard's absence. If not, the shard repeats
             // its offer.
             return;

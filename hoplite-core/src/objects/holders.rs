@@ -47,10 +47,14 @@ impl Objects {
         let mut found: BTreeMap<ClientId, ClientUse> = BTreeMap::new();
         let calls = self.calls.clients().map(|client| (client, self.calls.open_calls(client)));
         for (client, calls) in calls.filter(|(client, _)| *client != ClientId::STORE) {
-            found.insert(client, ClientUse { client, references: 0, bytes: 0, held_bytes: 0, calls });
+            found.insert(
+                client,
+                ClientUse { client, references: 0, bytes: 0, held_bytes: 0, calls },
+            );
         }
         for (client, copy) in self.calls.all_references().take(MAX_EXAMINED) {
-            let (Some(client), Some(local)) = (found.get_mut(&client), self.copies.get(&copy)) else {
+            let (Some(client), Some(local)) = (found.get_mut(&client), self.copies.get(&copy))
+            else {
                 continue;
             };
             client.references += 1;

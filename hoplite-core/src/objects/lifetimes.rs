@@ -31,7 +31,12 @@ pub(super) struct Ending {
 }
 
 impl Lifetimes {
-    pub(crate) fn client_connected(&mut self, ctx: &mut Context, client: ClientId, owners: Vec<Owner>) {
+    pub(crate) fn client_connected(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        owners: Vec<Owner>,
+    ) {
         self.owners.connected(ctx, client, owners);
     }
 
@@ -47,7 +52,9 @@ impl Lifetimes {
         }
         let is_freed = ttl.is_some_and(|ttl| ttl.action() == TtlAction::Free);
         if is_freed && metadata.replicas.to_keep() > 1 {
-            return Err(Error::invalid_request("a ttl with the action `free` needs a put with one replica"));
+            return Err(Error::invalid_request(
+                "a ttl with the action `free` needs a put with one replica",
+            ));
         }
         Ok(())
     }
@@ -85,7 +92,9 @@ impl Lifetimes {
 
     /// Queues a copy for deletion. Returns `false` if it was queued before.
     pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
-        let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else { return false };
+        let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else {
+            return false;
+        };
         ending.is_over = true;
         if let Some(time) = ending.due.take() {
             ctx.unschedule(time, Deadline::Lifetime(copy));

@@ -75,12 +75,14 @@ impl Objects {
         if !absent.is_empty() {
             return Some(Missing::Stores { nodes: absent });
         }
-        let refused = |query: &RequestId| self.faults.directory(&self.ctx, self.queries.id(*query)?);
+        let refused =
+            |query: &RequestId| self.faults.directory(&self.ctx, self.queries.id(*query)?);
         if let Some(missing) = delete.queries.iter().find_map(refused) {
             return Some(missing);
         }
         let waiting = delete.queries.iter().find_map(|query| self.queries.sitting(*query));
-        let shard = waiting.map(|(shard, _)| shard).or_else(|| delete.awaited_shard(&self.ctx.sessions))?;
+        let shard =
+            waiting.map(|(shard, _)| shard).or_else(|| delete.awaited_shard(&self.ctx.sessions))?;
         Some(Missing::Answer { address: self.ctx.config().shards.name(shard).to_owned() })
     }
 

@@ -23,7 +23,12 @@ struct Record {
 }
 
 impl Owners {
-    pub(super) fn connected(&mut self, ctx: &mut Context, client: ClientId, mut owners: Vec<Owner>) {
+    pub(super) fn connected(
+        &mut self,
+        ctx: &mut Context,
+        client: ClientId,
+        mut owners: Vec<Owner>,
+    ) {
         owners.sort_unstable();
         owners.dedup();
         for owner in &owners {

@@ -7,7 +7,9 @@ use super::notice::Deadline;
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, Urgency};
-use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason};
+use crate::shard::{
+    DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason,
+};
 use crate::version::Version;
 
 impl Objects {

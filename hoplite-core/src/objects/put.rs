@@ -87,14 +87,18 @@ impl Objects {
             if self.is_in_doubt(copy) || may_be_deleted {
                 return Attempt::IsBusy;
             }
-            if local.size_bytes != create.size_bytes || !local.metadata.describes_same(&create.metadata) {
+            if local.size_bytes != create.size_bytes
+                || !local.metadata.describes_same(&create.metadata)
+            {
                 return Attempt::Answered(Err(Error::AlreadyExists { id: create.id.clone() }));
             }
-            let awaits_verdict = create.contents.as_ref().is_some_and(|whole| whole.confirm == Confirm::Yes)
+            let awaits_verdict =
+                create.contents.as_ref().is_some_and(|whole| whole.confirm == Confirm::Yes)
+                    && self.is_put(copy)
+                    && !self.is_accepted(copy);
+            let lacks_quorum = create.metadata.replicas.quorum
                 && self.is_put(copy)
-                && !self.is_accepted(copy);
-            let lacks_quorum =
-                create.metadata.replicas.quorum && self.is_put(copy) && !self.is_accepted_by_both(copy);
+                && !self.is_accepted_by_both(copy);
             if !local.is_complete() || awaits_verdict || lacks_quorum {
                 return Attempt::IsBusy;
             }
@@ -106,7 +110,9 @@ impl Objects {
             if let Some(attempt) = self.repeat_replicated(copy, create.metadata.replicas) {
                 return attempt;
             }
-            return Attempt::Answered(self.refer(key.holder(), copy, Access::Write).map(Response::Existing));
+            return Attempt::Answered(
+                self.refer(key.holder(), copy, Access::Write).map(Response::Existing),
+            );
         }
         if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client, Access::Write) {
             return Attempt::Answered(Err(error));
@@ -138,7 +144,8 @@ impl Objects {
         let is_more = replicas.wanted > local.metadata.replicas.wanted;
         // A shard of an older version reports at most as many nodes as the object had copies.
         let first = self.ctx.first_shard(&local.id);
-        let tells_all = first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::WITH_TERMS));
+        let tells_all =
+            first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::WITH_TERMS));
         if is_more && !tells_all {
             self.copies.want_replicas(copy, replicas);
             self.copies.publication_mut(copy).set_lead(None);
@@ -312,7 +319,9 @@ impl Objects {
             self.verified(copy, shard);
         }
         match verdict {
-            Verdict::Deleted if self.is_in_doubt(copy) => self.drop_recovered(copy, Unrecovered::Deleted),
+            Verdict::Deleted if self.is_in_doubt(copy) => {
+                self.drop_recovered(copy, Unrecovered::Deleted)
+            }
             Verdict::Conflict { winner, .. } if self.is_in_doubt(copy) => {
                 self.drop_recovered(copy, Unrecovered::Conflict { winner });
             }
@@ -478,7 +487,9 @@ impl Objects {
             && let Some(key) = self.copies.publication_mut(copy).sealer.take()
         {
             let response = match self.calls.get(key) {
-                Some(Call::Reduce { reduced, .. }) => Response::Reduced { indices: reduced.clone() },
+                Some(Call::Reduce { reduced, .. }) => {
+                    Response::Reduced { indices: reduced.clone() }
+                }
                 _ => Response::Sealed,
             };
             self.finish(key, Ok(response));

@@ -34,7 +34,8 @@ impl Purpose {
     /// new deletes for a while.
     fn is_performed_at(&self, ctx: &Context, shard: usize) -> bool {
         let Self::Delete(_, step) = self else { return false };
-        ctx.is_up(shard) && (ctx.sessions.is_trusted(shard) || step.has_found() || step.is_confirmation())
+        ctx.is_up(shard)
+            && (ctx.sessions.is_trusted(shard) || step.has_found() || step.is_confirmation())
     }
 
     fn shard(&self, ctx: &Context, id: &ObjectId) -> Option<usize> {
@@ -65,7 +66,11 @@ impl Queries {
     }
 
     pub(crate) fn answered(&mut self, shard: usize, request: RequestId) -> Option<OpenQuery> {
-        if self.open.get(&request)?.shard == Some(shard) { self.open.remove(&request) } else { None }
+        if self.open.get(&request)?.shard == Some(shard) {
+            self.open.remove(&request)
+        } else {
+            None
+        }
     }
 
     pub(crate) fn purpose_at(&self, shard: usize, request: RequestId) -> Option<Purpose> {
@@ -78,7 +83,13 @@ impl Queries {
         purpose.is_some_and(|purpose| !matches!(purpose, Purpose::Fetch | Purpose::Delete(..)))
     }
 
-    pub(crate) fn confirm_at(&mut self, shard: usize, request: RequestId, key: CallKey, step: DeleteStep) {
+    pub(crate) fn confirm_at(
+        &mut self,
+        shard: usize,
+        request: RequestId,
+        key: CallKey,
+        step: DeleteStep,
+    ) {
         if let Some(query) = self.open.get_mut(&request) {
             (query.shard, query.purpose) = (Some(shard), Purpose::Delete(key, step));
         }
@@ -98,7 +109,8 @@ impl Queries {
             let responsible = query.purpose.shard(ctx, &query.id);
             let is_changed = query.shard.is_some() && query.shard == changed;
             // A delete stays: if the shard has removed the object, no other knows that it existed.
-            let is_deleting = query.shard.is_some_and(|shard| query.purpose.is_performed_at(ctx, shard));
+            let is_deleting =
+                query.shard.is_some_and(|shard| query.purpose.is_performed_at(ctx, shard));
             if (query.shard == responsible || is_deleting) && !is_changed {
                 continue;
             }

@@ -39,14 +39,18 @@ impl Objects {
     }
 
     pub(crate) fn awaits_quorum(&self, copy: CopyId, key: CallKey) -> bool {
-        let waits = |local: &LocalCopy| local.publication.sealer == Some(key) && !self.has_quorum(copy);
+        let waits =
+            |local: &LocalCopy| local.publication.sealer == Some(key) && !self.has_quorum(copy);
         self.copies.get(&copy).is_some_and(waits)
     }
 
     /// Fails a put that waits for both shards if one of them cannot be reached any more.
     pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
-        if !local.is_complete() || local.publication.sealer.is_none() || self.is_accepted_by_both(copy) {
+        if !local.is_complete()
+            || local.publication.sealer.is_none()
+            || self.is_accepted_by_both(copy)
+        {
             return;
         }
         if let Err(error) = self.check_quorum(&local.id, local.metadata.replicas) {

@@ -17,7 +17,9 @@ use super::queue::Queue;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::message::ClientId;
-use crate::quota::{MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
+use crate::quota::{
+    MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
@@ -51,7 +53,10 @@ impl Charge<'_> {
     }
 }
 
-pub(crate) fn use_of<'a>(subject: &QuotaSubject, charges: impl Iterator<Item = Charge<'a>>) -> QuotaUse {
+pub(crate) fn use_of<'a>(
+    subject: &QuotaSubject,
+    charges: impl Iterator<Item = Charge<'a>>,
+) -> QuotaUse {
     let mut sum = QuotaUse::default();
     for Charge { used, .. } in charges.filter(|charge| charge.is_of(subject)) {
         sum.memory_bytes += used.memory_bytes;
@@ -121,7 +126,9 @@ impl Quotas {
             QuotaSubject::Prefix(prefix) => self.prefixes.remove(prefix),
         };
         let Some(Entry { limits, used }) = removed else {
-            return Err(Error::InvalidRequest { reason: format!("there is no quota of {subject}").into() });
+            return Err(Error::InvalidRequest {
+                reason: format!("there is no quota of {subject}").into(),
+            });
         };
         self.has_new_room = true;
         Ok(Quota { subject, limits, used })
@@ -130,8 +137,13 @@ impl Quotas {
     pub(crate) fn list(&self) -> impl Iterator<Item = Quota> {
         let users = self.users.iter().map(|(user, entry)| (QuotaSubject::User(*user), entry));
         let prefixes = self.prefixes.iter();
-        let prefixes = prefixes.map(|(prefix, entry)| (QuotaSubject::Prefix(prefix.clone()), entry));
-        let quota = |(subject, entry): (_, &Entry)| Quota { subject, limits: entry.limits, used: entry.used };
+        let prefixes =
+            prefixes.map(|(prefix, entry)| (QuotaSubject::Prefix(prefix.clone()), entry));
+        let quota = |(subject, entry): (_, &Entry)| Quota {
+            subject,
+            limits: entry.limits,
+            used: entry.used,
+        };
         users.chain(prefixes).map(quota)
     }
 
@@ -249,7 +261,12 @@ impl Quotas {
 impl Entry {
     /// Notes an excess of this quota, if none is known, or if only this one is final: the object
     /// alone exceeds the limit.
-    fn check(&self, needed: QuotaUse, subject: impl Fn() -> QuotaSubject, excess: &mut Option<QuotaExcess>) {
+    fn check(
+        &self,
+        needed: QuotaUse,
+        subject: impl Fn() -> QuotaSubject,
+        excess: &mut Option<QuotaExcess>,
+    ) {
         let (limits, used) = (self.limits, self.used);
         let both = [
             (QuotaResource::Memory, needed.memory_bytes, used.memory_bytes, limits.memory_bytes),
@@ -276,7 +293,8 @@ fn longest_prefix<'a>(
     while !rest.is_empty() {
         let up_to = (Bound::Unbounded, Bound::Included(rest));
         let (prefix, entry) = prefixes.range::<[u8], _>(up_to).next_back()?;
-        let shared = prefix.as_bytes().iter().zip(rest).take_while(|(ours, theirs)| ours == theirs).count();
+        let shared =
+            prefix.as_bytes().iter().zip(rest).take_while(|(ours, theirs)| ours == theirs).count();
         if shared == prefix.as_bytes().len() {
             return Some((prefix, entry));
         }
@@ -323,7 +341,8 @@ mod tests {
         quotas.add(charge(Payer::User(8), &id("a/x"), 50));
         quotas.add(charge(Payer::Unknown, &id("a"), 1));
         quotas.add(charge(Payer::Nobody, &id("b"), 1));
-        let used: Vec<_> = quotas.list().map(|quota| (quota.subject.to_string(), quota.used)).collect();
+        let used: Vec<_> =
+            quotas.list().map(|quota| (quota.subject.to_string(), quota.used)).collect();
         let expected = [
             ("user 7", 100, 1),
             ("prefix a", 151, 3),
@@ -332,8 +351,9 @@ mod tests {
             ("prefix a0", 0, 0),
             ("prefix b", 0, 0),
         ];
-        let expected = expected
-            .map(|(subject, memory_bytes, objects)| (subject.to_owned(), QuotaUse { memory_bytes, objects }));
+        let expected = expected.map(|(subject, memory_bytes, objects)| {
+            (subject.to_owned(), QuotaUse { memory_bytes, objects })
+        });
         assert_eq!(used, expected);
         let excess = quotas.check(charge(Payer::User(7), &id("a/b/d"), 1)).unwrap_err();
         assert_eq!((excess.subject, excess.used, excess.limit), (prefix("a/"), 2, 2));

@@ -26,9 +26,8 @@ impl RecentEnds {
 
     pub(crate) fn of(&self, id: &ObjectId, put: PutId) -> Option<&ToShard> {
         let is_meant = |message: &&ToShard| match message {
-            ToShard::Forget { id: of, put: ended } | ToShard::Unpublish { id: of, put: ended, .. } => {
-                (of, *ended) == (id, put)
-            }
+            ToShard::Forget { id: of, put: ended }
+            | ToShard::Unpublish { id: of, put: ended, .. } => (of, *ended) == (id, put),
             _ => false,
         };
         self.0.iter().map(|(_, message)| message).find(is_meant)

@@ -33,7 +33,8 @@ use crate::shard::UnpublishReason;
 
 impl Objects {
     pub(crate) fn index(&mut self, file: SpillFile, places: &[(CopyId, u64)]) {
-        let described = places.iter().filter_map(|(copy, offset)| self.describe_spilled(*copy, *offset));
+        let described =
+            places.iter().filter_map(|(copy, offset)| self.describe_spilled(*copy, *offset));
         let objects: Vec<SpilledObject> = described.collect();
         if !objects.is_empty() {
             self.ctx.push(Effect::IndexSpillFile { file, objects });
@@ -83,10 +84,13 @@ impl Objects {
         // A later object of the same file may have ended one of the copies.
         let live = |copy: Option<CopyId>| copy.filter(|copy| self.copies.is_live(*copy));
         let copies: Vec<CopyId> = found.iter().filter_map(|(_, copy)| live(*copy)).collect();
-        let dropped = found.iter().filter(|(_, copy)| live(*copy).is_none()).map(|(record, _)| *record);
+        let dropped =
+            found.iter().filter(|(_, copy)| live(*copy).is_none()).map(|(record, _)| *record);
         let dropped: Vec<SpillRecord> = dropped.collect();
         if !copies.is_empty() {
-            dropped.into_iter().for_each(|record| self.ctx.push(Effect::RetireSpillRecord { record }));
+            dropped
+                .into_iter()
+                .for_each(|record| self.ctx.push(Effect::RetireSpillRecord { record }));
         }
         self.copies.adopt_file(&mut self.ctx, file, copies);
     }
@@ -123,7 +127,10 @@ impl Objects {
         }
         let limit = self.ctx.limits().max_objects;
         if self.copies.status().copies >= limit {
-            return Err(Unrecovered::Refused(Error::limit_exceeded("objects of a store", limit as u64)));
+            return Err(Unrecovered::Refused(Error::limit_exceeded(
+                "objects of a store",
+                limit as u64,
+            )));
         }
         self.check_incoming(id, *size_bytes, metadata).map_err(Unrecovered::Refused)
     }
@@ -138,7 +145,9 @@ impl Objects {
         if !self.copies[&copy].publication.is_recovered() {
             return;
         }
-        let Some(run) = self.ctx.sessions.run(shard).filter(|run| self.witnesses.runs.contains(run)) else {
+        let Some(run) =
+            self.ctx.sessions.run(shard).filter(|run| self.witnesses.runs.contains(run))
+        else {
             return;
         };
         let shards = &self.ctx.config().shards;

@@ -26,7 +26,9 @@ impl Objects {
             }
             Some((_, local)) if local.put == put && local.is_received() && local.is_public => None,
             Some(_) => Some(Obstacle::Failed),
-            None if self.check_incoming(&id, size_bytes, &metadata).is_err() => Some(Obstacle::NoRoom),
+            None if self.check_incoming(&id, size_bytes, &metadata).is_err() => {
+                Some(Obstacle::NoRoom)
+            }
             None if !self.copies.may_fit(size_bytes) => Some(Obstacle::NoRoom),
             None => None,
         };
@@ -37,7 +39,8 @@ impl Objects {
             && earlier.put != put
         {
             let (put, reason) = (earlier.put, Obstacle::Failed);
-            self.ctx.tell_shard(earlier.shard, ToShard::NotReplicated { id: id.clone(), put, reason });
+            self.ctx
+                .tell_shard(earlier.shard, ToShard::NotReplicated { id: id.clone(), put, reason });
         }
         self.fetch(&id);
         if matches!(self.fetches.step(&id), Some(FetchStep::WaitingForSpace { .. })) {
@@ -80,7 +83,11 @@ impl Objects {
         self.copies.publication_mut(copy).replication = Some(Box::new(news));
         let local = &self.copies[&copy];
         let wanted = local.metadata.replicas.to_keep() as u64;
-        if wanted > 1 && wanted > present && local.is_complete() && local.publication.sealer.is_some() {
+        if wanted > 1
+            && wanted > present
+            && local.is_complete()
+            && local.publication.sealer.is_some()
+        {
             return self.take_back_put(copy, Error::NotEnoughNodes { wanted, present });
         }
         self.answer_sealer(copy);
@@ -131,8 +138,9 @@ impl Objects {
 
     pub(crate) fn tell_lead(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
-        let is_tracked =
-            local.metadata.replicas.to_keep() > 1 || self.ctx.is_draining() || local.publication.counts_nodes;
+        let is_tracked = local.metadata.replicas.to_keep() > 1
+            || self.ctx.is_draining()
+            || local.publication.counts_nodes;
         if !is_tracked || !local.is_pinned() {
             return;
         }
@@ -144,7 +152,8 @@ impl Objects {
         }
         let is_new = !local.is_complete() || publication.sealer.is_some();
         let (id, put) = (local.id.clone(), local.put);
-        let lead = |leads| ToShard::Lead(Lead { id: id.clone(), put, leads, is_new: is_new && leads });
+        let lead =
+            |leads| ToShard::Lead(Lead { id: id.clone(), put, leads, is_new: is_new && leads });
         if let Some(earlier) = earlier.filter(|shard| self.ctx.is_up(*shard)) {
             self.ctx.tell_shard(earlier, lead(false));
         }

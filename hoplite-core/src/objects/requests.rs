@@ -35,20 +35,29 @@ impl Objects {
                 self.create(key, CreateCall { id, size_bytes, metadata, contents: None }, timeout);
             }
             Request::Put { id, metadata, bytes, confirm, timeout } => {
-                let (size_bytes, contents) = (bytes.len() as u64, Some(Contents { bytes, confirm }));
+                let (size_bytes, contents) =
+                    (bytes.len() as u64, Some(Contents { bytes, confirm }));
                 self.create(key, CreateCall { id, size_bytes, metadata, contents }, timeout);
             }
             Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
             Request::Get { id, until, timeout, allow_stale } => {
                 self.get(key, id, GetTerms { until, join: None, allow_stale }, timeout);
             }
-            Request::Follow { copy, beyond_bytes, timeout } => self.follow(key, copy, beyond_bytes, timeout),
+            Request::Follow { copy, beyond_bytes, timeout } => {
+                self.follow(key, copy, beyond_bytes, timeout)
+            }
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Inspect(inspection) => self.inspect(key, inspection),
             Request::Drain { timeout } => {
-                self.calls.enter(&mut self.ctx, key, Call::Drain, Operation::Connect, Duration::MAX);
+                self.calls.enter(
+                    &mut self.ctx,
+                    key,
+                    Call::Drain,
+                    Operation::Connect,
+                    Duration::MAX,
+                );
                 self.drain(Some(key), timeout);
             }
             Request::DrainProgress => {
@@ -87,7 +96,10 @@ impl Objects {
         }
         let makes_object = matches!(
             request,
-            Request::Create { .. } | Request::Put { .. } | Request::Reduce(_) | Request::Collective(..)
+            Request::Create { .. }
+                | Request::Put { .. }
+                | Request::Reduce(_)
+                | Request::Collective(..)
         );
         if makes_object {
             self.check_accepts_puts()?;
@@ -117,7 +129,8 @@ impl Objects {
     }
 
     pub(crate) fn finish(&mut self, key: CallKey, response: Result<Response>) {
-        let waited = self.calls.waited(key, self.ctx.now()).map_or(Duration::ZERO, |(_, waited)| waited);
+        let waited =
+            self.calls.waited(key, self.ctx.now()).map_or(Duration::ZERO, |(_, waited)| waited);
         self.end_call(key, response.as_ref().err().cloned());
         self.ctx.reply_after(waited, key, response);
     }
@@ -160,7 +173,12 @@ impl Objects {
             Some(Call::Locate { wants: Wanted::FirstAnswer, .. }) => Err(self.no_answer(key)),
             _ => Err(match missing {
                 Some(Missing::Room { needed_bytes, free_bytes, capacity_bytes }) => {
-                    Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders: String::new() }
+                    Error::StoreFull {
+                        needed_bytes,
+                        free_bytes,
+                        capacity_bytes,
+                        holders: String::new(),
+                    }
                 }
                 Some(Missing::Quota { excess }) => Error::QuotaExceeded(excess),
                 missing => Error::Timeout { operation, waited, missing: missing.map(Box::new) },
@@ -318,7 +336,9 @@ impl Objects {
             Some(Call::Locate { .. }) if is_lost => {
                 self.finish(key, Err(Error::ObjectLost { id: locations.id }));
             }
-            Some(Call::Subscription { .. }) => self.ctx.reply(key, Ok(Response::Locations(locations))),
+            Some(Call::Subscription { .. }) => {
+                self.ctx.reply(key, Ok(Response::Locations(locations)))
+            }
             _ => {}
         }
     }

@@ -48,17 +48,23 @@ impl Objects {
 
     /// Removes shards at which a returning copy may not be published yet: shards that have listed
     /// the put come first.
-    pub(crate) fn limit_to_witnesses(&mut self, copy: CopyId, mut shards: Vec<usize>) -> Vec<usize> {
+    pub(crate) fn limit_to_witnesses(
+        &mut self,
+        copy: CopyId,
+        mut shards: Vec<usize>,
+    ) -> Vec<usize> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
         if !publication.is_returning() || local.location_state() == LocationState::Producing {
             return shards;
         }
-        let is_witness = |shard: &usize| publication.was_listed_by(*shard, self.ctx.sessions.run(*shard));
+        let is_witness =
+            |shard: &usize| publication.was_listed_by(*shard, self.ctx.sessions.run(*shard));
         let settled_at = self.ctx.sessions.settled_at();
         // The shards that listed a recovered put are unknown until they connect.
         let lacks_witness = publication.is_recovered() && !shards.iter().any(is_witness);
-        let is_awaited = lacks_witness || publication.witnesses().any(|shard| !self.ctx.is_up(shard));
+        let is_awaited =
+            lacks_witness || publication.witnesses().any(|shard| !self.ctx.is_up(shard));
         let may_connect = self.ctx.now() < settled_at && is_awaited;
         if may_connect || shards.iter().any(is_witness) {
             shards.retain(|shard| is_witness(shard) || publication.is_known_at(*shard));
@@ -104,7 +110,13 @@ impl Objects {
         }
     }
 
-    pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
+    pub(crate) fn shard_is_up(
+        &mut self,
+        shard: usize,
+        run: ShardRun,
+        asked_at: Time,
+        version: Version,
+    ) {
         let is_listed = shard < self.ctx.shard_count() && !self.ctx.sessions.is_removed(shard);
         if is_listed && !self.ctx.is_shutting_down() {
             if self.copies.spills() {

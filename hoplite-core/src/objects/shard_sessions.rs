@@ -92,7 +92,14 @@ impl ShardSessions {
         self.shards.len()
     }
 
-    pub(crate) fn begin(&mut self, now: Time, shard: usize, run: ShardRun, asked_at: Time, version: Version) {
+    pub(crate) fn begin(
+        &mut self,
+        now: Time,
+        shard: usize,
+        run: ShardRun,
+        asked_at: Time,
+        version: Version,
+    ) {
         if !(0..self.count()).any(|other| self.has_lease(now, other)) {
             self.settled_at = now + SETTLING;
         }
@@ -117,7 +124,10 @@ impl ShardSessions {
     /// Returns the times at which to call [`trust`](Self::trust).
     pub(crate) fn doubted_until(&self, shard: usize) -> impl Iterator<Item = Time> + use<> {
         let session = self.shards.get(shard).copied();
-        session.into_iter().flat_map(|session| [session.young_until, session.returned_until]).flatten()
+        session
+            .into_iter()
+            .flat_map(|session| [session.young_until, session.returned_until])
+            .flatten()
     }
 
     /// Returns `false` for a while after a restart: the shard does not know all copies yet, and
@@ -146,7 +156,9 @@ impl ShardSessions {
 
     pub(crate) fn answered(&mut self, now: Time, shard: usize, pinged_at: Time) -> bool {
         let had_expired = !self.has_lease(now, shard);
-        let Some(session) = self.shards.get_mut(shard).filter(|session| session.is_up) else { return false };
+        let Some(session) = self.shards.get_mut(shard).filter(|session| session.is_up) else {
+            return false;
+        };
         session.heard_at = pinged_at.min(now);
         had_expired && self.has_lease(now, shard)
     }
@@ -184,7 +196,9 @@ impl ShardSessions {
 
     /// Returns `true` if a shard still waits for this store before it counts a delete as done.
     pub(crate) fn has_lease(&self, now: Time, shard: usize) -> bool {
-        self.shards.get(shard).is_some_and(|session| session.is_up && now < session.heard_at + LEASE)
+        self.shards
+            .get(shard)
+            .is_some_and(|session| session.is_up && now < session.heard_at + LEASE)
     }
 
     pub(crate) fn run(&self, shard: usize) -> Option<ShardRun> {

@@ -101,9 +101,11 @@ mod tests {
     use super::*;
 
     fn sizes(rate: u64, kernels: u64, count: usize) -> Vec<u64> {
-        let (mut sizes, mut now, mut acknowledged_bytes) = (BlockSizes::default(), Time::ZERO, 5000);
+        let (mut sizes, mut now, mut acknowledged_bytes) =
+            (BlockSizes::default(), Time::ZERO, 5000);
         let send = |_| {
-            let delivery = Delivery { acknowledged_bytes, bytes_per_second: kernels, ..Delivery::default() };
+            let delivery =
+                Delivery { acknowledged_bytes, bytes_per_second: kernels, ..Delivery::default() };
             let bytes = sizes.next(now, Some(delivery));
             acknowledged_bytes += bytes;
             now = now + Duration::from_secs_f64(bytes as f64 / rate as f64);
@@ -131,8 +133,11 @@ mod tests {
     #[test]
     fn the_predicted_longest_block_is_the_longest_that_is_sent() {
         for rate in [0, 25_000_000, 125_000_000, u64::MAX] {
-            for size_bytes in [0, 1, 16 << 10, 32 << 10, 47 << 10, 48 << 10, 100 << 10, 1 << 20, 3 << 20] {
-                let (mut sizes, mut left_bytes, mut longest_bytes) = (BlockSizes::default(), size_bytes, 0);
+            for size_bytes in
+                [0, 1, 16 << 10, 32 << 10, 47 << 10, 48 << 10, 100 << 10, 1 << 20, 3 << 20]
+            {
+                let (mut sizes, mut left_bytes, mut longest_bytes) =
+                    (BlockSizes::default(), size_bytes, 0);
                 while left_bytes > 0 {
                     let delivery = Delivery {
                         acknowledged_bytes: u64::MAX,
@@ -170,8 +175,11 @@ mod tests {
             };
             sizes.next(at(millis), Some(delivery));
         }
-        let slow =
-            Delivery { acknowledged_bytes: fast / 50, bytes_per_second: 100_000_000, ..Delivery::default() };
+        let slow = Delivery {
+            acknowledged_bytes: fast / 50,
+            bytes_per_second: 100_000_000,
+            ..Delivery::default()
+        };
         assert_eq!(sizes.next(at(20), Some(slow)), 96 << 10);
     }
 
@@ -184,11 +192,13 @@ mod tests {
     fn old_samples_do_not_count() {
         let mut sizes = BlockSizes::default();
         let mut next = |millis, acknowledged_bytes| {
-            let delivery = Delivery { acknowledged_bytes, bytes_per_second: u64::MAX, ..Delivery::default() };
+            let delivery =
+                Delivery { acknowledged_bytes, bytes_per_second: u64::MAX, ..Delivery::default() };
             sizes.next(at(millis), Some(delivery))
         };
         next(0, 0);
-        let lately: Vec<u64> = (0..40).map(|millis| next(1000 + millis, 20_000 + millis * 100_000)).collect();
+        let lately: Vec<u64> =
+            (0..40).map(|millis| next(1000 + millis, 20_000 + millis * 100_000)).collect();
         assert_eq!(lately[0], MIN_BLOCK_BYTES);
         assert_eq!(*lately.last().unwrap(), 96 << 10);
     }

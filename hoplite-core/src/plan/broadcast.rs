@@ -64,13 +64,16 @@ pub struct SenderChoice {
 ///
 /// Source: Hoplite, section 4.3.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
-    let class = |candidate: &Candidate<'_>| (candidate.avoided, candidate.state != LocationState::Complete);
+    let class =
+        |candidate: &Candidate<'_>| (candidate.avoided, candidate.state != LocationState::Complete);
     let bytes_at = |candidate: &Candidate<'_>| match candidate.state {
         LocationState::Complete => Time::ZERO,
         LocationState::Producing | LocationState::Partial => candidate.bytes_at,
     };
-    let rank = |candidate: &Candidate<'_>| (class(candidate), bytes_at(candidate), candidate.last_grant);
-    let without_links = candidates.iter().min_by_key(|candidate| (rank(candidate), candidate.node))?;
+    let rank =
+        |candidate: &Candidate<'_>| (class(candidate), bytes_at(candidate), candidate.last_grant);
+    let without_links =
+        candidates.iter().min_by_key(|candidate| (rank(candidate), candidate.node))?;
     let (index, best) = candidates.iter().enumerate().min_by_key(|(_, candidate)| {
         (candidate.avoided, candidate.is_slow, rank(candidate), candidate.node)
     })?;
@@ -84,7 +87,11 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     } else if without_links.is_slow {
         GrantReason::FasterLink
     } else if peers.count() == 1 {
-        if others.count() > 1 { GrantReason::CompleteBeforePartial } else { GrantReason::OnlyCandidate }
+        if others.count() > 1 {
+            GrantReason::CompleteBeforePartial
+        } else {
+            GrantReason::OnlyCandidate
+        }
     } else if as_early == 1 {
         GrantReason::EarliestBytes
     } else {
@@ -166,7 +173,11 @@ mod tests {
             candidate(&c, LocationState::Complete, 0),
         );
         let choice = chosen(&[slow_partial, complete]);
-        assert_eq!(choice, ("c".into(), GrantReason::OnlyCandidate), "slow links do not change the choice");
+        assert_eq!(
+            choice,
+            ("c".into(), GrantReason::OnlyCandidate),
+            "slow links do not change the choice"
+        );
     }
 
     #[test]
@@ -198,11 +209,20 @@ mod tests {
             bytes_at: Time::from_micros(micros),
             ..candidate(node, LocationState::Partial, 0)
         };
-        assert_eq!(chosen(&[at(&a, 9), at(&b, 5), at(&c, 7)]), ("b".into(), GrantReason::EarliestBytes));
+        assert_eq!(
+            chosen(&[at(&a, 9), at(&b, 5), at(&c, 7)]),
+            ("b".into(), GrantReason::EarliestBytes)
+        );
         let complete = [a, b].map(|name| (name, LocationState::Complete));
         let complete = [
-            Candidate { bytes_at: Time::from_micros(9), ..candidate(&complete[0].0, complete[0].1, 1) },
-            Candidate { bytes_at: Time::from_micros(5), ..candidate(&complete[1].0, complete[1].1, 2) },
+            Candidate {
+                bytes_at: Time::from_micros(9),
+                ..candidate(&complete[0].0, complete[0].1, 1)
+            },
+            Candidate {
+                bytes_at: Time::from_micros(5),
+                ..candidate(&complete[1].0, complete[1].1, 2)
+            },
         ];
         assert_eq!(chosen(&complete), ("a".into(), GrantReason::LeastRecentlyUsed));
     }
@@ -210,8 +230,10 @@ mod tests {
     #[test]
     fn pulls_from_follows_links_and_stops_at_cycles() {
         let links = [(2, 1), (3, 2), (4, 1), (6, 5), (1, 3)];
-        let senders_of = |node| links.into_iter().filter(move |link| link.0 == node).map(|link| link.1);
-        let behind = |root| (1..=7).filter(|node| pulls_from(*node, root, senders_of)).collect::<Vec<_>>();
+        let senders_of =
+            |node| links.into_iter().filter(move |link| link.0 == node).map(|link| link.1);
+        let behind =
+            |root| (1..=7).filter(|node| pulls_from(*node, root, senders_of)).collect::<Vec<_>>();
         assert_eq!(behind(1), [1, 2, 3, 4]);
         assert_eq!(behind(5), [5, 6]);
         assert_eq!(behind(7), [7]);

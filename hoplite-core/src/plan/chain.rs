@@ -117,7 +117,8 @@ mod tests {
         let leads = [1, 32 << 10, 48 << 10, LARGE].map(|size| time.lead(size));
         assert_eq!(leads.map(|lead| lead.as_millis()), [1, 2, 3, 3]);
         assert!(
-            time.may_extend(at(0), at(2000), 2, 32 << 10) && !time.may_extend(at(0), at(2001), 2, 32 << 10)
+            time.may_extend(at(0), at(2000), 2, 32 << 10)
+                && !time.may_extend(at(0), at(2001), 2, 32 << 10)
         );
     }
 

@@ -106,7 +106,13 @@ impl HostLanes {
     }
 
     /// Begins a stream with at most `max_lanes` lanes.
-    pub fn begin(&mut self, now: Time, peer: &NodeId, max_lanes: usize, supply: Supply) -> StreamId {
+    pub fn begin(
+        &mut self,
+        now: Time,
+        peer: &NodeId,
+        max_lanes: usize,
+        supply: Supply,
+    ) -> StreamId {
         let is_tester = supply == Supply::Whole && self.tester.is_none();
         let busy = self.limited + 1;
         let start = self.memory.start(now, peer, busy, is_tester);
@@ -116,7 +122,8 @@ impl HostLanes {
         let plan = LanePlan::new(max_lanes, start, supply);
         self.limited += usize::from(plan.is_limited());
         let news = self.news;
-        self.streams.insert(stream, Stream { peer: peer.clone(), plan, next_lane: 0, asked: 1, news });
+        self.streams
+            .insert(stream, Stream { peer: peer.clone(), plan, next_lane: 0, asked: 1, news });
         stream
     }
 
@@ -135,7 +142,12 @@ impl HostLanes {
     /// Adds a lane to a stream. `delivery` counts the bytes that the lane's connection carried for
     /// earlier streams. The receiver has `others` further streams. Returns `None` if the stream has
     /// enough lanes.
-    pub fn join(&mut self, stream: StreamId, delivery: Option<Delivery>, others: usize) -> Option<LaneId> {
+    pub fn join(
+        &mut self,
+        stream: StreamId,
+        delivery: Option<Delivery>,
+        others: usize,
+    ) -> Option<LaneId> {
         let stream = self.streams.get_mut(&stream).filter(|stream| !stream.plan.is_full())?;
         let lane = LaneId(stream.next_lane);
         stream.next_lane += 1;

@@ -37,7 +37,11 @@ impl Default for LinkEstimate {
     /// low, a chain loses milliseconds against a tree. If it is too high, a star takes n times as
     /// long.
     fn default() -> Self {
-        Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125), uplink: Uplink::default() }
+        Self {
+            bytes_per_second: 125_000_000,
+            latency: Duration::from_micros(125),
+            uplink: Uplink::default(),
+        }
     }
 }
 
@@ -192,7 +196,9 @@ mod tests {
         let (mut sample, mut now) = (RateSample::default(), Time::from_micros(5_000_000));
         for index in 0..=blocks {
             sample.arrived(now, 1_000_000);
-            now = now + Duration::from_millis(10) + if index + 1 == blocks { pause } else { Duration::ZERO };
+            now = now
+                + Duration::from_millis(10)
+                + if index + 1 == blocks { pause } else { Duration::ZERO };
         }
         sample
     }

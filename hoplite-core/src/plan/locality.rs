@@ -46,7 +46,8 @@ impl TransferTimes {
             let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
             let sample = nanos / (size_bytes >> 10);
             let weight = u64::from(WEIGHT);
-            self.nanos_per_kib = (self.nanos_per_kib / weight).saturating_mul(weight - 1) + sample / weight;
+            self.nanos_per_kib =
+                (self.nanos_per_kib / weight).saturating_mul(weight - 1) + sample / weight;
         }
     }
 

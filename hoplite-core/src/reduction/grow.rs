@@ -68,21 +68,34 @@ impl Reduction {
                     let group = elsewhere.entry(location.node.clone());
                     let level = level(self.own, location.path);
                     let sources = Vec::new();
-                    let new =
-                        || Group { location, sources, has_failed: false, is_slow: false, level, turn: 0 };
+                    let new = || Group {
+                        location,
+                        sources,
+                        has_failed: false,
+                        is_slow: false,
+                        level,
+                        turn: 0,
+                    };
                     let group = group.or_insert_with(new);
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
                 // These sources cost at most a short transfer.
-                readiness if self.needs_sources() => self.join_at_receiver(world, index, &readiness)?,
+                readiness if self.needs_sources() => {
+                    self.join_at_receiver(world, index, &readiness)?
+                }
                 _ => {}
             }
         }
         self.join_groups(world, elsewhere.into_values().collect())
     }
 
-    fn join_at_receiver(&mut self, world: &mut World<'_>, index: usize, readiness: &Readiness) -> Result<()> {
+    fn join_at_receiver(
+        &mut self,
+        world: &mut World<'_>,
+        index: usize,
+        readiness: &Readiness,
+    ) -> Result<()> {
         match readiness {
             Readiness::Here(copy) => self.join_here(world, index, *copy)?,
             Readiness::Small => self.fetch_source(world, index),
@@ -96,7 +109,8 @@ impl Reduction {
     /// after the receiver's own source, so that reduces of the same sources begin at different
     /// nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
-        let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
+        let own =
+            self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
         self.mark_slow_nodes(world, &mut groups);
         for group in &mut groups {
@@ -104,7 +118,9 @@ impl Reduction {
             group.sources.sort_by_key(turn);
             group.turn = group.sources.first().map_or(0, turn);
         }
-        groups.sort_by_key(|group| Reverse((group.has_failed, group.is_slow, group.level, group.turn)));
+        groups.sort_by_key(|group| {
+            Reverse((group.has_failed, group.is_slow, group.level, group.turn))
+        });
         while self.needs_sources()
             && let Some(Group { location, mut sources, .. }) = groups.pop()
         {
@@ -174,7 +190,13 @@ impl Reduction {
     }
 
     /// Returns `true` if a hop at `location` that takes `others` sources can also take this source.
-    fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
+    fn may_accompany(
+        &self,
+        world: &World<'_>,
+        index: usize,
+        location: &Location,
+        others: usize,
+    ) -> bool {
         location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
             && self.joining_count() + others < self.request.count
@@ -189,7 +211,12 @@ impl Reduction {
         Ok(())
     }
 
-    fn join_at(&mut self, world: &mut World<'_>, location: &Location, sources: Vec<usize>) -> Result<()> {
+    fn join_at(
+        &mut self,
+        world: &mut World<'_>,
+        location: &Location,
+        sources: Vec<usize>,
+    ) -> Result<()> {
         let schedule = match &self.choice {
             Some(choice) => choice.schedule.clone(),
             None => {
@@ -252,7 +279,9 @@ impl Reduction {
     /// Connects the streams of all groups once all sources are there, at each level the receiver's
     /// group last.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
-        let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
+        let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else {
+            return;
+        };
         if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
             return;
         }
@@ -297,10 +326,9 @@ impl Reduction {
         for id in planned {
             let Some(vertex) = self.tree.get(id) else { continue };
             let streams = vertex.inputs.iter().filter_map(|input| stream(self, *input));
-            let own = vertex
-                .sources
-                .iter()
-                .map(|source| source_input(self, *source, (&vertex.state.node, vertex.state.address)));
+            let own = vertex.sources.iter().map(|source| {
+                source_input(self, *source, (&vertex.state.node, vertex.state.address))
+            });
             let run = vertex.state.clone();
             let spec = Hop {
                 output: run.output.clone(),
@@ -323,7 +351,8 @@ impl Reduction {
 }
 
 fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Vertex<Run>)> {
-    let is_planned = |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
+    let is_planned =
+        |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
     let vertices = reduction.to_begin.iter().filter_map(|id| Some((*id, reduction.tree.get(*id)?)));
     vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
@@ -331,7 +360,8 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
 /// Returns `true` if every group contains all nodes or one node: any schedule then sends one object
 /// out of each group.
 fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
-    let groups = |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();
+    let groups =
+        |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();
     (1..=MAX_LEVELS).all(|levels| [1, paths.len()].contains(&groups(levels)))
         && groups(MAX_LEVELS) == paths.len()
 }
@@ -385,7 +415,10 @@ mod tests {
         assert!(apart(&[[1, 0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]));
         assert!(apart(&[[1, 1, 0, 0], [1, 2, 0, 0]]), "one zone, two racks");
         assert!(!apart(&[[1, 0, 0, 0], [2, 0, 0, 0], [2, 0, 0, 0]]));
-        assert!(!apart(&[[1, 1, 0, 0], [1, 2, 0, 0], [2, 1, 0, 0]]), "two of the zones' racks share a zone");
+        assert!(
+            !apart(&[[1, 1, 0, 0], [1, 2, 0, 0], [2, 1, 0, 0]]),
+            "two of the zones' racks share a zone"
+        );
         assert!(
             !apart(&[[1, 0, 0, 0], [1, 0, 0, 0]]),
             "one rack: an object leaves it once only along a chain or a tree"

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
-use crate::message::{CombineInput, CombineOutcome, CopyId, Effect, Hop, HopFailure, HopOwner, HopReport};
+use crate::message::{
+    CombineInput, CombineOutcome, CopyId, Effect, Hop, HopFailure, HopOwner, HopReport,
+};
 use crate::metadata::Metadata;
 use crate::objects::Objects;
 use crate::objects::combinations::CombineUser;
@@ -51,7 +53,10 @@ impl Hostings {
     }
 
     pub(crate) fn begin(&mut self, objects: &mut Objects, owner: HopOwner) {
-        let Some(Hosting { hop, output: Output::Awaited { .. } }) = self.by_owner.get(&owner) else { return };
+        let Some(Hosting { hop, output: Output::Awaited { .. } }) = self.by_owner.get(&owner)
+        else {
+            return;
+        };
         if let Err(error) = check(objects, hop) {
             return self.fail(objects, owner, HopFailure::Refused(error));
         }
@@ -95,8 +100,15 @@ impl Hostings {
         }
     }
 
-    pub(crate) fn combined(&mut self, objects: &mut Objects, owner: HopOwner, outcome: CombineOutcome) {
-        let Some(Hosting { output: Output::In(copy), .. }) = self.by_owner.get(&owner) else { return };
+    pub(crate) fn combined(
+        &mut self,
+        objects: &mut Objects,
+        owner: HopOwner,
+        outcome: CombineOutcome,
+    ) {
+        let Some(Hosting { output: Output::In(copy), .. }) = self.by_owner.get(&owner) else {
+            return;
+        };
         match outcome {
             CombineOutcome::Complete => {
                 objects.complete(*copy);
@@ -117,7 +129,9 @@ impl Hostings {
         let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
         match std::mem::replace(output, Output::Failed) {
             Output::Awaited { .. } => {}
-            Output::In(copy) => objects.drop_private(copy, Error::ObjectLost { id: hop.output.clone() }),
+            Output::In(copy) => {
+                objects.drop_private(copy, Error::ObjectLost { id: hop.output.clone() })
+            }
             Output::Failed => return,
         }
         report(&mut objects.ctx, owner, HopReport::Failed(failure));
@@ -148,7 +162,9 @@ impl Hostings {
 
     fn stop_waiting(&self, objects: &mut Objects, owner: HopOwner) {
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Hop(owner));
-        if let Some(Hosting { output: Output::Awaited { deadline }, .. }) = self.by_owner.get(&owner) {
+        if let Some(Hosting { output: Output::Awaited { deadline }, .. }) =
+            self.by_owner.get(&owner)
+        {
             objects.ctx.unschedule(*deadline, Deadline::Hop(owner));
         }
     }

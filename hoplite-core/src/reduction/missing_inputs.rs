@@ -20,7 +20,9 @@ impl Reduction {
                 SourcePlace::Apart if is_short && !source.is_known() => {
                     missing_inputs.absent.push((index, id.clone()))
                 }
-                SourcePlace::Apart if is_short => missing_inputs.unusable.extend(source.avoided().cloned()),
+                SourcePlace::Apart if is_short => {
+                    missing_inputs.unusable.extend(source.avoided().cloned())
+                }
                 _ => {}
             }
         }

@@ -73,7 +73,8 @@ pub(crate) use state::Fallback;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::message::{
-    CallId, CallKey, ClientId, CombineOutcome, CopyId, HopId, HopReport, Reduce, ReduceRecord, Response,
+    CallId, CallKey, ClientId, CombineOutcome, CopyId, HopId, HopReport, Reduce, ReduceRecord,
+    Response,
 };
 use crate::objects::Objects;
 use crate::plan::link::LinkEstimate;
@@ -148,7 +149,8 @@ impl Reductions {
         let is_here = |index: &usize| live(index).is_some_and(|(_, local)| local.is_public);
         let open = (0..queries.len()).filter(is_here).collect();
         let now = (objects.ctx.now(), objects.ctx.config().path);
-        self.by_target.insert(target.clone(), Reduction::new(call, now, (existence, queries), open));
+        self.by_target
+            .insert(target.clone(), Reduction::new(call, now, (existence, queries), open));
         self.reconsider(objects, &target);
     }
 
@@ -197,13 +199,9 @@ impl Reductions {
         copy: CopyId,
         error: Error,
     ) {
-        self.change(
-            objects,
-            target,
-            |reduction, _| {
-                if reduction.target_copy() == Some(copy) { Err(error) } else { Ok(()) }
-            },
-        );
+        self.change(objects, target, |reduction, _| {
+            if reduction.target_copy() == Some(copy) { Err(error) } else { Ok(()) }
+        });
     }
 
     pub(crate) fn call_ended(&mut self, objects: &mut Objects, key: CallKey, target: &ObjectId) {
@@ -222,7 +220,9 @@ impl Reductions {
         index: usize,
         news: Locations,
     ) {
-        self.drive(objects, target, |reduction, world| reduction.source_located(world, index, news));
+        self.drive(objects, target, |reduction, world| {
+            reduction.source_located(world, index, news)
+        });
     }
 
     pub(crate) fn target_located(&mut self, objects: &mut Objects, news: &Locations) {
@@ -236,7 +236,12 @@ impl Reductions {
         });
     }
 
-    pub(crate) fn fetched(&mut self, objects: &mut Objects, call: CallId, response: Result<Response>) {
+    pub(crate) fn fetched(
+        &mut self,
+        objects: &mut Objects,
+        call: CallId,
+        response: Result<Response>,
+    ) {
         let fetched = match response {
             Ok(Response::Object(view)) => Ok(view.copy),
             Ok(_) => return,
@@ -244,7 +249,9 @@ impl Reductions {
         };
         let copy = fetched.as_ref().ok().copied();
         if let Some((target, index)) = self.shared.fetches.remove(&call) {
-            self.drive(objects, &target, |reduction, world| reduction.join_fetched(world, index, fetched));
+            self.drive(objects, &target, |reduction, world| {
+                reduction.join_fetched(world, index, fetched)
+            });
         }
         if let Some(copy) = copy {
             objects.release(ClientId::STORE, copy);
@@ -252,7 +259,9 @@ impl Reductions {
     }
 
     pub(crate) fn hop_reported(&mut self, objects: &mut Objects, hop: HopId, report: HopReport) {
-        let Some(DirectedHop { target, vertex, .. }) = self.shared.hops.get(&hop).cloned() else { return };
+        let Some(DirectedHop { target, vertex, .. }) = self.shared.hops.get(&hop).cloned() else {
+            return;
+        };
         self.drive(objects, &target, |reduction, world| {
             reduction.hop_reported(world, hop, vertex, report);
             Ok(())
@@ -279,7 +288,11 @@ impl Reductions {
         self.by_target.get(target).map(Reduction::missing_inputs)
     }
 
-    pub(crate) fn running(&self, link: LinkEstimate, now: Time) -> impl Iterator<Item = ReduceRecord> {
+    pub(crate) fn running(
+        &self,
+        link: LinkEstimate,
+        now: Time,
+    ) -> impl Iterator<Item = ReduceRecord> {
         self.by_target.values().map(move |reduction| reduction.record(link, now))
     }
 

@@ -8,14 +8,18 @@ impl Reduction {
         let plan = match &self.choice {
             None => "at the receiver, since all sources are there or small".to_owned(),
             Some(choice) => {
-                let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
-                    format!("; the next best is a {schedule}, {estimate:.1?}")
-                });
+                let other =
+                    choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
+                        format!("; the next best is a {schedule}, {estimate:.1?}")
+                    });
                 let crossings = match choice.schedule.entry() {
-                    Some(_) => format!("; objects between groups: {}", self.tree.crossings(self.own)),
+                    Some(_) => {
+                        format!("; objects between groups: {}", self.tree.crossings(self.own))
+                    }
                     None => String::new(),
                 };
-                let rerouting = self.rerouting.remark.map_or(String::new(), |remark| format!("; {remark}"));
+                let rerouting =
+                    self.rerouting.remark.map_or(String::new(), |remark| format!("; {remark}"));
                 let (schedule, estimate) = (&choice.schedule, choice.estimate);
                 format!("{schedule}, estimated to take {estimate:.1?}{other}{crossings}{rerouting}")
             }

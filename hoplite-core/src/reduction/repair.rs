@@ -116,13 +116,17 @@ impl Reduction {
     pub(super) fn remove_lost_source(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
-            SourcePlace::Here { copy, .. } => !is_combining && !world.objects.copies[&copy].is_live(),
+            SourcePlace::Here { copy, .. } => {
+                !is_combining && !world.objects.copies[&copy].is_live()
+            }
             SourcePlace::Elsewhere => {
                 let vertex = self.tree.vertex_of(source).and_then(|vertex| self.tree.get(vertex));
-                vertex.is_some_and(|vertex| match vertex.consumer.and_then(|id| self.tree.get(id)) {
-                    _ if !vertex.is_plain() => false,
-                    Some(consumer) => consumer.state.phase == RunPhase::Planned,
-                    None => !is_combining,
+                vertex.is_some_and(|vertex| {
+                    match vertex.consumer.and_then(|id| self.tree.get(id)) {
+                        _ if !vertex.is_plain() => false,
+                        Some(consumer) => consumer.state.phase == RunPhase::Planned,
+                        None => !is_combining,
+                    }
                 })
             }
             SourcePlace::Apart | SourcePlace::Fetching(_) => false,
@@ -139,8 +143,11 @@ impl Reduction {
             return true;
         }
         let attempts = self.faults.attempts;
-        let pause =
-            if attempts < 2 || self.faults.is_first_failure { REPAIR_DELAY } else { back_off(attempts) };
+        let pause = if attempts < 2 || self.faults.is_first_failure {
+            REPAIR_DELAY
+        } else {
+            back_off(attempts)
+        };
         let due = self.faults.repair_at.unwrap_or(Time::NEVER).min(world.objects.ctx.now() + pause);
         self.faults.repair_at = Some(due);
         if world.objects.ctx.now() < due {
@@ -245,7 +252,8 @@ impl Reduction {
             let released = |input: &VertexId| {
                 self.tree.get(*input).is_some_and(|input| input.state.phase == RunPhase::Released)
             };
-            let inputs = self.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
+            let inputs =
+                self.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
             pending.extend(inputs.into_iter().filter(released));
         }
     }

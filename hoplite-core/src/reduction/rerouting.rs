@@ -13,15 +13,20 @@ impl Reduction {
             return;
         }
         let locations = groups.iter().map(|group| &group.location);
-        let slow_peers_of_groups = locations.map(|at| (at.node.clone(), at.path, at.slow_peers.clone()));
+        let slow_peers_of_groups =
+            locations.map(|at| (at.node.clone(), at.path, at.slow_peers.clone()));
         let reports = Reports::new(self.slow_peers_of_hops(world).chain(slow_peers_of_groups));
         for group in groups {
             group.is_slow = reports.is_slow_node(&group.location.node);
         }
     }
 
-    fn slow_peers_of_hops(&self, world: &World<'_>) -> impl Iterator<Item = (NodeId, Path, Vec<NodeId>)> {
-        let here = (world.objects.ctx.node().clone(), self.own, world.objects.ctx.slow_peers().to_vec());
+    fn slow_peers_of_hops(
+        &self,
+        world: &World<'_>,
+    ) -> impl Iterator<Item = (NodeId, Path, Vec<NodeId>)> {
+        let here =
+            (world.objects.ctx.node().clone(), self.own, world.objects.ctx.slow_peers().to_vec());
         let runs = self.tree.iter().map(|(_, vertex)| &vertex.state);
         runs.map(|run| (run.node.clone(), run.path, run.slow_peers.clone())).chain([here])
     }
@@ -29,7 +34,8 @@ impl Reduction {
     /// Swaps vertices that must restart anyway, so that fewer streams use slow links.
     pub(super) fn reroute_around_slow_links(&mut self, world: &mut World<'_>) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
-        if !self.rerouting.is_enabled || self.to_begin.is_empty() || self.is_fixed() || is_combining {
+        if !self.rerouting.is_enabled || self.to_begin.is_empty() || self.is_fixed() || is_combining
+        {
             return;
         }
         let reports = Reports::new(self.slow_peers_of_hops(world));

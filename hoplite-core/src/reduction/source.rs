@@ -55,7 +55,13 @@ impl Common {
     pub(super) fn target_metadata(&self) -> Metadata {
         let is_whole = self.length_bytes == self.size_bytes;
         let shape = if is_whole { self.shape.clone() } else { None };
-        Metadata { dtype: self.dtype, shape, user: self.user.clone(), agreement: None, ..Metadata::default() }
+        Metadata {
+            dtype: self.dtype,
+            shape,
+            user: self.user.clone(),
+            agreement: None,
+            ..Metadata::default()
+        }
     }
 }
 

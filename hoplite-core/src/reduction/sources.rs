@@ -102,7 +102,9 @@ impl Reduction {
 
     pub(super) fn examine_known(&mut self, world: &World<'_>, index: usize) -> Result<()> {
         let object = self.sources[index].news.as_ref().and_then(|news| news.object.clone());
-        object.map_or(Ok(()), |object| self.examine(world, index, object.size_bytes, &object.metadata))
+        object.map_or(Ok(()), |object| {
+            self.examine(world, index, object.size_bytes, &object.metadata)
+        })
     }
 
     fn is_fetched(&self, world: &World<'_>, size_bytes: u64) -> bool {
@@ -122,7 +124,8 @@ impl Reduction {
             let is_small = self.is_fetched(world, local.size_bytes);
             // In fixed order, only the last source is combined after all others.
             let may_be_here = !self.is_fixed() || is_small || is_last;
-            if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now()) {
+            if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
+            {
                 if local.is_resident() || source.address_at(world.objects.ctx.node()).is_some() {
                     return Some(Readiness::Here(copy));
                 }
@@ -135,7 +138,8 @@ impl Reduction {
         let usable = news.locations.iter().filter(|location| {
             let is_here = location.node == *world.objects.ctx.node();
             !source.is_avoided(&location.node, world.objects.ctx.now())
-                && (!is_here || (self.is_fixed() && world.objects.copies.live_put(id, object.put).is_some()))
+                && (!is_here
+                    || (self.is_fixed() && world.objects.copies.live_put(id, object.put).is_some()))
         });
         let best = usable.min_by_key(|location| {
             (preference(location), level(self.own, location.path), location.node.clone())
@@ -150,7 +154,12 @@ impl Reduction {
         }
     }
 
-    pub(super) fn join_here(&mut self, world: &mut World<'_>, index: usize, copy: CopyId) -> Result<()> {
+    pub(super) fn join_here(
+        &mut self,
+        world: &mut World<'_>,
+        index: usize,
+        copy: CopyId,
+    ) -> Result<()> {
         let local = &world.objects.copies[&copy];
         let (size_bytes, metadata, put) = (local.size_bytes, local.metadata.clone(), local.put);
         self.examine(world, index, size_bytes, &metadata)?;
@@ -209,12 +218,14 @@ impl Reduction {
                 source.missing_since = None;
                 continue;
             }
-            let pauses = source.avoided.values().copied().filter(|until| *until > world.objects.ctx.now());
+            let pauses =
+                source.avoided.values().copied().filter(|until| *until > world.objects.ctx.now());
             let mut due = pauses.min();
             if source.is_lost() {
                 lost.push(index);
             } else if source.is_expected && !source.is_known() {
-                let lost_at = *source.missing_since.get_or_insert(world.objects.ctx.now()) + MISSING_TIMEOUT;
+                let lost_at =
+                    *source.missing_since.get_or_insert(world.objects.ctx.now()) + MISSING_TIMEOUT;
                 if lost_at <= world.objects.ctx.now() {
                     lost.push(index);
                 }
@@ -263,10 +274,15 @@ impl Reduction {
 /// combined at other nodes.
 const MAX_FETCHED_SOURCES: usize = 16;
 
-pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (RequestId, Vec<RequestId>) {
+pub(crate) fn query(
+    objects: &mut Objects,
+    request: &Reduce,
+    wants: Wants,
+) -> (RequestId, Vec<RequestId>) {
     let Reduce { target, sources, .. } = request;
     let existence = objects.query(target.clone(), Purpose::Target);
-    let query = |(index, id): (usize, &ObjectId)| objects.query_source(id.clone(), target, index, wants);
+    let query =
+        |(index, id): (usize, &ObjectId)| objects.query_source(id.clone(), target, index, wants);
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
@@ -321,7 +337,8 @@ fn common_of(
     let (base_bytes, length_bytes) =
         request.range.map_or((0, size_bytes), |range| (range.offset_bytes, range.length_bytes));
     let element_bytes = dtype.size_bytes();
-    let is_aligned = base_bytes.is_multiple_of(element_bytes) && length_bytes.is_multiple_of(element_bytes);
+    let is_aligned =
+        base_bytes.is_multiple_of(element_bytes) && length_bytes.is_multiple_of(element_bytes);
     let is_inside = base_bytes.checked_add(length_bytes).is_some_and(|end| end <= size_bytes);
     if !is_aligned || !is_inside {
         let reason = format!(

@@ -78,7 +78,8 @@ impl Reduction {
 
     pub(super) fn reserve_target(&mut self, world: &mut World<'_>) -> Result<bool> {
         let is_needed = self.is_full() || self.tree.iter().next().is_some();
-        let Some(common) = self.common.as_ref().filter(|_| is_needed && self.target == TargetState::None)
+        let Some(common) =
+            self.common.as_ref().filter(|_| is_needed && self.target == TargetState::None)
         else {
             return Ok(true);
         };
@@ -108,16 +109,28 @@ impl Reduction {
         let Some(common) = self.common.clone().filter(|_| self.is_full()) else { return Ok(()) };
         if let TargetState::Reserved { extent } = self.target {
             let metadata = self.target_metadata(&common);
-            let copy =
-                world.objects.open_target(&self.request.target, common.length_bytes, metadata, extent)?;
-            self.target = TargetState::Stopped { copy, input_puts: self.input_puts(), valid_bytes: 0 };
+            let copy = world.objects.open_target(
+                &self.request.target,
+                common.length_bytes,
+                metadata,
+                extent,
+            )?;
+            self.target =
+                TargetState::Stopped { copy, input_puts: self.input_puts(), valid_bytes: 0 };
         }
         let TargetState::Stopped { copy, valid_bytes, .. } = self.target else { return Ok(()) };
         let streams = self.target_streams();
-        let inputs = streams.iter().filter_map(|of| self.target_input(world, *of)).collect::<Vec<_>>();
+        let inputs =
+            streams.iter().filter_map(|of| self.target_input(world, *of)).collect::<Vec<_>>();
         debug_assert_eq!(inputs.len(), streams.len(), "each stream is somewhere");
         let user = CombineUser::Target(self.request.target.clone());
-        world.objects.start_combine(copy, (self.request.op, common.dtype), valid_bytes, inputs, user);
+        world.objects.start_combine(
+            copy,
+            (self.request.op, common.dtype),
+            valid_bytes,
+            inputs,
+            user,
+        );
         let input_puts = self.input_puts();
         self.target = TargetState::Combining { copy, input_puts, streams };
         Ok(())
@@ -131,7 +144,8 @@ impl Reduction {
 
     fn target_streams(&self) -> Vec<Stream> {
         let streams = self.tree.loose().iter().map(|vertex| Stream::Vertex(*vertex));
-        let is_here = |index: &usize| matches!(self.sources[*index].place, SourcePlace::Here { .. });
+        let is_here =
+            |index: &usize| matches!(self.sources[*index].place, SourcePlace::Here { .. });
         let mut here: Vec<usize> = self.joined.iter().copied().filter(is_here).collect();
         if self.is_fixed() {
             here.sort_unstable();
@@ -160,7 +174,12 @@ impl Reduction {
         }
     }
 
-    pub(super) fn combined(&mut self, world: &mut World<'_>, valid_bytes: u64, outcome: CombineOutcome) {
+    pub(super) fn combined(
+        &mut self,
+        world: &mut World<'_>,
+        valid_bytes: u64,
+        outcome: CombineOutcome,
+    ) {
         let TargetState::Combining { copy, input_puts, streams } = &self.target else {
             return;
         };
@@ -185,7 +204,11 @@ impl Reduction {
             // Fetched sources arrive in any order; only the order of combining matters.
             reduced.sort_unstable();
         }
-        debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");
+        debug_assert_eq!(
+            reduced.len(),
+            self.request.count,
+            "as many are reduced as were asked for"
+        );
         self.target = TargetState::None;
         self.release_hops(world);
         self.finish(world);

@@ -123,7 +123,10 @@ impl LostNodes {
 
     #[cfg(test)]
     pub(super) fn check(&self, waiting: usize) {
-        assert_eq!(waiting, self.waiting.values().map(|waiting| waiting.requesters.len()).sum::<usize>());
+        assert_eq!(
+            waiting,
+            self.waiting.values().map(|waiting| waiting.requesters.len()).sum::<usize>()
+        );
         assert_eq!(self.count, self.nodes.values().map(|lost| lost.puts.len()).sum::<usize>());
         assert_eq!(self.count, self.holders.values().map(BTreeSet::len).sum::<usize>());
         assert!(self.count <= MAX_ABSENT && self.by_time.len() == self.nodes.len());

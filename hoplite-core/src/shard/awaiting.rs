@@ -11,16 +11,23 @@ use crate::vocabulary::directory::{RequestId, ToStore};
 impl Shard {
     pub(super) fn absent_holders(&self, id: &ObjectId) -> Named<NodeId> {
         let live = self.entries.get(id).map(|entry| entry.put);
-        let nodes: BTreeSet<&NodeId> = self.absent.holders_of(id, live).map(|(_, node)| node).collect();
+        let nodes: BTreeSet<&NodeId> =
+            self.absent.holders_of(id, live).map(|(_, node)| node).collect();
         Named::of(nodes.into_iter().cloned())
     }
 
     /// Makes a delete wait for the lost nodes that may have the object. Returns `false` if there is
     /// none.
-    pub(super) fn await_absent(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) -> bool {
+    pub(super) fn await_absent(
+        &mut self,
+        node: NodeIndex,
+        request: RequestId,
+        id: &ObjectId,
+    ) -> bool {
         let live = self.entries.get(id).map(|entry| entry.put);
         let holders = self.absent.holders_of(id, live);
-        let awaited: BTreeSet<(PutId, NodeId)> = holders.map(|(put, node)| (put, node.clone())).collect();
+        let awaited: BTreeSet<(PutId, NodeId)> =
+            holders.map(|(put, node)| (put, node.clone())).collect();
         if awaited.is_empty() {
             return false;
         }
@@ -68,7 +75,9 @@ impl Shard {
         id: &ObjectId,
         put: PutId,
     ) {
-        let Some(node) = self.nodes.get(index).map(|record| record.info.node.clone()) else { return };
+        let Some(node) = self.nodes.get(index).map(|record| record.info.node.clone()) else {
+            return;
+        };
         self.absent.forget(&node, &(id.clone(), put));
         self.holder_done(turn, id, |awaited| *awaited == (put, node.clone()));
     }

@@ -79,7 +79,9 @@ impl Copies {
     pub(super) fn insert(&mut self, record: LocationRecord) {
         match self {
             Self::Unindexed(records) => {
-                let Err(position) = records.binary_search_by_key(&record.node, |record| record.node) else {
+                let Err(position) =
+                    records.binary_search_by_key(&record.node, |record| record.node)
+                else {
                     return;
                 };
                 if records.is_empty() {
@@ -121,7 +123,8 @@ impl Copies {
 
     /// Returns the next time after `now` at which an incomplete copy gets bytes to forward.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
-        let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
+        let first =
+            (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
         self.free_from(EVERYWHERE, first).next().map(|record| record.since)
     }
 
@@ -142,16 +145,19 @@ impl Copies {
 
     pub(super) fn connected_count(&self, group: Path) -> usize {
         match self {
-            Self::Unindexed(records) => {
-                records.iter().filter(|record| !record.is_disconnected && is_in(record.path, group)).count()
-            }
+            Self::Unindexed(records) => records
+                .iter()
+                .filter(|record| !record.is_disconnected && is_in(record.path, group))
+                .count(),
             Self::Indexed(indexed) => indexed.connected_count(group),
         }
     }
 
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
         let (unindexed, indexed) = match self {
-            Self::Unindexed(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
+            Self::Unindexed(records) => {
+                (Some(records.iter().filter(|record| record.is_rooted())), None)
+            }
             Self::Indexed(indexed) => (None, Some(indexed.rooted())),
         };
         unindexed.into_iter().flatten().chain(indexed.into_iter().flatten())
@@ -177,7 +183,9 @@ impl Copies {
 
     pub(super) fn is_pinned(&self) -> bool {
         match self {
-            Self::Unindexed(records) => records.iter().any(|record| record.retention == Retention::Pinned),
+            Self::Unindexed(records) => {
+                records.iter().any(|record| record.retention == Retention::Pinned)
+            }
             Self::Indexed(indexed) => indexed.is_pinned(),
         }
     }

@@ -123,7 +123,8 @@ impl Shard {
         self.remember_end(turn, id, put, DropReason::Deleted);
         if let Some(holders) = dropped {
             let pending = holders.into_iter().collect();
-            self.deletions.insert((id.clone(), put), Deletion { pending, requesters: BTreeMap::new() });
+            self.deletions
+                .insert((id.clone(), put), Deletion { pending, requesters: BTreeMap::new() });
         }
     }
 
@@ -152,7 +153,13 @@ impl Shard {
         self.send(turn, node, ToStore::DeleteDone { request, put, absent });
     }
 
-    pub(super) fn drop_confirmed(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId, put: PutId) {
+    pub(super) fn drop_confirmed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        id: &ObjectId,
+        put: PutId,
+    ) {
         let key = (id.clone(), put);
         self.holder_confirmed(turn, node, id, put);
         if let Some(deletion) = self.deletions.get_mut(&key) {
@@ -190,7 +197,8 @@ impl Shard {
         if self.deletions.range(all.clone()).any(|(_, deletion)| !deletion.pending.is_empty()) {
             return;
         }
-        let dropped: Vec<(ObjectId, PutId)> = self.deletions.range(all).map(|(key, _)| key.clone()).collect();
+        let dropped: Vec<(ObjectId, PutId)> =
+            self.deletions.range(all).map(|(key, _)| key.clone()).collect();
         for key in dropped {
             for requester in self.close_deletion(&key) {
                 self.answer_delete(turn, requester, &key.0, Some(key.1));
@@ -265,7 +273,8 @@ impl Shard {
         let nodes = Named::of(nodes);
         let missing = (!nodes.is_empty()).then(|| Box::new(Missing::Stores { nodes }));
         for (node, request) in self.close_deletion(key).into_keys() {
-            let error = Error::Timeout { operation: Operation::Delete, waited, missing: missing.clone() };
+            let error =
+                Error::Timeout { operation: Operation::Delete, waited, missing: missing.clone() };
             self.send(turn, node, ToStore::Failed { request, error });
         }
         self.finish_if_dropped(turn, key);

@@ -103,7 +103,8 @@ impl Shard {
         for Locations { id, object, .. } in objects {
             if let (Some(object), Some(entry)) = (object, self.entries.get(id)) {
                 let (creator, age) = (entry.creator.clone(), now.since(entry.created));
-                object.origin = Some(Origin { creator, age, unused: entry.used.map(|at| now.since(at)) });
+                object.origin =
+                    Some(Origin { creator, age, unused: entry.used.map(|at| now.since(at)) });
             }
         }
     }

@@ -114,8 +114,12 @@ impl Transfers {
         self.served.get(&sender).copied().unwrap_or(0)
     }
 
-    pub(super) fn leaving(&self, group: Path) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
-        let all = (group, NodeIndex::FIRST, GrantId(0))..=(group, NodeIndex(u32::MAX), GrantId(u64::MAX));
+    pub(super) fn leaving(
+        &self,
+        group: Path,
+    ) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
+        let all =
+            (group, NodeIndex::FIRST, GrantId(0))..=(group, NodeIndex(u32::MAX), GrantId(u64::MAX));
         let links = self.leaving.range(all);
         links.filter_map(|(_, receiver, grant)| {
             Some((*receiver, *grant, self.links.get(&(*receiver, *grant))?))
@@ -128,7 +132,9 @@ impl Transfers {
     }
 
     pub(super) fn set_slow(&mut self, receiver: NodeIndex, grant: GrantId, is_slow: bool) {
-        let Some(link) = self.links.get_mut(&(receiver, grant)).filter(|link| link.is_slow != is_slow) else {
+        let Some(link) =
+            self.links.get_mut(&(receiver, grant)).filter(|link| link.is_slow != is_slow)
+        else {
             return;
         };
         link.is_slow = is_slow;

@@ -41,7 +41,8 @@ impl Shard {
         let Some((sender_state, sender_since)) = taken else { return };
         entry.used = Some(turn.now);
         self.next_grant += 1;
-        let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
+        let sender_has =
+            if sender_state == LocationState::Complete { turn.now } else { sender_since };
         let is_fresh = entry.copies.get(node).is_none();
         // The shard now assumes a partial copy, so the receiver need not publish one.
         if is_fresh {
@@ -57,23 +58,34 @@ impl Shard {
             record.holdings.insert(id.clone());
         }
         let session = record.session_number;
-        let has_turned = entry.copies.change(node, |own| own.begin_pull(&sender_name, session, is_slow));
+        let has_turned =
+            entry.copies.change(node, |own| own.begin_pull(&sender_name, session, is_slow));
         let has_followers = entry.transfers.served_by(node) > 0;
         // The estimate of a hop's delay held back this receiver, whose time would confirm the
         // estimate.
         let is_paced_chain = entry.transfers.len() >= unpaced(entry.size_bytes);
-        let is_timed = sender_state == LocationState::Partial && turn.now < sender_has && !is_paced_chain;
+        let is_timed =
+            sender_state == LocationState::Partial && turn.now < sender_has && !is_paced_chain;
         let leaves = groups_left(sender_path, record.place.path);
         let is_paced = is_fresh && sender_state == LocationState::Complete;
-        let transfer =
-            Transfer { sender, began: turn.now, leaves, is_recalled: false, is_timed, is_paced, is_slow };
+        let transfer = Transfer {
+            sender,
+            began: turn.now,
+            leaves,
+            is_recalled: false,
+            is_timed,
+            is_paced,
+            is_slow,
+        };
         entry.transfers.insert(node, grant, transfer);
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
         let receiver = record.info.node.clone();
-        let grant_record = GrantRecord::begun(receiver, sender_name.clone(), choice.reason, turn.now);
+        let grant_record =
+            GrantRecord::begun(receiver, sender_name.clone(), choice.reason, turn.now);
         self.history.record(id, grant, grant_record.clone());
-        let complete_copies = u32::try_from(entry.copies.complete_connected_count()).unwrap_or(u32::MAX);
+        let complete_copies =
+            u32::try_from(entry.copies.complete_connected_count()).unwrap_or(u32::MAX);
         let message = ToStore::Granted(Grant {
             request,
             grant,
@@ -111,9 +123,13 @@ impl Shard {
         let session = record.session_number;
         if entry.copies.get(node).is_none() {
             let at = (node, record.place.path);
-            let mut copy = LocationRecord::new(at, LocationState::Complete, Retention::Evictable, session);
-            copy.free_slots =
-                self.config.limits.slots_per_location.saturating_sub(entry.transfers.served_by(node));
+            let mut copy =
+                LocationRecord::new(at, LocationState::Complete, Retention::Evictable, session);
+            copy.free_slots = self
+                .config
+                .limits
+                .slots_per_location
+                .saturating_sub(entry.transfers.served_by(node));
             entry.copies.insert(copy);
             record.holdings.insert(id.clone());
         }
@@ -149,10 +165,12 @@ impl Shard {
         let sender = self.nodes.get(link.sender).map(|record| &record.info.node);
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let own = entry.copies.get(node);
-        if own.is_some_and(|own| own.pulling_from.is_some() && own.pulling_from.as_ref() == sender) {
+        if own.is_some_and(|own| own.pulling_from.is_some() && own.pulling_from.as_ref() == sender)
+        {
             entry.copies.change(node, |own| own.pulling_from = None);
         }
-        let sender = entry.copies.get(link.sender).filter(|sender| sender.state == LocationState::Complete);
+        let sender =
+            entry.copies.get(link.sender).filter(|sender| sender.state == LocationState::Complete);
         if let Some(sender) = sender.filter(|_| link.is_timed && outcome == PullOutcome::Complete) {
             self.hop_time.observe(turn.now - sender.since);
         }
@@ -170,13 +188,18 @@ impl Shard {
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);
-        let is_assumed = copy.is_some_and(|copy| copy.state == LocationState::Partial && !copy.is_published);
+        let is_assumed =
+            copy.is_some_and(|copy| copy.state == LocationState::Partial && !copy.is_published);
         if is_assumed && entry.transfers.senders_of(node).next().is_none() {
             self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
         }
     }
 
-    pub(super) fn release(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<(ObjectId, Transfer)> {
+    pub(super) fn release(
+        &mut self,
+        receiver: NodeIndex,
+        grant: GrantId,
+    ) -> Option<(ObjectId, Transfer)> {
         let id = self.grants.remove(&grant)?;
         let entry = self.entries.get_mut(&id)?;
         let link = entry.transfers.remove(receiver, grant)?;

@@ -24,7 +24,12 @@ pub struct GrantRecord {
 }
 
 impl GrantRecord {
-    pub(super) const fn begun(receiver: NodeId, sender: NodeId, reason: GrantReason, at: Time) -> Self {
+    pub(super) const fn begun(
+        receiver: NodeId,
+        sender: NodeId,
+        reason: GrantReason,
+        at: Time,
+    ) -> Self {
         Self { receiver, sender, reason, at, outcome: None, ended: None }
     }
 }
@@ -56,7 +61,13 @@ impl GrantHistory {
         }
     }
 
-    pub(super) fn conclude(&mut self, now: Time, grant: GrantId, receiver: &NodeId, outcome: PullOutcome) {
+    pub(super) fn conclude(
+        &mut self,
+        now: Time,
+        grant: GrantId,
+        receiver: &NodeId,
+        outcome: PullOutcome,
+    ) {
         let records = self.order.get(&grant).and_then(|id| self.by_object.get_mut(id));
         let Some(records) = records else { return };
         let record = records.iter_mut().rev().find(|(number, _)| *number == grant);
@@ -68,7 +79,10 @@ impl GrantHistory {
         }
     }
 
-    pub(super) fn latest(&self, limit: usize) -> Vec<(&ObjectId, &VecDeque<(GrantId, GrantRecord)>)> {
+    pub(super) fn latest(
+        &self,
+        limit: usize,
+    ) -> Vec<(&ObjectId, &VecDeque<(GrantId, GrantRecord)>)> {
         let mut seen = BTreeSet::new();
         let ids = self.order.values().rev().filter(|id| seen.insert(*id)).take(limit);
         ids.filter_map(|id| self.by_object.get_key_value(id)).collect()
@@ -123,19 +137,35 @@ mod tests {
         assert_eq!(history.of(&first)[0].at, Time::from_micros(36));
 
         let at = Time::from_micros;
-        history.conclude(at(200), GrantId(99), &NodeId::new("other").unwrap(), PullOutcome::Corrupt);
+        history.conclude(
+            at(200),
+            GrantId(99),
+            &NodeId::new("other").unwrap(),
+            PullOutcome::Corrupt,
+        );
         history.conclude(at(201), GrantId(99), &receiver, PullOutcome::Complete);
         history.conclude(at(202), GrantId(99), &receiver, PullOutcome::Cancelled);
         let last = &history.of(&first)[63];
         assert_eq!((last.outcome, last.ended), (Some(PullOutcome::Complete), Some(at(201))));
         assert_eq!(history.latest(10).len(), 1);
         let of_receiver = history.of_node(&receiver, 10, 5);
-        assert_eq!(of_receiver.iter().map(|(grant, ..)| grant.0).collect::<Vec<_>>(), [99, 98, 97, 96, 95]);
-        assert_eq!(history.of_node(&NodeId::new("s").unwrap(), 2, 100).len(), 2, "senders count, too");
+        assert_eq!(
+            of_receiver.iter().map(|(grant, ..)| grant.0).collect::<Vec<_>>(),
+            [99, 98, 97, 96, 95]
+        );
+        assert_eq!(
+            history.of_node(&NodeId::new("s").unwrap(), 2, 100).len(),
+            2,
+            "senders count, too"
+        );
         assert!(history.of_node(&NodeId::new("other").unwrap(), 2, 100).is_empty());
 
         for number in 100..100 + u64::try_from(MAX_GRANTS).unwrap() {
-            history.record(&ObjectId::new(number.to_le_bytes()).unwrap(), GrantId(number), record(number));
+            history.record(
+                &ObjectId::new(number.to_le_bytes()).unwrap(),
+                GrantId(number),
+                record(number),
+            );
         }
         assert_eq!(history.order.len(), MAX_GRANTS);
         assert!(history.of(&first).is_empty() && !history.by_object.contains_key(&first));

@@ -14,7 +14,9 @@ use crate::dtype::Dtype;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
 use crate::time::Time;
-use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, Obstacle, PullOutcome, Retention};
+use crate::vocabulary::directory::{
+    GrantId, GrantReason, LocationState, Obstacle, PullOutcome, Retention,
+};
 
 /// Most objects that a search examines, in about two milliseconds.
 pub const MAX_EXAMINED: usize = 20_000;
@@ -155,7 +157,11 @@ impl Shard {
     /// still have a next one.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
-        let start = if after >= prefix { Bound::Excluded(&after[..]) } else { Bound::Included(&prefix[..]) };
+        let start = if after >= prefix {
+            Bound::Excluded(&after[..])
+        } else {
+            Bound::Included(&prefix[..])
+        };
         let mut range = self
             .entries
             .range::<[u8], _>((start, Bound::Unbounded))
@@ -184,7 +190,8 @@ impl Shard {
         }
         let mut busy: Vec<(&ObjectId, usize)> = counts.into_iter().collect();
         busy.sort_by(|(one, count), (other, most)| most.cmp(count).then_with(|| one.cmp(other)));
-        let known = busy.into_iter().filter_map(|(id, _)| Some(self.overview(id, self.entries.get(id)?)));
+        let known =
+            busy.into_iter().filter_map(|(id, _)| Some(self.overview(id, self.entries.get(id)?)));
         known.take(limit).collect()
     }
 
@@ -199,13 +206,17 @@ impl Shard {
             .filter(|grant| grant.outcome.is_none())
             .map(|grant| (&grant.receiver, grant))
             .collect();
-        let senders: BTreeMap<NodeIndex, NodeIndex> =
-            entry.transfers.iter().map(|(receiver, _, transfer)| (receiver, transfer.sender)).collect();
+        let senders: BTreeMap<NodeIndex, NodeIndex> = entry
+            .transfers
+            .iter()
+            .map(|(receiver, _, transfer)| (receiver, transfer.sender))
+            .collect();
         let copy = |copy: &super::copies::LocationRecord| {
             let node = &self.nodes.get(copy.node)?.info.node;
             let arranged = senders.get(&copy.node).and_then(|sender| self.nodes.get(*sender));
-            let sender =
-                arranged.map(|record| record.info.node.clone()).or_else(|| copy.pulling_from.clone());
+            let sender = arranged
+                .map(|record| record.info.node.clone())
+                .or_else(|| copy.pulling_from.clone());
             let grant = running.get(node).filter(|grant| Some(&grant.sender) == sender.as_ref());
             Some(CopyOverview {
                 node: node.clone(),
@@ -224,15 +235,24 @@ impl Shard {
     pub fn recent_objects(&self, limit: usize) -> Vec<RecentObject> {
         let describe = |(id, records): (&ObjectId, &VecDeque<(GrantId, GrantRecord)>)| {
             let failed = |outcome: PullOutcome| {
-                !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay)
+                !matches!(
+                    outcome,
+                    PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay
+                )
             };
             let times = records.iter().map(|(_, record)| record.ended.unwrap_or(record.at));
             Some(RecentObject {
                 id: id.clone(),
                 size_bytes: self.entries.get(id).map(|entry| entry.size_bytes),
                 grants: records.len(),
-                running: records.iter().filter(|(grant, _)| self.grants.contains_key(grant)).count(),
-                failed: records.iter().filter(|(_, record)| record.outcome.is_some_and(failed)).count(),
+                running: records
+                    .iter()
+                    .filter(|(grant, _)| self.grants.contains_key(grant))
+                    .count(),
+                failed: records
+                    .iter()
+                    .filter(|(_, record)| record.outcome.is_some_and(failed))
+                    .count(),
                 began: records.front()?.1.at,
                 latest: times.max()?,
             })
@@ -242,8 +262,11 @@ impl Shard {
 
     /// Returns a node's latest transfers, latest first.
     pub fn transfers_of(&self, node: &NodeId, limit: usize) -> Vec<NodeTransfer> {
-        let transfer =
-            |(number, id, grant)| NodeTransfer { id, grant, is_running: self.grants.contains_key(&number) };
+        let transfer = |(number, id, grant)| NodeTransfer {
+            id,
+            grant,
+            is_running: self.grants.contains_key(&number),
+        };
         self.history.of_node(node, limit, MAX_EXAMINED).into_iter().map(transfer).collect()
     }
 

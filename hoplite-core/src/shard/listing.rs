@@ -30,7 +30,8 @@ impl Page {
         }
         let pages: Vec<Self> = pages.into_iter().flatten().collect();
         let unfinished = pages.iter().filter(|page| page.more);
-        let horizon = unfinished.filter_map(|page| page.objects.last()).map(|last| last.id.clone()).min();
+        let horizon =
+            unfinished.filter_map(|page| page.objects.last()).map(|last| last.id.clone()).min();
         let mut more = pages.iter().any(|page| page.more);
         let mut objects: Vec<Locations> = pages.into_iter().flat_map(|page| page.objects).collect();
         objects.retain(|object| horizon.as_ref().is_none_or(|horizon| object.id <= *horizon));
@@ -68,9 +69,14 @@ fn keep_older(kept: &mut Locations, other: &mut Locations) {
         && other.put == kept.put
     {
         // Only the shard that granted a transfer knows of it.
-        let unused =
-            [&kept.origin, &other.origin].into_iter().flatten().filter_map(|origin| origin.unused).min();
-        if other.origin.as_ref().map(|origin| origin.age) > kept.origin.as_ref().map(|origin| origin.age) {
+        let unused = [&kept.origin, &other.origin]
+            .into_iter()
+            .flatten()
+            .filter_map(|origin| origin.unused)
+            .min();
+        if other.origin.as_ref().map(|origin| origin.age)
+            > kept.origin.as_ref().map(|origin| origin.age)
+        {
             kept.origin = other.origin.take();
         }
         if let Some(origin) = &mut kept.origin {
@@ -82,7 +88,9 @@ fn keep_older(kept: &mut Locations, other: &mut Locations) {
 /// Returns the index of the answer that knows most about an object, because a restarted shard may
 /// lack it. `answers` are in the order of responsibility; `None` if a shard failed. Of equal
 /// answers, the first one wins, because its shard granted the pulls.
-pub fn best_informed<'a>(answers: impl IntoIterator<Item = Option<&'a Locations>>) -> Option<usize> {
+pub fn best_informed<'a>(
+    answers: impl IntoIterator<Item = Option<&'a Locations>>,
+) -> Option<usize> {
     let answers = answers.into_iter().enumerate();
     let known = answers.filter_map(|(index, answer)| {
         let answer = answer?;
@@ -116,13 +124,17 @@ mod tests {
 
     #[test]
     fn a_page_ends_where_the_first_unfinished_shard_does() {
-        let pages = vec![page(&["a", "c", "x"], false), page(&["a", "b"], true), page(&["b", "c"], true)];
+        let pages =
+            vec![page(&["a", "c", "x"], false), page(&["a", "b"], true), page(&["b", "c"], true)];
         assert_eq!(merge(pages, 10), page(&["a", "b"], true));
         assert_eq!(
             merge(vec![page(&["a", "c"], false), page(&["b"], false)], 10),
             page(&["a", "b", "c"], false)
         );
-        assert_eq!(merge(vec![page(&["a", "c"], false), page(&["b"], false)], 2), page(&["a", "b"], true));
+        assert_eq!(
+            merge(vec![page(&["a", "c"], false), page(&["b"], false)], 2),
+            page(&["a", "b"], true)
+        );
     }
 
     #[test]
@@ -156,13 +168,15 @@ mod tests {
 
     #[test]
     fn the_answer_of_the_shard_that_knows_more_counts() {
-        let unknown = || Locations { id: ObjectId::new("x").unwrap(), object: None, locations: Vec::new() };
+        let unknown =
+            || Locations { id: ObjectId::new("x").unwrap(), object: None, locations: Vec::new() };
         let known = |lost, inline| {
             let (put, metadata) = (PutId(1), Metadata::default());
             let object = ObjectSummary { put, size_bytes: 1, metadata, inline, lost, origin: None };
             Locations { object: Some(object), ..unknown() }
         };
-        let best = |answers: &[Option<Locations>]| best_informed(answers.iter().map(Option::as_ref));
+        let best =
+            |answers: &[Option<Locations>]| best_informed(answers.iter().map(Option::as_ref));
         assert_eq!(best(&[None, None]), None);
         assert_eq!(best(&[None, Some(unknown())]), Some(1));
         assert_eq!(best(&[Some(unknown()), Some(unknown())]), Some(0));

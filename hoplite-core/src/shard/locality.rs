@@ -69,8 +69,10 @@ impl Shard {
         if group == EVERYWHERE {
             return;
         }
-        let waiting = queue.range((group, 0)..=(group, u64::MAX)).filter(|(_, (waiter, _))| *waiter == node);
-        let own: Vec<_> = waiting.map(|((_, arrival), (_, request))| (*arrival, *request)).collect();
+        let waiting =
+            queue.range((group, 0)..=(group, u64::MAX)).filter(|(_, (waiter, _))| *waiter == node);
+        let own: Vec<_> =
+            waiting.map(|((_, arrival), (_, request))| (*arrival, *request)).collect();
         if own.is_empty() {
             return;
         }
@@ -89,7 +91,12 @@ impl Shard {
     ///
     /// First come queries that have waited for long without a copy in their group, then queries
     /// with the closest senders, then queries with a slow sender.
-    pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
+    pub(super) fn nearest_answer(
+        &self,
+        now: Time,
+        entry: &Entry,
+        queue: &Queue,
+    ) -> Option<(bool, Answered)> {
         let aged = self.first_of_groups(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.connected_count(*group) == 0
         });
@@ -101,7 +108,8 @@ impl Shard {
         };
         let mut best: Option<(bool, Nearest)> = None;
         for (group, ..) in self.first_of_groups(queue) {
-            let Some((yields_to_others, nearest)) = self.nearest_in(now, entry, queue, group) else {
+            let Some((yields_to_others, nearest)) = self.nearest_in(now, entry, queue, group)
+            else {
                 continue;
             };
             let may_be_beaten = yields_to_others || nearest.steps > 0;
@@ -122,7 +130,13 @@ impl Shard {
 
     /// Chooses a group's next query: the first, or a later one if all before it come from nodes
     /// with slow links. The flag is `true` if the query lets others go first.
-    fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
+    fn nearest_in(
+        &self,
+        now: Time,
+        entry: &Entry,
+        queue: &Queue,
+        group: Path,
+    ) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;
         let waiters = waiters.take(MAX_PASSED).take_while(|(node, _)| {
@@ -131,7 +145,8 @@ impl Shard {
         });
         let answer = |(node, request): (NodeIndex, RequestId)| {
             let query = self.waiting_query(node, request)?;
-            let Nearby::Sender { steps, is_in_group, sender, choice } = self.nearby(now, entry, node, query)
+            let Nearby::Sender { steps, is_in_group, sender, choice } =
+                self.nearby(now, entry, node, query)
             else {
                 return None;
             };
@@ -148,7 +163,8 @@ impl Shard {
         &'a self,
         queue: &'a Queue,
     ) -> impl Iterator<Item = (Path, NodeIndex, &'a WaitingQuery, RequestId)> {
-        let after = |group: Path| queue.range((group, u64::MAX)..).next().map(|((group, _), _)| *group);
+        let after =
+            |group: Path| queue.range((group, u64::MAX)..).next().map(|((group, _), _)| *group);
         let groups = successors(after(EVERYWHERE), move |group| after(*group));
         groups.take(MAX_GROUPS).filter_map(move |group| {
             let ((_, _), (node, request)) = queue.range((group, 0)..).next()?;
@@ -172,15 +188,19 @@ impl Shard {
 
     fn nearby(&self, now: Time, entry: &Entry, node: NodeIndex, query: &WaitingQuery) -> Nearby {
         let Some(record) = self.nodes.get(node) else { return Nearby::Nothing };
-        let may_wait =
-            || self.held_back.get(&(query.id.clone(), query.group)).is_none_or(|until| now < *until);
+        let may_wait = || {
+            self.held_back.get(&(query.id.clone(), query.group)).is_none_or(|until| now < *until)
+        };
         let classes = [Class::Complete, Class::Unfinished];
         let mut slow = None;
         for (steps, group) in groups_of(record.place.path).enumerate() {
             let offered = self.offer_in(now, entry, group, &classes, node, query);
-            let waits = |choice: &SenderChoice| self.waits_for_better(now, entry, node, query, choice.reason);
+            let waits = |choice: &SenderChoice| {
+                self.waits_for_better(now, entry, node, query, choice.reason)
+            };
             if let Some((sender, choice)) = offered.filter(|(_, choice)| !waits(choice)) {
-                let found = Nearby::Sender { steps, is_in_group: group != EVERYWHERE, sender, choice };
+                let found =
+                    Nearby::Sender { steps, is_in_group: group != EVERYWHERE, sender, choice };
                 if choice.reason != GrantReason::SlowButOnly {
                     return found;
                 }
@@ -194,7 +214,8 @@ impl Shard {
                 continue;
             }
             // Slow copies are not worth waiting for.
-            let is_other = |copy: &LocationRecord| copy.node != node && !self.is_slow(entry, copy, node);
+            let is_other =
+                |copy: &LocationRecord| copy.node != node && !self.is_slow(entry, copy, node);
             if self.nodes.has_slow_links()
                 && !entry
                     .copies
@@ -217,7 +238,9 @@ impl Shard {
     /// Makes queries wait while all copies in their group are busy, and makes receivers outside the
     /// group give up their slots.
     pub(super) fn hold_queries(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
-        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
+        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else {
+            return;
+        };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
             return;
         }
@@ -253,7 +276,12 @@ impl Shard {
 
     /// Chooses a transfer out of `group` that must give up its slot for a receiver in the group:
     /// only a young one, and one at a time.
-    fn transfer_to_recall(&self, now: Time, entry: &Entry, group: Path) -> Option<(NodeIndex, GrantId)> {
+    fn transfer_to_recall(
+        &self,
+        now: Time,
+        entry: &Entry,
+        group: Path,
+    ) -> Option<(NodeIndex, GrantId)> {
         let leaving: Vec<_> = entry.transfers.leaving(group).take(MAX_GROUPS).collect();
         if leaving.iter().any(|(.., transfer)| transfer.is_recalled) {
             return None;
@@ -263,13 +291,15 @@ impl Shard {
             let began = entry.copies.get(*receiver).map_or(began, |copy| copy.since);
             now - began <= self.transfer_times.recall_until(entry.size_bytes)
         };
-        let young = leaving.iter().find(|(receiver, _, transfer)| is_young(receiver, transfer.began));
+        let young =
+            leaving.iter().find(|(receiver, _, transfer)| is_young(receiver, transfer.began));
         young.map(|(receiver, grant, _)| (*receiver, *grant))
     }
 
     pub(super) fn end_group_wait_if_unused(&mut self, id: &ObjectId, group: Path) {
         let queue = self.waiting.get(id);
-        let is_left = queue.is_some_and(|queue| queue.range((group, 0)..=(group, u64::MAX)).next().is_some());
+        let is_left =
+            queue.is_some_and(|queue| queue.range((group, 0)..=(group, u64::MAX)).next().is_some());
         if group != EVERYWHERE && !is_left {
             self.end_group_wait(id, group);
         }

@@ -31,7 +31,9 @@ impl Shard {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
             (true, EntryState::Rootless { due }) => self.due.rootless.remove(due, id.clone()),
-            (true, EntryState::Lost { forget_at }) => self.due.markers.remove(forget_at, id.clone()),
+            (true, EntryState::Lost { forget_at }) => {
+                self.due.markers.remove(forget_at, id.clone())
+            }
             (false, EntryState::Live) => {
                 // A store may publish its complete copy later than a receiver publishes a partial
                 // one.
@@ -106,8 +108,8 @@ impl Shard {
         predicate: impl Fn(&WaitingQuery) -> bool,
     ) {
         let queue = self.waiting.get(id).into_iter().flat_map(|queue| queue.values());
-        let matching =
-            queue.filter(|(node, request)| self.waiting_query(*node, *request).is_some_and(&predicate));
+        let matching = queue
+            .filter(|(node, request)| self.waiting_query(*node, *request).is_some_and(&predicate));
         let matching: Vec<(NodeIndex, RequestId)> = matching.copied().collect();
         for (node, request) in matching {
             self.remove_query(node, request);
@@ -115,7 +117,11 @@ impl Shard {
         }
     }
 
-    pub(super) fn waiting_query(&self, node: NodeIndex, request: RequestId) -> Option<&WaitingQuery> {
+    pub(super) fn waiting_query(
+        &self,
+        node: NodeIndex,
+        request: RequestId,
+    ) -> Option<&WaitingQuery> {
         match self.nodes.get(node)?.requests.get(&request)? {
             OpenRequest::Query(query) => Some(query),
             OpenRequest::Subscription(_)

@@ -41,7 +41,8 @@ impl LossMemory {
 
     pub(super) fn id_deleted(&mut self, id: &ObjectId) {
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
-        let lost: Vec<(ObjectId, PutId)> = self.by_put.range(all).map(|(key, _)| key.clone()).collect();
+        let lost: Vec<(ObjectId, PutId)> =
+            self.by_put.range(all).map(|(key, _)| key.clone()).collect();
         for key in lost {
             self.forget_put(&key);
         }

@@ -57,8 +57,8 @@ pub use crate::vocabulary::directory::*;
 pub use describe::{Description, KnownNode, ShardStatus};
 pub use history::GrantRecord;
 pub use inspect::{
-    CopyOverview, Found, MAX_EXAMINED, MAX_SHOWN_COPIES, NodeOverview, NodeTransfer, ObjectOverview,
-    ObjectSearch, ObjectTree, RecentObject,
+    CopyOverview, Found, MAX_EXAMINED, MAX_SHOWN_COPIES, NodeOverview, NodeTransfer,
+    ObjectOverview, ObjectSearch, ObjectTree, RecentObject,
 };
 pub use list_steps::{COMMIT_LIMIT, KnownShards, ListStep, PROPOSAL_TTL, Proposal, may_commit};
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
@@ -106,7 +106,8 @@ pub struct ShardConfig {
 
 impl ShardConfig {
     fn warm_up_from(&self, now: Time) -> (Time, Time) {
-        let holds_deletes = if self.warm_up.is_zero() { self.warm_up } else { self.warm_up.max(LEASE) };
+        let holds_deletes =
+            if self.warm_up.is_zero() { self.warm_up } else { self.warm_up.max(LEASE) };
         (now + self.warm_up, now + holds_deletes)
     }
 }
@@ -282,7 +283,9 @@ impl Shard {
             Event::Disconnected { node, incarnation } => {
                 shard.disconnected(turn, &node, incarnation, Duration::ZERO);
             }
-            Event::Ended { node, incarnation } => shard.disconnected(turn, &node, incarnation, LEASE),
+            Event::Ended { node, incarnation } => {
+                shard.disconnected(turn, &node, incarnation, LEASE)
+            }
             Event::Message { node, message } => {
                 if let Some(node) = shard.nodes.connected(&node) {
                     shard.received_messages += 1;
@@ -338,9 +341,13 @@ impl Shard {
             ToShard::Query(query) => self.query(turn, node, query),
             ToShard::Cancel { request } => self.close_request(node, request),
             ToShard::ReturnSlot { grant, outcome } => self.return_slot(turn, node, grant, outcome),
-            ToShard::Delete { request, id, terms } => self.delete(turn, (node, request), &id, terms),
+            ToShard::Delete { request, id, terms } => {
+                self.delete(turn, (node, request), &id, terms)
+            }
             ToShard::Forget { id, put } => self.forget(turn, &id, put),
-            ToShard::Subscribe { request, id, wants } => self.subscribe(turn, node, request, id, wants),
+            ToShard::Subscribe { request, id, wants } => {
+                self.subscribe(turn, node, request, id, wants)
+            }
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
             ToShard::Placed(placed) => self.restore_place(turn, node, placed),
             ToShard::SlowLinks { peers } => self.set_slow_peers(turn.now, node, peers),
@@ -447,7 +454,10 @@ impl Shard {
         let error = if record.requests.contains_key(&request) {
             Error::invalid_request("the number of an open request was used again")
         } else if record.requests.len() >= maximum {
-            Error::limit_exceeded("open requests of one node", u64::try_from(maximum).unwrap_or(u64::MAX))
+            Error::limit_exceeded(
+                "open requests of one node",
+                u64::try_from(maximum).unwrap_or(u64::MAX),
+            )
         } else {
             return true;
         };

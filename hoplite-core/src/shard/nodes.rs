@@ -154,7 +154,8 @@ impl Nodes {
     }
 
     pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) -> bool {
-        let Some(record) = self.records.get_mut(&index).filter(|record| record.slow_peers != peers) else {
+        let Some(record) = self.records.get_mut(&index).filter(|record| record.slow_peers != peers)
+        else {
             return false;
         };
         for peer in std::mem::replace(&mut record.slow_peers, peers.clone()) {
@@ -177,7 +178,9 @@ impl Nodes {
 
     pub(super) fn is_called_slow(&self, node: NodeIndex) -> bool {
         self.has_slow_links()
-            && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
+            && self
+                .get(node)
+                .is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
     }
 
     /// Returns `true` if the sender reports the link as slow, or enough nodes report slow links to
@@ -186,7 +189,8 @@ impl Nodes {
     /// The sender's report counts only within a group, because slow links between groups are
     /// expected.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
-        let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to)) else {
+        let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to))
+        else {
             return false;
         };
         let is_near = sender.place.path == receiver.place.path;
@@ -218,7 +222,8 @@ impl Nodes {
     /// Begins to use the measured uplinks if this node has a measured place. Returns `true` if they
     /// were unused.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
-        let is_measured = self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
+        let is_measured =
+            self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
         is_measured && !std::mem::replace(&mut self.uses_measured, true)
     }
 
@@ -233,7 +238,11 @@ impl Nodes {
     /// Returns `true` if `places` replace the shard's. After a restart, the shard has only places
     /// that stores have repeated, which complete places of the same version replace.
     pub(super) fn is_newer(&self, places: &MeasuredPlaces) -> bool {
-        if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
+        if self.is_recalled {
+            places.version >= self.measured.version
+        } else {
+            *places > self.measured
+        }
     }
 
     /// Sets the measured places. Returns the nodes that change groups, for [`place`](Self::place).
@@ -242,7 +251,11 @@ impl Nodes {
         self.measured = places;
         self.uses_measured = self.measured_nodes() > 0;
         let is_moved = |record: &NodeRecord| self.place_of(&record.info) != record.place;
-        self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
+        self.records
+            .iter()
+            .filter(|(_, record)| is_moved(record))
+            .map(|(index, _)| *index)
+            .collect()
     }
 
     /// Adds a measured place that a store repeats, unless newer places are known. Returns the nodes
@@ -251,7 +264,8 @@ impl Nodes {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
         if placed.version > self.measured.version {
-            moved = self.measure(MeasuredPlaces { version: placed.version, ..MeasuredPlaces::default() });
+            moved = self
+                .measure(MeasuredPlaces { version: placed.version, ..MeasuredPlaces::default() });
             self.is_recalled = true;
         }
         if placed.version < self.measured.version {
@@ -278,7 +292,9 @@ impl Nodes {
     }
 
     pub(super) fn place(&mut self, index: NodeIndex) {
-        let Some(place) = self.records.get(&index).map(|record| self.place_of(&record.info)) else { return };
+        let Some(place) = self.records.get(&index).map(|record| self.place_of(&record.info)) else {
+            return;
+        };
         if let Some(record) = self.records.get_mut(&index) {
             record.place = place;
         }
@@ -345,7 +361,9 @@ impl Nodes {
 
     pub(super) fn set_draining(&mut self, index: NodeIndex, is_draining: bool) -> bool {
         let record = self.records.get_mut(&index);
-        let Some(record) = record.filter(|record| record.is_draining != is_draining) else { return false };
+        let Some(record) = record.filter(|record| record.is_draining != is_draining) else {
+            return false;
+        };
         record.is_draining = is_draining;
         if is_draining {
             self.draining += 1;

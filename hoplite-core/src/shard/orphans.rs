@@ -70,7 +70,9 @@ impl Shard {
     pub(super) fn offer_to_next_store(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         orphan.due = None;
-        let Some(entry) = self.entries.get(id).filter(|entry| entry.pin == Pin::Missing) else { return };
+        let Some(entry) = self.entries.get(id).filter(|entry| entry.pin == Pin::Missing) else {
+            return;
+        };
         let Some(bytes) = entry.inline.clone() else { return };
         if orphan.again_at.take().is_some_and(|at| at <= turn.now) {
             orphan.offered.clear();
@@ -78,7 +80,8 @@ impl Shard {
         // Both shards of the id choose the same store, and different objects get different stores.
         let place = mix(entry.put.0);
         let has_connected_store = self.nodes.receivers_after(place).next().is_some();
-        let untried = self.nodes.receivers_after(place).find(|index| !orphan.offered.contains(index));
+        let untried =
+            self.nodes.receivers_after(place).find(|index| !orphan.offered.contains(index));
         let (put, metadata, size_bytes) = (entry.put, entry.metadata.clone(), entry.size_bytes);
         let Some(chosen) = untried.filter(|_| orphan.offered.len() < MAX_OFFERS) else {
             let again_at = turn.now + ROUND_PAUSE;
@@ -90,7 +93,8 @@ impl Shard {
         };
         orphan.offered.insert(chosen);
         let earliest = turn.now + self.config.limits.node_grace;
-        let again = paced(&mut self.orphans.next_again, earliest, size_bytes, BYTES_PER_MICROSECOND);
+        let again =
+            paced(&mut self.orphans.next_again, earliest, size_bytes, BYTES_PER_MICROSECOND);
         self.set_orphan_due(again, id);
         self.send(turn, chosen, ToStore::TakeOver { id: id.clone(), put, metadata, bytes });
     }

@@ -96,7 +96,10 @@ impl PrefixSums {
 
     fn add(&mut self, id: &[u8], object: PrefixSum) {
         let start = self.prefix.len();
-        let end = id[start..].iter().position(|byte| *byte == SEPARATOR).map_or(start, |at| start + at + 1);
+        let end = id[start..]
+            .iter()
+            .position(|byte| *byte == SEPARATOR)
+            .map_or(start, |at| start + at + 1);
         match self.groups.get_mut(&id[..end]) {
             Some(group) => group.add(&object),
             None => {
@@ -114,7 +117,8 @@ impl PrefixSums {
         let mut sizes: Vec<u64> = others.map(|(_, group)| group.bytes).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
         let Some(smallest) = sizes.get(MAX_PREFIXES - 1).copied() else { return };
-        let mut free_places = MAX_PREFIXES - sizes.iter().filter(|bytes| **bytes > smallest).count();
+        let mut free_places =
+            MAX_PREFIXES - sizes.iter().filter(|bytes| **bytes > smallest).count();
         let Self { groups, more_groups, rest, prefix } = self;
         groups.retain(|name, group| {
             if name == prefix {
@@ -137,7 +141,11 @@ impl Shard {
     /// milliseconds. Returns the last one, for the next call; `None` at the end.
     pub fn sum_prefixes(&self, sums: &mut PrefixSums, after: &[u8]) -> Option<ObjectId> {
         let prefix = sums.prefix.clone();
-        let start = if after >= &prefix[..] { Bound::Excluded(after) } else { Bound::Included(&prefix[..]) };
+        let start = if after >= &prefix[..] {
+            Bound::Excluded(after)
+        } else {
+            Bound::Included(&prefix[..])
+        };
         let mut range = self
             .entries
             .range::<[u8], _>((start, Bound::Unbounded))
@@ -161,7 +169,8 @@ mod tests {
 
     fn object(bytes: u64, at: u64) -> PrefixSum {
         let (used, at) = (Some(Time::from_micros(10 * at)), Some(Time::from_micros(at)));
-        let creators = BTreeSet::from([NodeId::new(&format!("n{at:?}").replace(['(', ')'], "")).unwrap()]);
+        let creators =
+            BTreeSet::from([NodeId::new(&format!("n{at:?}").replace(['(', ')'], "")).unwrap()]);
         PrefixSum {
             objects: 1,
             bytes,
@@ -204,8 +213,13 @@ mod tests {
             assert!(sums.groups.len() <= 2 * MAX_PREFIXES);
         }
         sums.shrink();
-        assert_eq!((sums.groups.len(), sums.more_groups as u64), (MAX_PREFIXES, count - MAX_PREFIXES as u64));
+        assert_eq!(
+            (sums.groups.len(), sums.more_groups as u64),
+            (MAX_PREFIXES, count - MAX_PREFIXES as u64)
+        );
         assert_eq!(sums.total().objects, count);
-        assert!(sums.groups.contains_key(&b"01999/"[..]) && !sums.groups.contains_key(&b"01000/"[..]));
+        assert!(
+            sums.groups.contains_key(&b"01999/"[..]) && !sums.groups.contains_key(&b"01000/"[..])
+        );
     }
 }

@@ -11,7 +11,8 @@ use crate::id::{ObjectId, PutId};
 use crate::plan::broadcast::choose_survivor;
 use crate::time::Time;
 use crate::vocabulary::directory::{
-    DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
+    DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason,
+    Verdict,
 };
 
 /// Most copies considered for the comparison with a second put of the id.
@@ -30,7 +31,10 @@ impl Shard {
         if let Some(slot) = publish.slot {
             self.return_slot(turn, node, slot, PullOutcome::Complete);
         }
-        let ended = self.tombstones.get(&(publish.id.clone(), publish.put)).map(|tombstone| tombstone.reason);
+        let ended = self
+            .tombstones
+            .get(&(publish.id.clone(), publish.put))
+            .map(|tombstone| tombstone.reason);
         if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
             && publish.state == LocationState::Partial
         {
@@ -96,7 +100,8 @@ impl Shard {
         if let (Some(ours), Some(theirs)) = (&entry.inline, &publish.inline) {
             return if ours == theirs { Equality::Equal } else { Equality::Different };
         }
-        let others = entry.copies.rooted().filter(|copy| copy.node != node && !copy.is_disconnected);
+        let others =
+            entry.copies.rooted().filter(|copy| copy.node != node && !copy.is_disconnected);
         let usable = others.take(MAX_COMPARED).filter_map(|copy| {
             let record = self.nodes.get(copy.node)?;
             Some((copy.state, &record.info))
@@ -121,11 +126,15 @@ impl Shard {
     fn record(&mut self, turn: &mut Turn<'_>, node: NodeIndex, publish: Publish) {
         let id = publish.id.clone();
         if !self.entries.contains_key(&id) {
-            let Some(creator) = self.nodes.get(node).map(|record| record.info.node.clone()) else { return };
+            let Some(creator) = self.nodes.get(node).map(|record| record.info.node.clone()) else {
+                return;
+            };
             self.entries.insert(id.clone(), Entry::new(&publish, creator, turn.now));
             self.renew_wait_limits(turn.now, &id);
             let lost = Error::ObjectLost { id: id.clone() };
-            self.fail_waiting(turn, &id, &lost, |query| query.resume.is_some_and(|put| put != publish.put));
+            self.fail_waiting(turn, &id, &lost, |query| {
+                query.resume.is_some_and(|put| put != publish.put)
+            });
         }
         self.keep_inline(&publish);
         let was_behind_slow_link = self.is_behind_slow_link(&id, node);
@@ -136,14 +145,16 @@ impl Shard {
             self.mark_slow_transfers(&id);
         }
         self.accept_all_senders(node, &id);
-        if let Some(sender) = publish.pulling_from.as_ref().and_then(|name| self.nodes.index(name)) {
+        if let Some(sender) = publish.pulling_from.as_ref().and_then(|name| self.nodes.index(name))
+        {
             self.accept_all_senders(sender, &id);
         }
         if must_promote_again {
             self.send(turn, node, ToStore::Promote { id: id.clone(), put: publish.put });
         }
         // A draining store has given its pin up, and the other pinned copies may be lost by now.
-        let lost_its_pin = was_pinned && self.entries.get(&id).is_some_and(|entry| !entry.copies.is_pinned());
+        let lost_its_pin =
+            was_pinned && self.entries.get(&id).is_some_and(|entry| !entry.copies.is_pinned());
         let pin = self.entries.get(&id).map(|entry| entry.pin);
         match pin {
             _ if lost_its_pin => self.ensure_pinned(turn, &id),
@@ -163,9 +174,10 @@ impl Shard {
         let Some(entry) = self.entries.get_mut(&publish.id) else { return };
         let Some(bytes) = &publish.inline else { return };
         let size_bytes = publish.size_bytes;
-        let is_whole =
-            publish.state == LocationState::Complete && u64::try_from(bytes.len()) == Ok(size_bytes);
-        if is_whole && entry.inline.is_none() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES {
+        let is_whole = publish.state == LocationState::Complete
+            && u64::try_from(bytes.len()) == Ok(size_bytes);
+        if is_whole && entry.inline.is_none() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES
+        {
             // A slice of a received frame would keep the whole frame allocated.
             entry.inline = Some(bytes.to_owned_memory());
             self.inline_bytes += size_bytes;
@@ -188,11 +200,18 @@ impl Shard {
         }
         let session = record.session_number;
         if entry.copies.get(node).is_none() {
-            let mut copy =
-                LocationRecord::new((node, record.place.path), publish.state, publish.retention, session);
+            let mut copy = LocationRecord::new(
+                (node, record.place.path),
+                publish.state,
+                publish.retention,
+                session,
+            );
             copy.since = now;
-            copy.free_slots =
-                self.config.limits.slots_per_location.saturating_sub(entry.transfers.served_by(node));
+            copy.free_slots = self
+                .config
+                .limits
+                .slots_per_location
+                .saturating_sub(entry.transfers.served_by(node));
             entry.copies.insert(copy);
             record.holdings.insert(publish.id.clone());
         }
@@ -209,7 +228,8 @@ impl Shard {
                 location.state = publish.state;
             }
             let is_partial = location.state == LocationState::Partial;
-            location.pulling_from = pulling_from.filter(|name| is_partial && *name != record.info.node);
+            location.pulling_from =
+                pulling_from.filter(|name| is_partial && *name != record.info.node);
             let is_complete = location.state == LocationState::Complete;
             let was_promoted = is_complete
                 && location.retention == Retention::Pinned
@@ -235,7 +255,8 @@ impl Shard {
         let (leaving, staying): (Vec<_>, Vec<_>) =
             connected.partition(|copy| self.nodes.is_draining(copy.node));
         let best = if staying.is_empty() { leaving } else { staying };
-        let connected = best.into_iter().filter_map(|copy| Some(&self.nodes.get(copy.node)?.info.node));
+        let connected =
+            best.into_iter().filter_map(|copy| Some(&self.nodes.get(copy.node)?.info.node));
         let survivor = choose_survivor(connected).and_then(|name| self.nodes.index(name));
         let Some(survivor) = survivor else {
             if entry.inline.is_some() {
@@ -283,7 +304,11 @@ impl Shard {
                 // A store that takes over the orphan would revive this put once the winning put is
                 // deleted.
                 self.remove_orphan(id);
-                if self.entries.get(id).is_some_and(|entry| !entry.is_lost() && !entry.has_followers()) {
+                if self
+                    .entries
+                    .get(id)
+                    .is_some_and(|entry| !entry.is_lost() && !entry.has_followers())
+                {
                     // Otherwise the inline bytes would be listed and served.
                     self.dismantle(id);
                 }

@@ -13,7 +13,9 @@ use crate::plan::broadcast::{AGED_AFTER, Candidate, SenderChoice, choose_sender,
 use crate::plan::chain::unpaced;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of};
-use crate::vocabulary::directory::{DropReason, GrantReason, LocationState, Query, RequestId, ToStore};
+use crate::vocabulary::directory::{
+    DropReason, GrantReason, LocationState, Query, RequestId, ToStore,
+};
 
 pub(super) enum Answer {
     Inline,
@@ -44,11 +46,25 @@ impl Shard {
         self.next_arrival += 1;
         let deadline = turn.now + timeout;
         let is_last_chance = deadline <= turn.now;
-        let group = if is_last_chance { EVERYWHERE } else { self.waiting_group(node, entry, resume, &avoid) };
+        let group = if is_last_chance {
+            EVERYWHERE
+        } else {
+            self.waiting_group(node, entry, resume, &avoid)
+        };
         let may_overtake = is_last_chance || !self.waiting.contains_key(&id);
         let since = turn.now;
         let waits_until = since + self.wait_limit(entry, &avoid);
-        let query = WaitingQuery { id, arrival, since, deadline, timeout, resume, avoid, waits_until, group };
+        let query = WaitingQuery {
+            id,
+            arrival,
+            since,
+            deadline,
+            timeout,
+            resume,
+            avoid,
+            waits_until,
+            group,
+        };
         if may_overtake && self.answer_now(turn, node, request, &query) {
             return;
         }
@@ -78,7 +94,10 @@ impl Shard {
             self.offer_nearby(turn.now, entry, node, query)
         };
         let Some((sender, choice)) = offered else { return false };
-        debug_assert!(self.is_without_better(&query.id, node, query, &choice), "slow, but not the only one");
+        debug_assert!(
+            self.is_without_better(&query.id, node, query, &choice),
+            "slow, but not the only one"
+        );
         self.grant(turn, node, request, &query.id, sender, choice);
         // Waiting queries may prefer the new receiver to a sender that they avoid.
         self.mark_servable(&query.id);
@@ -96,7 +115,12 @@ impl Shard {
         record.requests.insert(request, OpenRequest::Query(query));
     }
 
-    pub(super) fn remove_from_queue(&mut self, node: NodeIndex, request: RequestId, query: &WaitingQuery) {
+    pub(super) fn remove_from_queue(
+        &mut self,
+        node: NodeIndex,
+        request: RequestId,
+        query: &WaitingQuery,
+    ) {
         self.due.queries.remove(query.deadline, (node, request));
         self.due.wait_limits.remove(query.waits_until, (node, request));
         if let Some(queue) = self.waiting.get_mut(&query.id) {
@@ -108,9 +132,14 @@ impl Shard {
         }
     }
 
-    pub(super) fn remove_query(&mut self, node: NodeIndex, request: RequestId) -> Option<WaitingQuery> {
+    pub(super) fn remove_query(
+        &mut self,
+        node: NodeIndex,
+        request: RequestId,
+    ) -> Option<WaitingQuery> {
         self.waiting_query(node, request)?;
-        let Some(OpenRequest::Query(query)) = self.nodes.get_mut(node)?.requests.remove(&request) else {
+        let Some(OpenRequest::Query(query)) = self.nodes.get_mut(node)?.requests.remove(&request)
+        else {
             return None;
         };
         self.remove_from_queue(node, request, &query);
@@ -132,7 +161,10 @@ impl Shard {
                 Answer::Inline => self.answer_inline(turn, node, request, id),
                 Answer::Grant(sender, choice) => {
                     let is_better = |query| !self.is_without_better(id, node, query, &choice);
-                    debug_assert!(!query.as_ref().is_some_and(is_better), "slow, but not the only one");
+                    debug_assert!(
+                        !query.as_ref().is_some_and(is_better),
+                        "slow, but not the only one"
+                    );
                     self.grant(turn, node, request, id, sender, choice);
                 }
             }
@@ -163,7 +195,8 @@ impl Shard {
         if !self.has_candidate(now, entry) {
             return None;
         }
-        let anybody = queue.range((EVERYWHERE, 0)..=(EVERYWHERE, u64::MAX)).map(|(_, waiter)| *waiter);
+        let anybody =
+            queue.range((EVERYWHERE, 0)..=(EVERYWHERE, u64::MAX)).map(|(_, waiter)| *waiter);
         let answer = |(node, request): (NodeIndex, RequestId)| {
             let query = self.waiting_query(node, request)?;
             let (sender, choice) =
@@ -178,12 +211,12 @@ impl Shard {
         }
         // Queries that wait in their group use close copies, so they come first, unless another one
         // has waited for long.
-        let (waited, first) = first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
+        let (waited, first) =
+            first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
         if waited >= AGED_AFTER {
             return first;
         }
-        let is_last_resort =
-            matches!(&first, Some((.., Answer::Grant(_, choice))) if choice.reason.is_last_resort());
+        let is_last_resort = matches!(&first, Some((.., Answer::Grant(_, choice))) if choice.reason.is_last_resort());
         match self.nearest_answer(now, entry, queue) {
             Some((is_in_group, nearest)) if is_in_group || is_last_resort => Some(nearest),
             other => first.or(other.map(|(_, answer)| answer)),
@@ -214,8 +247,8 @@ impl Shard {
         query: &WaitingQuery,
     ) -> Option<(NodeIndex, SenderChoice)> {
         let path = self.nodes.get(node)?.place.path;
-        let offers =
-            groups_of(path).filter_map(|group| self.offer_in(now, entry, group, classes, node, query));
+        let offers = groups_of(path)
+            .filter_map(|group| self.offer_in(now, entry, group, classes, node, query));
         let (mut slow, mut avoided) = (None, None);
         for (sender, choice) in offers {
             match choice.reason {
@@ -224,7 +257,8 @@ impl Shard {
                 _ => return Some((sender, choice)),
             }
         }
-        slow.or(avoided).filter(|(_, choice)| !self.waits_for_better(now, entry, node, query, choice.reason))
+        slow.or(avoided)
+            .filter(|(_, choice)| !self.waits_for_better(now, entry, node, query, choice.reason))
     }
 
     pub(super) fn offer_in(
@@ -242,8 +276,9 @@ impl Shard {
         let mut candidates = Vec::new();
         for class in classes {
             let free = entry.copies.free(group, *class).take(MAX_CONSIDERED);
-            let may_be_granted =
-                |record: &&LocationRecord| *class == Class::Complete || self.may_extend(now, entry, record);
+            let may_be_granted = |record: &&LocationRecord| {
+                *class == Class::Complete || self.may_extend(now, entry, record)
+            };
             let free = free.take_while(may_be_granted);
             let mut welcome = 0;
             for record in free.filter(|record| !self.is_behind(entry, record, node, serves)) {
@@ -269,8 +304,12 @@ impl Shard {
         let mut choice = choose_sender(&candidates)?;
         let (sender, sender_path) = *senders.get(choice.index)?;
         let is_unfinished = candidates.get(choice.index)?.state != LocationState::Complete;
-        let is_chosen_for_links = choice.reason.is_last_resort() || choice.reason == GrantReason::FasterLink;
-        if is_unfinished && !is_chosen_for_links && entry.transfers.len() >= unpaced(entry.size_bytes) {
+        let is_chosen_for_links =
+            choice.reason.is_last_resort() || choice.reason == GrantReason::FasterLink;
+        if is_unfinished
+            && !is_chosen_for_links
+            && entry.transfers.len() >= unpaced(entry.size_bytes)
+        {
             choice.reason = GrantReason::ChainHasBytes;
         }
         if path != EVERYWHERE && !is_chosen_for_links {
@@ -281,7 +320,8 @@ impl Shard {
 
     pub(super) fn serves(&self, entry: &Entry, node: NodeIndex) -> bool {
         let name = self.nodes.get(node).map(|record| &record.info.node);
-        entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))
+        entry.transfers.served_by(node) > 0
+            || name.is_some_and(|name| entry.copies.is_pulled_from(name))
     }
 
     /// Returns `true` if a copy belongs to `node`, or gets its bytes from `node`.

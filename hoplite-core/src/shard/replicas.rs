@@ -57,7 +57,9 @@ enum Choice {
 impl Shard {
     pub(super) fn update_lead(&mut self, turn: &mut Turn<'_>, node: NodeIndex, lead: Lead) {
         let Lead { id, put, leads, is_new } = lead;
-        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.put == put) else { return };
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.put == put) else {
+            return;
+        };
         if entry.copies.change(node, |copy| copy.leads = leads).is_none() {
             return;
         }
@@ -87,7 +89,9 @@ impl Shard {
         put: PutId,
         reason: Obstacle,
     ) {
-        if self.entries.get(id).is_some_and(|entry| entry.put == put) && self.replicas.release(node, id) {
+        if self.entries.get(id).is_some_and(|entry| entry.put == put)
+            && self.replicas.release(node, id)
+        {
             self.refuse(turn.now, node, id, reason);
         }
     }
@@ -122,7 +126,8 @@ impl Shard {
     /// Offers objects to a store that has connected. Queued objects are offered anyway.
     pub(super) fn store_came(&mut self, now: Time) {
         self.replicas.is_dirty = true;
-        let stalled = self.replicas.objects.iter_mut().filter(|(_, shortage)| shortage.rank.is_none());
+        let stalled =
+            self.replicas.objects.iter_mut().filter(|(_, shortage)| shortage.rank.is_none());
         let stalled = stalled.map(|(id, shortage)| {
             shortage.again_at = None;
             id.clone()
@@ -180,7 +185,8 @@ impl Shard {
             entry.copies.get(*node).is_some_and(|copy| copy.retention == Retention::Pinned)
         };
         let arrival = self.replicas.next_arrival;
-        let shortage = self.replicas.objects.entry(id.clone()).or_insert_with(|| Shortage::new(arrival));
+        let shortage =
+            self.replicas.objects.entry(id.clone()).or_insert_with(|| Shortage::new(arrival));
         if shortage.arrival == arrival {
             self.replicas.next_arrival += 1;
         }
@@ -287,7 +293,11 @@ impl Shard {
             let after = (std::ops::Bound::Excluded(&place), std::ops::Bound::Unbounded);
             // An object that needs several stores is at the same place of the queue again.
             let is_again = self.replicas.queue.contains(&place) && passed == 0;
-            next = if is_again { Some(place) } else { self.replicas.queue.range(after).next().cloned() };
+            next = if is_again {
+                Some(place)
+            } else {
+                self.replicas.queue.range(after).next().cloned()
+            };
         }
         // Later assignments wait for the next event.
         self.replicas.is_dirty = false;
@@ -343,7 +353,9 @@ impl Shard {
             let has_copy = copy.is_some_and(|copy| {
                 copy.retention == Retention::Pinned || copy.state == LocationState::Producing
             });
-            !has_copy && !shortage.targets.contains_key(node) && !shortage.refused.contains_key(node)
+            !has_copy
+                && !shortage.targets.contains_key(node)
+                && !shortage.refused.contains_key(node)
         };
         let candidates = self.nodes.receivers_after(mix(entry.put.0)).filter(is_free);
         let (mut is_any_busy, mut best) = (false, None);
@@ -370,7 +382,8 @@ impl Shard {
 
     fn notify_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
-        let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);
+        let pinned =
+            entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);
         let leaders: Vec<NodeIndex> = pinned.map(|copy| copy.node).collect();
         for node in leaders {
             self.send_copy_count(turn, node, id);
@@ -403,14 +416,22 @@ impl Shard {
         for (id, shortage) in &self.replicas.objects {
             let entry = self.entries.get(id).expect("an object with a shortage is known");
             let count = self.count_copies(entry);
-            assert!(!entry.is_lost() && count.leads && count.kept < entry.metadata.replicas.to_keep());
+            assert!(
+                !entry.is_lost() && count.leads && count.kept < entry.metadata.replicas.to_keep()
+            );
             for node in shortage.targets.keys() {
                 assert!(self.nodes.is_connected(*node) && !self.nodes.is_draining(*node));
                 let copy = entry.copies.get(*node);
-                assert!(copy.is_none_or(|copy| copy.retention == Retention::Evictable), "it has a copy");
+                assert!(
+                    copy.is_none_or(|copy| copy.retention == Retention::Evictable),
+                    "it has a copy"
+                );
                 assigned.entry(*node).or_default().insert(id.clone());
             }
-            assert_eq!(shortage.due, shortage.targets.values().copied().chain(shortage.again_at).min());
+            assert_eq!(
+                shortage.due,
+                shortage.targets.values().copied().chain(shortage.again_at).min()
+            );
             let is_queued =
                 shortage.rank.is_some_and(|rank| self.replicas.queue.contains(&(rank, id.clone())));
             assert_eq!(is_queued, shortage.rank.is_some());

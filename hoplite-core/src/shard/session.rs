@@ -40,7 +40,8 @@ impl Shard {
         let known = self.nodes.index(&info.node);
         let known = known.and_then(|index| Some((index, self.nodes.get(index)?)));
         let Some((index, record)) = known else { return self.connect_new(turn, info) };
-        let (connected, same_run) = (record.is_connected(), record.info.incarnation == info.incarnation);
+        let (connected, same_run) =
+            (record.is_connected(), record.info.incarnation == info.incarnation);
         match (connected, same_run) {
             (true, true) => {
                 self.begin_grace(turn, index, Duration::ZERO);
@@ -211,7 +212,8 @@ impl Shard {
             rootless_since = since;
         }
         let lost = (&record.info.node, record.info.incarnation);
-        let held = record.holdings.iter().filter_map(|id| Some((id.clone(), self.entries.get(id)?.put)));
+        let held =
+            record.holdings.iter().filter_map(|id| Some((id.clone(), self.entries.get(id)?.put)));
         self.absent.note(turn.now, lost, held);
         for id in &record.holdings {
             self.remove_location(turn, id, index, rootless_since + self.config.limits.node_grace);
@@ -229,7 +231,8 @@ impl Shard {
     fn resend_drops(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         for ((id, put), deletion) in &self.deletions {
             if deletion.pending.contains(&index) {
-                let message = ToStore::Drop { id: id.clone(), put: *put, reason: DropReason::Deleted };
+                let message =
+                    ToStore::Drop { id: id.clone(), put: *put, reason: DropReason::Deleted };
                 self.send(turn, index, message);
             }
         }

@@ -34,7 +34,12 @@ impl Shard {
     /// version. [`Error::InvalidRequest`] if another proposal is under way, or the list differs by
     /// more than one shard. [`Error::VersionMismatch`] if a connected store is too old to change
     /// its list.
-    pub fn change_list(&mut self, now: Time, step: ListStep, effects: &mut Vec<Effect>) -> Result<()> {
+    pub fn change_list(
+        &mut self,
+        now: Time,
+        step: ListStep,
+        effects: &mut Vec<Effect>,
+    ) -> Result<()> {
         self.turn(now, effects, |shard, turn| match step {
             ListStep::Propose(proposal) => shard.propose(turn.now, proposal),
             ListStep::Commit(proposal) => shard.commit(turn, proposal),
@@ -73,8 +78,10 @@ impl Shard {
             && *pending != proposal
             && now < *until
         {
-            let reason =
-                format!("another change of the directory's shards is under way, to {}", pending.list);
+            let reason = format!(
+                "another change of the directory's shards is under way, to {}",
+                pending.list
+            );
             return Err(Error::InvalidRequest { reason: reason.into() });
         }
         self.list.proposal = Some((proposal, now + PROPOSAL_TTL));
@@ -97,7 +104,8 @@ impl Shard {
             return Err(mismatch(next, list));
         }
         let connected = || self.nodes.iter().filter(|record| record.is_connected());
-        let mut lists = connected().map(|record| &record.info.shards).filter(|_| list.version() == 0);
+        let mut lists =
+            connected().map(|record| &record.info.shards).filter(|_| list.version() == 0);
         if !next.is_one_change_from(list) || !lists.all(|list| next.is_one_change_from(list)) {
             return Err(Error::invalid_request(
                 "a new list differs by one shard from the list of each store, in the same spelling",
@@ -161,7 +169,8 @@ impl Shard {
     fn tell_list(&self, turn: &mut Turn<'_>, index: NodeIndex) {
         let list = &self.list.list;
         let is_outdated = |info: &NodeInfo| {
-            info.shards.version() < list.version() && info.version.at_least(Version::WITH_SHARD_CHANGES)
+            info.shards.version() < list.version()
+                && info.version.at_least(Version::WITH_SHARD_CHANGES)
         };
         if self.nodes.get(index).is_some_and(|record| is_outdated(&record.info)) {
             self.send(turn, index, ToStore::Shards(list.clone()));

@@ -60,7 +60,8 @@ impl Replicas {
     }
 
     pub(super) fn set_rank(&mut self, id: &ObjectId, rank: Option<Rank>) {
-        let Some(shortage) = self.objects.get_mut(id).filter(|shortage| shortage.rank != rank) else {
+        let Some(shortage) = self.objects.get_mut(id).filter(|shortage| shortage.rank != rank)
+        else {
             return;
         };
         if let Some(earlier) = std::mem::replace(&mut shortage.rank, rank) {

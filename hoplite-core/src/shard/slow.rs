@@ -40,7 +40,9 @@ impl Shard {
         if !self.nodes.has_slow_links() {
             return;
         }
-        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
+        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else {
+            return;
+        };
         if entry.size_bytes < MIN_ROUTED_BYTES {
             return;
         }
@@ -89,8 +91,9 @@ impl Shard {
             return false;
         }
         let serves = self.serves(entry, node);
-        let is_slow =
-            |record: &LocationRecord| reason == GrantReason::SlowButOnly && self.is_slow(entry, record, node);
+        let is_slow = |record: &LocationRecord| {
+            reason == GrantReason::SlowButOnly && self.is_slow(entry, record, node)
+        };
         let is_better = |record: &LocationRecord| {
             !record.is_disconnected
                 && !query.avoid.contains(&record.node)
@@ -114,7 +117,9 @@ impl Shard {
         query: &WaitingQuery,
         choice: &SenderChoice,
     ) -> bool {
-        let Some(entry) = self.entries.get(id).filter(|_| choice.reason == GrantReason::SlowButOnly) else {
+        let Some(entry) =
+            self.entries.get(id).filter(|_| choice.reason == GrantReason::SlowButOnly)
+        else {
             return true;
         };
         let serves = self.serves(entry, node);
@@ -163,8 +168,11 @@ impl Shard {
             return;
         }
         // Only a receiver's latest sender counts, so that the transfers form trees.
-        let senders: BTreeMap<NodeIndex, NodeIndex> =
-            entry.transfers.iter().map(|(receiver, _, transfer)| (receiver, transfer.sender)).collect();
+        let senders: BTreeMap<NodeIndex, NodeIndex> = entry
+            .transfers
+            .iter()
+            .map(|(receiver, _, transfer)| (receiver, transfer.sender))
+            .collect();
         let mut receivers: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
         for (receiver, sender) in &senders {
             receivers.entry(*sender).or_default().push(*receiver);
@@ -190,7 +198,11 @@ impl Shard {
             entry.transfers.set_slow(receiver, grant, is_slow);
         }
         for (receiver, has_slow_source) in slowly {
-            if entry.copies.get(receiver).is_some_and(|copy| copy.has_slow_source() != has_slow_source) {
+            if entry
+                .copies
+                .get(receiver)
+                .is_some_and(|copy| copy.has_slow_source() != has_slow_source)
+            {
                 entry.copies.change(receiver, |copy| copy.set_has_slow_source(has_slow_source));
             }
         }
@@ -208,24 +220,27 @@ impl Shard {
         if !self.nodes.has_slow_links() {
             return false;
         }
-        let is_behind_slow_link = entry.copies.get(sender).is_some_and(|copy| match slowly.get(&sender) {
-            Some(has_slow_source) => *has_slow_source && copy.state == LocationState::Partial,
-            None => copy.is_behind_slow_link(),
-        });
+        let is_behind_slow_link =
+            entry.copies.get(sender).is_some_and(|copy| match slowly.get(&sender) {
+                Some(has_slow_source) => *has_slow_source && copy.state == LocationState::Partial,
+                None => copy.is_behind_slow_link(),
+            });
         is_behind_slow_link || self.nodes.is_slow_link(sender, receiver)
     }
 
     /// Makes a receiver with a slow link give up its slot for a waiting receiver with a better
     /// link, and then continue behind it.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
-        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
+        let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else {
+            return;
+        };
         let is_recalled = |(.., transfer): (_, _, &Transfer)| transfer.is_recalled;
         if entry.transfers.slow().next().is_none() || entry.transfers.slow().any(is_recalled) {
             return;
         }
         let waiting = queue.values().take(MAX_GROUPS);
-        let waiting =
-            waiting.filter_map(|(node, request)| Some((*node, self.waiting_query(*node, *request)?)));
+        let waiting = waiting
+            .filter_map(|(node, request)| Some((*node, self.waiting_query(*node, *request)?)));
         let waiting: Vec<(NodeIndex, &WaitingQuery)> = waiting.collect();
         let may_have = |transfer: &Transfer, node: NodeIndex, query: &WaitingQuery| {
             let copy = entry.copies.get(transfer.sender);
@@ -236,17 +251,24 @@ impl Shard {
             })
         };
         let is_slow_still = |receiver: NodeIndex, transfer: &Transfer| {
-            entry.copies.get(transfer.sender).is_some_and(|copy| self.is_slow(entry, copy, receiver))
+            entry
+                .copies
+                .get(transfer.sender)
+                .is_some_and(|copy| self.is_slow(entry, copy, receiver))
         };
         let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
             is_slow_still(*receiver, transfer)
                 && waiting.iter().any(|(node, query)| {
                     // A transfer that began after the query already gave way to it, and found
                     // nothing better.
-                    node != receiver && transfer.began <= query.since && may_have(transfer, *node, query)
+                    node != receiver
+                        && transfer.began <= query.since
+                        && may_have(transfer, *node, query)
                 })
         });
-        let Some((receiver, grant)) = recalled.map(|(receiver, grant, _)| (receiver, grant)) else { return };
+        let Some((receiver, grant)) = recalled.map(|(receiver, grant, _)| (receiver, grant)) else {
+            return;
+        };
         if let Some(entry) = self.entries.get_mut(id) {
             entry.transfers.recall(receiver, grant);
         }

@@ -67,7 +67,12 @@ impl Orphans {
 
 /// Returns the first time for sending `size_bytes`, not before `earliest` or `next`. Moves `next`
 /// to the end of this transfer.
-pub(super) fn paced(next: &mut Time, earliest: Time, size_bytes: u64, bytes_per_microsecond: u64) -> Time {
+pub(super) fn paced(
+    next: &mut Time,
+    earliest: Time,
+    size_bytes: u64,
+    bytes_per_microsecond: u64,
+) -> Time {
     let due = earliest.max(*next);
     *next = due + INTERVAL + Duration::from_micros(size_bytes / bytes_per_microsecond);
     due

@@ -72,7 +72,11 @@ impl Shard {
         let listed = u32::try_from(copies.saturating_mul(subscribers.len())).unwrap_or(u32::MAX);
         let locations = self.locations(id);
         for (node, request) in subscribers {
-            self.send(turn, *node, ToStore::Locations { request: *request, locations: locations.clone() });
+            self.send(
+                turn,
+                *node,
+                ToStore::Locations { request: *request, locations: locations.clone() },
+            );
         }
         self.end_pause(id);
         if copies > MAX_PROMPT_COPIES {

@@ -35,7 +35,8 @@ impl World {
     }
 
     fn with_nodes(names: &[&str]) -> Self {
-        let mut world = Self::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
+        let mut world =
+            Self::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
         for name in names {
             assert_eq!(world.connect(name, 1), []);
         }

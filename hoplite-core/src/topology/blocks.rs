@@ -93,7 +93,9 @@ impl Blocks {
                 .map(|(high, low)| BlockLink::Within(members[high], members[low]))
         });
         let blocks = self.len() as u32;
-        within.chain((1..blocks).flat_map(|high| (0..high).map(move |low| BlockLink::Between(high, low))))
+        within.chain(
+            (1..blocks).flat_map(|high| (0..high).map(move |low| BlockLink::Between(high, low))),
+        )
     }
 
     pub(super) fn index(&self, a: usize, b: usize) -> usize {
@@ -127,7 +129,9 @@ mod tests {
         for a in 0..6_usize {
             for b in (0..6).filter(|b| *b != a) {
                 let expected = match (blocks.block(a), blocks.block(b)) {
-                    (one, other) if one == other => BlockLink::Within(a.max(b) as u32, a.min(b) as u32),
+                    (one, other) if one == other => {
+                        BlockLink::Within(a.max(b) as u32, a.min(b) as u32)
+                    }
                     (one, other) => BlockLink::Between(one.max(other), one.min(other)),
                 };
                 assert_eq!(links[blocks.index(a, b)], expected, "{a} and {b}");

@@ -107,8 +107,9 @@ impl Dendrogram {
             u128::from(pair[1]) * 100 >= u128::from(pair[0]) * u128::from(LEVEL_RATIO_PERCENT)
                 && pair[1] > pair[0]
         });
-        let mut jumps: Vec<(u128, u64)> =
-            jumps.map(|pair| (u128::from(pair[1]) * 1000 / u128::from(pair[0].max(1)), pair[0])).collect();
+        let mut jumps: Vec<(u128, u64)> = jumps
+            .map(|pair| (u128::from(pair[1]) * 1000 / u128::from(pair[0].max(1)), pair[0]))
+            .collect();
         jumps.sort_unstable_by(|a, b| b.cmp(a));
         jumps.truncate(MAX_LEVELS);
         let mut levels: Vec<u64> = jumps.into_iter().map(|(_, distance)| distance).collect();
@@ -157,7 +158,8 @@ fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     let mut joins = Vec::with_capacity(links.len().saturating_sub(1));
     let mut heights = Vec::with_capacity(blocks.len());
     for members in blocks.members() {
-        let groups = Groups::new(&vec![1; members.len()], |a, b| links.whole(members[a], members[b]));
+        let groups =
+            Groups::new(&vec![1; members.len()], |a, b| links.whole(members[a], members[b]));
         let member = |number: u32| members[number as usize];
         let within = groups.join_all().into_iter();
         let first = joins.len();

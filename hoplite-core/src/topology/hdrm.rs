@@ -24,7 +24,9 @@ pub type Halves = [Vec<Vec<u32>>; 2];
 pub enum HdrmError {
     #[error("a switch needs at least one host")]
     NoHosts,
-    #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
+    #[error(
+        "{switches} switches are not a power of two of at least 2: some pairs would be within one half"
+    )]
     SwitchesNotAPowerOfTwo { switches: u32 },
     #[error("{switches} switches are more than {MAX_SWITCHES}")]
     TooManySwitches { switches: u32 },
@@ -96,7 +98,8 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
 /// Fails if no mapping exists.
 pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
-    let is_whole = if ranks <= switches { ranks.is_multiple_of(2) } else { ranks.is_multiple_of(switches) };
+    let is_whole =
+        if ranks <= switches { ranks.is_multiple_of(2) } else { ranks.is_multiple_of(switches) };
     if ranks == 0 || !is_whole || ranks > hosts_per_switch * switches {
         return Err(HdrmError::PartialSystem { ranks, hosts_per_switch, switches });
     }

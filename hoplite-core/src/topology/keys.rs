@@ -54,7 +54,8 @@ impl KeyCounts {
 
     /// Returns each set of keys in use, the empty set first, with the number of its nodes.
     pub fn iter(&self) -> impl Iterator<Item = (PlaceKeys, u32)> + '_ {
-        let present = |(bits, &nodes): (usize, &u32)| (nodes > 0).then_some((PlaceKeys(bits as u8), nodes));
+        let present =
+            |(bits, &nodes): (usize, &u32)| (nodes > 0).then_some((PlaceKeys(bits as u8), nodes));
         self.0.iter().enumerate().filter_map(present)
     }
 
@@ -67,7 +68,8 @@ impl KeyCounts {
 impl fmt::Display for KeyCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (keys, nodes)) in self.iter().enumerate() {
-            let (comma, plural) = (if index == 0 { "" } else { ", " }, if nodes == 1 { "" } else { "s" });
+            let (comma, plural) =
+                (if index == 0 { "" } else { ", " }, if nodes == 1 { "" } else { "s" });
             write!(f, "{comma}{nodes} node{plural} by {keys}")?;
         }
         Ok(())

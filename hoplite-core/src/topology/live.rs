@@ -115,11 +115,14 @@ impl PeerLinks {
             return;
         }
         if self.links.len() >= MAX_PEERS {
-            let oldest = self.links.iter().min_by_key(|(_, (_, at))| *at).map(|(peer, _)| peer.clone());
+            let oldest =
+                self.links.iter().min_by_key(|(_, (_, at))| *at).map(|(peer, _)| peer.clone());
             oldest.and_then(|oldest| self.links.remove(&oldest));
         }
-        let first =
-            Link { alpha_ns: whole(sample.round_trip_ns / 2), ps_per_byte: whole(sample.ps_per_byte) };
+        let first = Link {
+            alpha_ns: whole(sample.round_trip_ns / 2),
+            ps_per_byte: whole(sample.ps_per_byte),
+        };
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
@@ -149,12 +152,15 @@ impl PeerLinks {
         let mut slow: Vec<(u32, NodeId)> = links
             .map(|(peer, link)| (link.ps_per_byte, peer.clone()))
             .filter(|(gap, peer)| {
-                let percent = if self.reported.contains(peer) { SLOW_PERCENT } else { REPORTED_PERCENT };
+                let percent =
+                    if self.reported.contains(peer) { SLOW_PERCENT } else { REPORTED_PERCENT };
                 exceeds(*gap, usual_gap, percent)
             })
             .collect();
         // A reported link stays on the list while it is slow.
-        slow.sort_unstable_by_key(|(gap, peer)| (Reverse(self.reported.contains(peer)), Reverse(*gap)));
+        slow.sort_unstable_by_key(|(gap, peer)| {
+            (Reverse(self.reported.contains(peer)), Reverse(*gap))
+        });
         slow.truncate(MAX_SLOW_PEERS);
         slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
         let slow: Vec<NodeId> = slow.into_iter().map(|(_, peer)| peer).collect();
@@ -170,7 +176,8 @@ impl PeerLinks {
             until.since(since) >= lasting
         };
         let turned = self.turned.iter().filter(|(peer, since)| !is_lasting(peer, **since));
-        let young: BTreeMap<NodeId, Time> = turned.map(|(peer, since)| (peer.clone(), *since)).collect();
+        let young: BTreeMap<NodeId, Time> =
+            turned.map(|(peer, since)| (peer.clone(), *since)).collect();
         if young.len() == self.turned.len() {
             return None;
         }
@@ -310,7 +317,11 @@ mod tests {
             links.add(Time::ZERO, &peer(number), sample(20_000, 800));
         }
         assert!(links.worst_first().iter().all(|link| link.link == LINK && !link.is_slow));
-        links.add(Time::ZERO, &peer(5), Sample { is_application_limited: true, ..sample(20_000, 80_000) });
+        links.add(
+            Time::ZERO,
+            &peer(5),
+            Sample { is_application_limited: true, ..sample(20_000, 80_000) },
+        );
         assert!(
             links.worst_first().iter().all(|link| !link.is_slow),
             "the application was slow, not the link"
@@ -319,12 +330,21 @@ mod tests {
             links.add(Time::ZERO, &peer(5), sample(20_000, 8000));
             links.add(Time::ZERO, &peer(6), sample(200_000, 800));
         }
-        let slow: Vec<NodeId> =
-            links.worst_first().into_iter().filter(|link| link.is_slow).map(|link| link.peer).collect();
+        let slow: Vec<NodeId> = links
+            .worst_first()
+            .into_iter()
+            .filter(|link| link.is_slow)
+            .map(|link| link.peer)
+            .collect();
         assert_eq!(slow, [peer(5), peer(6)]);
     }
 
-    fn news(links: &mut PeerLinks, from_s: u64, to_s: u64, gaps: &[u64]) -> Vec<(u64, Vec<NodeId>)> {
+    fn news(
+        links: &mut PeerLinks,
+        from_s: u64,
+        to_s: u64,
+        gaps: &[u64],
+    ) -> Vec<(u64, Vec<NodeId>)> {
         let mut reported = Vec::new();
         for step in from_s * 50..to_s * 50 {
             let now = Time::from_micros(step * 20_000);
@@ -381,7 +401,8 @@ mod tests {
     #[test]
     fn reports_are_bounded_and_slowest_first() {
         let mut links = PeerLinks::default();
-        let gaps: Vec<u64> = (0..30).map(|number| if number < 10 { 8000 + number } else { 800 }).collect();
+        let gaps: Vec<u64> =
+            (0..30).map(|number| if number < 10 { 8000 + number } else { 800 }).collect();
         let reported = news(&mut links, 0, 60, &gaps);
         assert_eq!(reported, [(10, (2..10).rev().map(peer).collect::<Vec<_>>())]);
     }

@@ -64,7 +64,9 @@ impl Matrix {
                 ps_per_byte: entry(ps_per_byte, row, column, Quantity::PsPerByte)?,
             })
         };
-        Self::from_links(nodes, |row, column| Ok(direction(row, column)?.worse(direction(column, row)?)))
+        Self::from_links(nodes, |row, column| {
+            Ok(direction(row, column)?.worse(direction(column, row)?))
+        })
     }
 
     /// Makes a matrix by calling `link` once for each pair of nodes, with the larger index first.
@@ -89,7 +91,11 @@ impl Matrix {
     ///
     /// # Errors
     /// Fails for invalid names, or if the numbers of nodes or links do not match.
-    pub fn from_blocks(nodes: Vec<String>, blocks: Blocks, links: Vec<Link>) -> Result<Self, TopologyError> {
+    pub fn from_blocks(
+        nodes: Vec<String>,
+        blocks: Blocks,
+        links: Vec<Link>,
+    ) -> Result<Self, TopologyError> {
         check_names(&nodes)?;
         if (nodes.len(), links.len()) != (blocks.nodes(), blocks.count_links()) {
             return Err(TopologyError::BadBlocks { count: blocks.len() });
@@ -236,12 +242,19 @@ fn check_shape(nodes: usize, rows: &[Vec<f64>], quantity: Quantity) -> Result<()
         return Err(TopologyError::RowCount { quantity, rows: rows.len(), nodes });
     }
     match rows.iter().position(|row| row.len() != nodes) {
-        Some(row) => Err(TopologyError::NotSquare { quantity, row, entries: rows[row].len(), nodes }),
+        Some(row) => {
+            Err(TopologyError::NotSquare { quantity, row, entries: rows[row].len(), nodes })
+        }
         None => Ok(()),
     }
 }
 
-fn entry(rows: &[Vec<f64>], row: usize, column: usize, quantity: Quantity) -> Result<u32, TopologyError> {
+fn entry(
+    rows: &[Vec<f64>],
+    row: usize,
+    column: usize,
+    quantity: Quantity,
+) -> Result<u32, TopologyError> {
     let number = rows[row][column];
     let entry = if number.is_nan() {
         BadEntry::Missing

@@ -48,14 +48,20 @@ impl MeasuredPlaces {
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
-    pub fn of(matrix: &Matrix, labels: impl Fn(&str) -> Path, version: u64) -> Result<Self, TopologyError> {
+    pub fn of(
+        matrix: &Matrix,
+        labels: impl Fn(&str) -> Path,
+        version: u64,
+    ) -> Result<Self, TopologyError> {
         let mut paths = measured_paths(matrix, MESSAGE_BYTES)?;
         let is_found: Vec<bool> = paths.iter().map(|path| *path != EVERYWHERE).collect();
         let labels: Vec<Path> = matrix.nodes().iter().map(|name| labels(name)).collect();
         refine(&mut paths, &labels);
         let Groups { paths, uplink } = Groups::with_paths(matrix, paths);
-        let named = matrix.nodes().iter().zip(paths).zip(is_found).filter(|(_, is_found)| *is_found);
-        let paths = named.filter_map(|((name, path), _)| Some((NodeId::new(name).ok()?, path))).collect();
+        let named =
+            matrix.nodes().iter().zip(paths).zip(is_found).filter(|(_, is_found)| *is_found);
+        let paths =
+            named.filter_map(|((name, path), _)| Some((NodeId::new(name).ok()?, path))).collect();
         Ok(Self { version, uplink, paths })
     }
 
@@ -101,7 +107,8 @@ impl Groups {
 
     /// Computes the capacity of the uplinks of given groups.
     pub fn with_paths(matrix: &Matrix, paths: Vec<Path>) -> Self {
-        let uplink = Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
+        let uplink =
+            Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
         Self { paths, uplink }
     }
 }
@@ -127,9 +134,12 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
         labelled.entry(*label).or_default().push(node);
     }
     for (label, nodes) in labelled {
-        let labelled_levels = label.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
+        let labelled_levels =
+            label.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
         let mut inside: Vec<Path> = nodes.iter().map(|node| paths[*node]).collect();
-        inside.iter_mut().for_each(|path| path[..labelled_levels].copy_from_slice(&label[..labelled_levels]));
+        inside
+            .iter_mut()
+            .for_each(|path| path[..labelled_levels].copy_from_slice(&label[..labelled_levels]));
         for level in labelled_levels..MAX_LEVELS {
             if !divides(&inside, level) {
                 inside.iter_mut().for_each(|path| path[level] = 0);
@@ -177,7 +187,8 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
         groups.entry(group).or_default().push(node);
     }
     let permille = groups.into_iter().filter_map(|(group, inside)| {
-        let outside: Vec<usize> = (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
+        let outside: Vec<usize> =
+            (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
         // Times per byte, by the distance between the nodes of a pair.
         let mut gaps: [Gaps; MAX_LEVELS + 1] = Default::default();
         let mut near = Gaps::default();
@@ -231,7 +242,8 @@ impl Gaps {
         if block == other_block {
             let pairs = cell.iter().flat_map(|one| other.iter().map(move |other| (*one, *other)));
             let before = self.gaps.len();
-            self.gaps.extend(pairs.filter(|(one, other)| one != other).map(|(a, b)| (gap(a, b), 1)));
+            self.gaps
+                .extend(pairs.filter(|(one, other)| one != other).map(|(a, b)| (gap(a, b), 1)));
             self.pairs += self.gaps.len() - before;
         } else {
             self.gaps.push((gap(cell[0], other[0]), (cell.len() * other.len()) as u32));
@@ -281,8 +293,11 @@ mod tests {
     use crate::topology::{Link, Place};
 
     fn measured(racks: &[usize], near: u32, far: u32) -> MeasuredPlaces {
-        let rack_of: Vec<usize> =
-            racks.iter().enumerate().flat_map(|(rack, hosts)| std::iter::repeat_n(rack, *hosts)).collect();
+        let rack_of: Vec<usize> = racks
+            .iter()
+            .enumerate()
+            .flat_map(|(rack, hosts)| std::iter::repeat_n(rack, *hosts))
+            .collect();
         let names = (0..rack_of.len()).map(|node| format!("h{node:02}")).collect();
         let matrix = Matrix::from_links(names, |high, low| {
             let ps_per_byte = if rack_of[high] == rack_of[low] { near } else { far };
@@ -331,7 +346,9 @@ mod tests {
         // Measurements find the zones themselves, or one slow node.
         for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
             let paths = row(&in_zones(rack_of, zone));
-            assert!(paths.iter().enumerate().all(|(node, path)| *path == zone(&format!("h{node:02}"))));
+            assert!(
+                paths.iter().enumerate().all(|(node, path)| *path == zone(&format!("h{node:02}")))
+            );
         }
         let host = |name: &str| Place::of_labels(&[("host".to_owned(), name[..2].to_owned())]).path;
         let paths = row(&in_zones([0, 0, 0, 0, 1, 1, 1, 1], host));
@@ -367,12 +384,15 @@ mod tests {
         assert_eq!((places.groups(), places.paths.len()), (2, 8));
         assert_eq!(places.uplink, Uplink::of_levels([0, 0, 0, 500]));
         let path = |name: &str| places.paths[&NodeId::new(name).unwrap()];
-        assert!(path("h00") == path("h03") && path("h04") == path("h07") && path("h00") != path("h04"));
+        assert!(
+            path("h00") == path("h03") && path("h04") == path("h07") && path("h00") != path("h04")
+        );
     }
 
     #[test]
     fn a_group_has_the_same_number_in_every_probe_that_finds_it() {
-        let (before, after) = (measured(&[4, 4], 40_000, 224_000), measured(&[4, 4, 4], 40_000, 224_000));
+        let (before, after) =
+            (measured(&[4, 4], 40_000, 224_000), measured(&[4, 4, 4], 40_000, 224_000));
         let numbers = |places: &MeasuredPlaces| {
             let mut numbers: Vec<u32> = places.paths.values().map(|path| path[3]).collect();
             numbers.dedup();
@@ -381,23 +401,31 @@ mod tests {
         let (before, after) = (numbers(&before), numbers(&after));
         assert_eq!((before.len(), after.len()), (2, 3));
         assert_eq!(after[..2], before);
-        let label = |value: &str| Place::of_labels(&[("host".to_owned(), value.to_owned())]).path[3];
+        let label =
+            |value: &str| Place::of_labels(&[("host".to_owned(), value.to_owned())]).path[3];
         assert!(
-            before.iter().all(|number| *number > 3 && *number != label("h00") && *number != label("h04"))
+            before
+                .iter()
+                .all(|number| *number > 3 && *number != label("h00") && *number != label("h04"))
         );
     }
 
     #[test]
     fn an_uplink_carries_no_more_than_all_hosts_send() {
         assert_eq!(measured(&[4, 4], 40_000, 70_000).uplink, Uplink::of_levels([0, 0, 0, 1600]));
-        assert_eq!(measured(&[2, 2, 2, 2, 2, 2], 40_000, 70_000).uplink, Uplink::of_levels([0, 0, 0, 1143]));
+        assert_eq!(
+            measured(&[2, 2, 2, 2, 2, 2], 40_000, 70_000).uplink,
+            Uplink::of_levels([0, 0, 0, 1143])
+        );
     }
 
     #[test]
     fn without_slow_links_there_are_no_groups() {
-        for places in
-            [measured(&[8], 40_000, 0), measured(&[4, 4], 40_000, 50_000), measured(&[7, 1], 40_000, 400_000)]
-        {
+        for places in [
+            measured(&[8], 40_000, 0),
+            measured(&[4, 4], 40_000, 50_000),
+            measured(&[7, 1], 40_000, 400_000),
+        ] {
             assert_eq!(places, MeasuredPlaces { version: 1, ..MeasuredPlaces::default() });
         }
     }

@@ -22,8 +22,9 @@ impl Reports {
             nodes.into_iter().map(|(node, path, peers)| (node, (path, peers))).collect();
         let mut reporters: BTreeMap<&NodeId, usize> = BTreeMap::new();
         for (node, (path, peers)) in &nodes {
-            let is_near =
-                |peer: &&NodeId| *peer != node && nodes.get(*peer).is_some_and(|(of, _)| of == path);
+            let is_near = |peer: &&NodeId| {
+                *peer != node && nodes.get(*peer).is_some_and(|(of, _)| of == path)
+            };
             for peer in peers.iter().filter(is_near).collect::<BTreeSet<_>>() {
                 *reporters.entry(peer).or_default() += 1;
             }
@@ -46,7 +47,9 @@ impl Reports {
     }
 
     fn says(&self, from: &NodeId, to: &NodeId) -> bool {
-        let (Some((path, peers)), Some((other_path, _))) = (self.nodes.get(from), self.nodes.get(to)) else {
+        let (Some((path, peers)), Some((other_path, _))) =
+            (self.nodes.get(from), self.nodes.get(to))
+        else {
             return false;
         };
         path == other_path && peers.contains(to)

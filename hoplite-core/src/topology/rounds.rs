@@ -19,7 +19,7 @@ pub fn pairs(nodes: u32, round: u32) -> impl Iterator<Item = (u32, u32)> {
     let turning = count(nodes).max(1);
     let place = move |offset: u32| (round % turning + offset) % turning;
     let still = nodes.is_multiple_of(2).then(|| (place(0), turning));
-    let across =
-        (1..=(nodes.saturating_sub(1)) / 2).map(move |offset| (place(offset), place(turning - offset)));
+    let across = (1..=(nodes.saturating_sub(1)) / 2)
+        .map(move |offset| (place(offset), place(turning - offset)));
     still.filter(|_| nodes > 0).into_iter().chain(across)
 }

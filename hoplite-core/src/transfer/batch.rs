@@ -64,7 +64,12 @@ impl<T> BatchQueue<T> {
     ///
     /// # Errors
     /// [`Full`] at [`MAX_QUEUED_MESSAGES`].
-    pub fn push(&mut self, now: Time, message: T, urgency: Urgency) -> Result<Option<NextFrame>, Full> {
+    pub fn push(
+        &mut self,
+        now: Time,
+        message: T,
+        urgency: Urgency,
+    ) -> Result<Option<NextFrame>, Full> {
         if self.messages.len() >= MAX_QUEUED_MESSAGES {
             return Err(Full);
         }
@@ -197,12 +202,14 @@ mod tests {
         for number in 0..300 {
             queue.push(promote(number)).unwrap();
         }
-        let mut lengths = || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
+        let mut lengths =
+            || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
         assert_eq!(lengths(), [256, 44, 0]);
         for _ in 0..3 {
             queue.push(inline(600_000)).unwrap();
         }
-        let mut lengths = || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
+        let mut lengths =
+            || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
         assert_eq!(lengths(), [2, 1, 0]);
     }
 

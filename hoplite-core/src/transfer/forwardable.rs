@@ -29,7 +29,12 @@ pub const fn forwardable(
 
 /// Returns `true` if a receiver with `offset_bytes` must get a message about `forwardable_bytes`:
 /// always about the last byte, and about an empty object once it is complete.
-pub const fn is_news(is_complete: bool, forwardable_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
+pub const fn is_news(
+    is_complete: bool,
+    forwardable_bytes: u64,
+    offset_bytes: u64,
+    end_bytes: u64,
+) -> bool {
     let is_all = forwardable_bytes == end_bytes && (forwardable_bytes > 0 || is_complete);
     forwardable_bytes > offset_bytes || is_all
 }

@@ -78,7 +78,12 @@ impl Merge {
     ///
     /// # Errors
     /// Fails for frames that no correct sender sends.
-    pub fn arrived(&mut self, lane: LaneId, frame: Range<u64>, wanted: Range<u64>) -> Result<(), BadFrame> {
+    pub fn arrived(
+        &mut self,
+        lane: LaneId,
+        frame: Range<u64>,
+        wanted: Range<u64>,
+    ) -> Result<(), BadFrame> {
         if frame.is_empty() || frame.end > wanted.end {
             return Err(BadFrame::Length);
         }
@@ -97,7 +102,12 @@ impl Merge {
     /// # Errors
     /// [`BadFrame::NotNext`] if bytes are missing although no lane was lost, or after a request for
     /// them.
-    pub fn step(&mut self, next_bytes: u64, end_bytes: u64, is_opening: bool) -> Result<Step, BadFrame> {
+    pub fn step(
+        &mut self,
+        next_bytes: u64,
+        end_bytes: u64,
+        is_opening: bool,
+    ) -> Result<Step, BadFrame> {
         let mut nearest_bytes = end_bytes;
         let mut is_waiting = is_opening;
         for (lane, frame) in &self.lanes {
@@ -155,7 +165,11 @@ mod tests {
         queues
     }
 
-    fn receive(mut queues: Vec<VecDeque<Range<u64>>>, broken: usize, survivors: usize) -> Vec<Range<u64>> {
+    fn receive(
+        mut queues: Vec<VecDeque<Range<u64>>>,
+        broken: usize,
+        survivors: usize,
+    ) -> Vec<Range<u64>> {
         let mut merge = Merge::default();
         let mut opening: VecDeque<_> = (1..queues.len()).map(LaneId).collect();
         merge.open(LaneId(0));
@@ -254,6 +268,10 @@ mod tests {
         merge.lose(LaneId(1));
         assert_eq!(merge.step(10, 100, true), Ok(Step::Wait));
         assert_eq!(merge.step(10, 100, false), Ok(Step::Lost(10..20)));
-        assert_eq!(merge.step(10, 100, false), Err(BadFrame::NotNext), "the answer did not bring them");
+        assert_eq!(
+            merge.step(10, 100, false),
+            Err(BadFrame::NotNext),
+            "the answer did not bring them"
+        );
     }
 }

@@ -24,11 +24,13 @@ impl Pings {
 
 /// A store's pings to a shard over gRPC. A dead shard is found within two seconds, and each id's
 /// second shard takes over. A false alarm only costs another publication.
-pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
+pub const STORE_PINGS: Pings =
+    Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 /// A shard's pings over gRPC, and its silence limit for stores on direct connections. The timeout
 /// is longer than in [`STORE_PINGS`], because a shard that gives up a store loses the store's
 /// copies.
-pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
+pub const SHARD_PINGS: Pings =
+    Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 /// The timeout to connect to a shard: TCP retransmits a SYN after one second, and after three.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The timeout to connect to a shard and get its first message.
@@ -38,7 +40,8 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A store's pings on a direct connection: empty frames. The timeout is longer than for gRPC,
 /// because the answers wait for the threads that handle messages.
-pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
+pub const DIRECT_PINGS: Pings =
+    Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
 /// Time for which a store may serve its copies after it sent a ping that a shard answered.
 ///
@@ -46,8 +49,10 @@ pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeou
 /// grace period. The lease ends sooner, so that the store serves no copy that was deleted without
 /// it.
 pub const LEASE: Duration = Duration::from_secs(5);
-const _: () = assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
-const _: () = assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
+const _: () =
+    assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
+const _: () =
+    assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
 
 /// The timeout for the answer to a question about a shard's state.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -147,7 +152,10 @@ impl Attempts {
 /// Returns `true` if a refusal may pass: a name or a shard list becomes free when its holders are
 /// found dead. A connection that breaks at its start can look malformed.
 fn may_pass(refusal: &Error) -> bool {
-    matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::ShardListMismatch | ErrorCode::Malformed)
+    matches!(
+        refusal.code(),
+        ErrorCode::NodeIdInUse | ErrorCode::ShardListMismatch | ErrorCode::Malformed
+    )
 }
 
 #[cfg(test)]
@@ -232,7 +240,8 @@ mod tests {
 
     #[test]
     fn a_name_or_list_in_use_may_become_free() {
-        let list = Error::ShardListMismatch { refused: "a:1, b:1".into(), in_use: "a:1, c:1".into() };
+        let list =
+            Error::ShardListMismatch { refused: "a:1, b:1".into(), in_use: "a:1, c:1".into() };
         let mut attempts = Attempts::default();
         for error in [list, in_use()] {
             attempts = Attempts::default();

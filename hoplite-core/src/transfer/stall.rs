@@ -99,7 +99,8 @@ mod tests {
     impl Cluster {
         fn new(senders: &[Option<usize>], heard: &[u64]) -> Self {
             let detector = |heard: &u64| StallDetector::new(at(0), Sign(*heard), STALL_TIMEOUT);
-            let nodes = senders.iter().zip(heard).map(|(sender, heard)| (*sender, detector(heard), None));
+            let nodes =
+                senders.iter().zip(heard).map(|(sender, heard)| (*sender, detector(heard), None));
             Self { nodes: nodes.collect() }
         }
 
@@ -148,7 +149,10 @@ mod tests {
     fn a_cycle_stalls_whatever_its_nodes_have_heard_before() {
         for heard in [[0, 0, 0], [7, 7, 7], [1, 2, 3], [9, 2, 5], [u64::MAX, 1, 0]] {
             let (stalled, _) = Cluster::new(&[Some(2), Some(0), Some(1)], &heard).run(20);
-            assert!(stalled.iter().all(|second| second.is_some_and(|second| second <= 13)), "{stalled:?}");
+            assert!(
+                stalled.iter().all(|second| second.is_some_and(|second| second <= 13)),
+                "{stalled:?}"
+            );
         }
     }
 

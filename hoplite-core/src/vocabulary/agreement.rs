@@ -76,7 +76,9 @@ impl fmt::Display for Agreement {
         let Self { kind, op, participants, .. } = self;
         match kind {
             Collective::Allreduce => write!(f, "{op} of {participants} sources in {order}"),
-            Collective::ReduceScatter => write!(f, "parts of the {op} of {participants} sources in {order}"),
+            Collective::ReduceScatter => {
+                write!(f, "parts of the {op} of {participants} sources in {order}")
+            }
             Collective::Allgather => write!(f, "all of {participants} sources"),
             Collective::AllToAll => write!(f, "its parts of {participants} sources"),
         }

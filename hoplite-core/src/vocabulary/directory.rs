@@ -157,8 +157,9 @@ pub struct Origin {
 impl Locations {
     /// Counts the pinned and complete copies.
     pub fn pinned_copies(&self) -> usize {
-        let is_kept =
-            |copy: &&Location| copy.retention == Retention::Pinned && copy.state == LocationState::Complete;
+        let is_kept = |copy: &&Location| {
+            copy.retention == Retention::Pinned && copy.state == LocationState::Complete
+        };
         self.locations.iter().filter(is_kept).count()
     }
 

@@ -57,7 +57,9 @@ pub enum Error {
     },
     /// An accepted put lost to another put of its id after a network split. Reported once, to the
     /// client of the lost put.
-    #[error("the put of {id} was accepted, and has lost to another one on the other side of a network split")]
+    #[error(
+        "the put of {id} was accepted, and has lost to another one on the other side of a network split"
+    )]
     PutConflict {
         /// The id of both puts.
         id: ObjectId,
@@ -481,7 +483,11 @@ impl fmt::Display for Missing {
                 list(f, ("rank", "ranks"), participants, |f, Absent { rank, source }| {
                     write!(f, "{rank} ({source})")
                 })?;
-                f.write_str(if participants.count == 1 { " has not joined" } else { " have not joined" })
+                f.write_str(if participants.count == 1 {
+                    " has not joined"
+                } else {
+                    " have not joined"
+                })
             }
             Self::Coordinator { target } => {
                 write!(f, "rank 0 has not begun or not finished the collective of {target}")
@@ -497,12 +503,16 @@ impl fmt::Display for Missing {
                 )
             }
             Self::Quota { excess } => write!(f, "{excess}"),
-            Self::Seal { id } => write!(f, "the client that creates object {id} here has not sealed it"),
+            Self::Seal { id } => {
+                write!(f, "the client that creates object {id} here has not sealed it")
+            }
             Self::Bytes { id, from } => {
                 write!(f, "store {} has not sent all bytes of object {id}", from.as_str())
             }
             Self::Peer { node, reason } => write!(f, "store {}: {reason}", node.as_str()),
-            Self::Shard { address, reason } => write!(f, "directory shard {}: {reason}", escape(address)),
+            Self::Shard { address, reason } => {
+                write!(f, "directory shard {}: {reason}", escape(address))
+            }
             Self::Answer { address } => {
                 write!(f, "directory shard {} has not answered", escape(address))
             }

@@ -34,7 +34,8 @@ impl LoggedFailures {
     pub fn is_news(&mut self, now: Time, error: &Error) -> bool {
         let kind = kind(error);
         let is_last = self.kinds.back().is_some_and(|(last, _)| *last == kind);
-        let is_recent = |(logged, at): &(Kind, Time)| *logged == kind && now.since(*at) < REPEAT_PAUSE;
+        let is_recent =
+            |(logged, at): &(Kind, Time)| *logged == kind && now.since(*at) < REPEAT_PAUSE;
         if is_last || self.kinds.iter().any(is_recent) {
             return false;
         }

@@ -182,7 +182,10 @@ impl ClusterId {
         if theirs == *self {
             return Ok(());
         }
-        Err(IdError::OtherCluster { ours: self.as_str().to_owned(), theirs: theirs.as_str().to_owned() })
+        Err(IdError::OtherCluster {
+            ours: self.as_str().to_owned(),
+            theirs: theirs.as_str().to_owned(),
+        })
     }
 }
 
@@ -250,7 +253,10 @@ mod tests {
     #[test]
     fn nothing_in_an_id_disturbs_a_terminal() {
         let text = |id: &[u8]| ObjectId::new(id).unwrap().readable();
-        assert_eq!(text("it's gew\u{e4}hr/\u{6771}\u{4eac}".as_bytes()), "it's gew\u{e4}hr/\u{6771}\u{4eac}");
+        assert_eq!(
+            text("it's gew\u{e4}hr/\u{6771}\u{4eac}".as_bytes()),
+            "it's gew\u{e4}hr/\u{6771}\u{4eac}"
+        );
         assert_eq!(text(b"a\nb\x1b[1m"), r"a\nb\u{1b}[1m");
         assert_eq!(text(b"a\xff\xc3"), r"a\xff\xc3");
         assert_eq!(text("\u{202e}a".as_bytes()), r"\u{202e}a");

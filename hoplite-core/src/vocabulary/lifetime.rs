@@ -172,7 +172,10 @@ mod tests {
         let delete = TtlAction::Delete;
         assert_eq!(Ttl::new(MAX_TTL, delete).unwrap().after(), MAX_TTL);
         assert_eq!(Ttl::of_seconds(1e-9, delete).unwrap().after(), Duration::from_millis(1));
-        assert_eq!(Ttl::of_seconds(0.5, TtlAction::Free).unwrap().after(), Duration::from_millis(500));
+        assert_eq!(
+            Ttl::of_seconds(0.5, TtlAction::Free).unwrap().after(),
+            Duration::from_millis(500)
+        );
         assert!(is_refused(Ttl::new(Duration::ZERO, delete)));
         assert!(is_refused(Ttl::new(MAX_TTL + Duration::from_nanos(1), delete)));
         for wrong in [0.0, -0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300] {

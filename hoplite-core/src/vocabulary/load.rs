@@ -181,7 +181,8 @@ impl Load {
             before.transfers.iter().map(|transfer| (&transfer.id, transfer.valid_bytes)).collect();
         for transfer in &mut self.transfers {
             // A transfer that the previous report lacks may have had bytes already.
-            transfer.rate = earlier.get(&transfer.id).map_or(0, |then| rate(transfer.valid_bytes, *then));
+            transfer.rate =
+                earlier.get(&transfer.id).map_or(0, |then| rate(transfer.valid_bytes, *then));
         }
         self
     }
@@ -285,9 +286,11 @@ impl ReportRequests {
 
     /// Returns a request for the history, unless stores report already. Call it every few seconds.
     pub fn request_history(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
-        let is_watched = self.requested.is_some_and(|requested| now.since(requested) < REPORT_DURATION);
+        let is_watched =
+            self.requested.is_some_and(|requested| now.since(requested) < REPORT_DURATION);
         let is_kept = self.kept.is_some_and(|kept| {
-            now.since(kept) < HISTORY_RENEWAL && self.requested.is_none_or(|requested| requested < kept)
+            now.since(kept) < HISTORY_RENEWAL
+                && self.requested.is_none_or(|requested| requested < kept)
         });
         if is_watched || is_kept {
             return None;
@@ -336,7 +339,10 @@ mod tests {
         assert!(reporter.measured(at(10), Load::default()).is_some());
         assert_eq!(reporter.measured(at(1010), Load::default()), None, "nothing has changed");
         reporter.report_failed();
-        assert!(reporter.measured(at(2010), Load::default()).is_some(), "the shard did not get the report");
+        assert!(
+            reporter.measured(at(2010), Load::default()).is_some(),
+            "the shard did not get the report"
+        );
         assert_eq!(reporter.next(), None, "the watch is over");
         reporter.watch(at(9000), Duration::from_secs(1), Duration::from_secs(2));
         assert!(
@@ -363,7 +369,11 @@ mod tests {
         let mut report_requests = ReportRequests::default();
         assert!(!report_requests.holds(at(0)));
         let request = |seconds, forget| {
-            Some(ReportRequest { interval: Duration::from_secs(seconds), duration: REPORT_DURATION, forget })
+            Some(ReportRequest {
+                interval: Duration::from_secs(seconds),
+                duration: REPORT_DURATION,
+                forget,
+            })
         };
         assert_eq!(report_requests.note_watcher(at(0), 0), request(1, true));
         assert_eq!(report_requests.note_watcher(at(4999), 500), None);
@@ -381,19 +391,28 @@ mod tests {
     #[test]
     fn a_history_sends_few_requests_and_none_while_a_tool_requests() {
         let mut requests = ReportRequests::default();
-        let kept = |forget| Some(ReportRequest { interval: HISTORY_INTERVAL, duration: MAX_WATCH, forget });
+        let kept = |forget| {
+            Some(ReportRequest { interval: HISTORY_INTERVAL, duration: MAX_WATCH, forget })
+        };
         assert_eq!(requests.request_history(at(0), 10), kept(true));
         assert_eq!(requests.request_history(at(29_999), 10), None);
         assert!(requests.holds(at(59_999)), "a store that connects reports, too");
         assert_eq!(requests.request_history(at(30_000), 10), kept(false));
-        let tool =
-            ReportRequest { interval: Duration::from_secs(1), duration: REPORT_DURATION, forget: false };
+        let tool = ReportRequest {
+            interval: Duration::from_secs(1),
+            duration: REPORT_DURATION,
+            forget: false,
+        };
         assert_eq!(requests.note_watcher(at(31_000), 10), Some(tool), "recent reports stay");
         assert_eq!(requests.request_history(at(45_999), 10), None, "the tool requests more");
         assert_eq!(requests.request_history(at(46_000), 10), kept(false));
         assert_eq!(requests.request_history(at(50_000), 10_000), None);
         let slow = requests.request_history(at(80_000), 10_000).unwrap();
-        assert_eq!(slow.interval, Duration::from_secs(20), "a shard has little time for many stores");
+        assert_eq!(
+            slow.interval,
+            Duration::from_secs(20),
+            "a shard has little time for many stores"
+        );
     }
 
     #[test]

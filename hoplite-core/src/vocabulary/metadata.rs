@@ -78,7 +78,9 @@ impl Metadata {
         }
         let Replicas { wanted, awaited, .. } = self.replicas;
         if wanted > 0 && awaited > wanted {
-            return Err(Error::invalid_request("a put cannot wait for more copies than its replicas"));
+            return Err(Error::invalid_request(
+                "a put cannot wait for more copies than its replicas",
+            ));
         }
         if self.user.len() > MAX_USER_METADATA_BYTES {
             return Err(MetadataError::UserTooLong { length_bytes: self.user.len() }.into());
@@ -89,7 +91,8 @@ impl Metadata {
                 Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into())
             }
             Some(shape) => {
-                let total = shape.iter().try_fold(item, |product, extent| product.checked_mul(*extent));
+                let total =
+                    shape.iter().try_fold(item, |product, extent| product.checked_mul(*extent));
                 if total == Some(size_bytes) {
                     Ok(())
                 } else {
@@ -106,7 +109,8 @@ impl Metadata {
     /// Returns `true` if both are equal, except for the number of copies and the lifetime.
     pub fn describes_same(&self, other: &Self) -> bool {
         let Self { dtype, shape, user, agreement, replicas: _, lifetime: _ } = self;
-        (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
+        (dtype, shape, user, agreement)
+            == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 
     /// Checks that the existing object `target` was made by the requested collective.
@@ -117,7 +121,8 @@ impl Metadata {
         match &self.agreement {
             Some(coordinator) => asked.check(target, coordinator),
             None => {
-                let reason = format!("a participant asks for {asked}, but no collective made what is there");
+                let reason =
+                    format!("a participant asks for {asked}, but no collective made what is there");
                 Err(Error::TypeMismatch { id: target.clone(), reason: reason.into() })
             }
         }

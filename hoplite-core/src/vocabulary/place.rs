@@ -55,7 +55,8 @@ impl Place {
 /// `topology.kubernetes.io/zone=b`.
 pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 2]> {
     LEVEL_KEYS.into_iter().find_map(|level| {
-        let mut of_level = labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());
+        let mut of_level =
+            labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());
         let first = of_level.next()?;
         Some([first, of_level.find(|(_, value)| *value != first.1)?])
     })
@@ -121,8 +122,10 @@ mod tests {
     #[test]
     fn labels_describe_places() {
         let place = |labels: &[(&str, &str)]| {
-            let labels: Vec<_> =
-                labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let labels: Vec<_> = labels
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect();
             Place::of_labels(&labels)
         };
         assert_eq!(place(&[]), Place::default());
@@ -136,8 +139,10 @@ mod tests {
     #[test]
     fn labels_of_one_level_agree() {
         let found = |labels: &[(&str, &str)]| {
-            let labels: Vec<_> =
-                labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let labels: Vec<_> = labels
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect();
             contradiction(&labels).map(|labels| labels.map(|(key, _)| key.clone()))
         };
         let kubernetes = "topology.kubernetes.io/zone";

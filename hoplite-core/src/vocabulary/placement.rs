@@ -88,7 +88,10 @@ impl ShardList {
                 return Err(Error::limit_exceeded("directory shards", MAX_SHARDS as u64));
             }
             ShardChange::Remove(name) if !self.contains(name) => {
-                return refuse(format!("{} is no shard of the directory, which has {self}", escape(name)));
+                return refuse(format!(
+                    "{} is no shard of the directory, which has {self}",
+                    escape(name)
+                ));
             }
             ShardChange::Remove(name) if self.len() == 1 => {
                 return refuse(format!("{} is the last shard of the directory", escape(name)));
@@ -107,7 +110,8 @@ impl ShardList {
     /// Returns `true` if both lists assign each id to the same shards: equal spelling, or only one
     /// configured shard.
     pub fn agrees_with(&self, other: &Self) -> bool {
-        self == other || (self.version.max(other.version) == 0 && self.len() == 1 && other.len() == 1)
+        self == other
+            || (self.version.max(other.version) == 0 && self.len() == 1 && other.len() == 1)
     }
 }
 
@@ -170,7 +174,8 @@ pub struct ShardMapChange {
 impl ShardMap {
     /// Makes the map from configured addresses.
     pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
-        let mut map = Self { version: 0, names: Vec::new(), seeds: Vec::new(), are_listed: Vec::new() };
+        let mut map =
+            Self { version: 0, names: Vec::new(), seeds: Vec::new(), are_listed: Vec::new() };
         for name in names {
             map.add(name.as_ref());
         }
@@ -191,7 +196,8 @@ impl ShardMap {
             return None;
         }
         self.version = list.version();
-        let removed: Vec<usize> = self.listed().filter(|&shard| !list.contains(&self.names[shard])).collect();
+        let removed: Vec<usize> =
+            self.listed().filter(|&shard| !list.contains(&self.names[shard])).collect();
         for &shard in &removed {
             self.are_listed[shard] = false;
         }
@@ -249,7 +255,11 @@ impl ShardMap {
     }
 
     /// Returns the first [`REPLICAS`] usable shards for `id`, in O(K) without allocating.
-    pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
+    pub fn replicas(
+        &self,
+        id: &ObjectId,
+        is_usable: impl Fn(usize) -> bool,
+    ) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];
         for shard in self.listed().filter(|&shard| is_usable(shard)) {
@@ -266,9 +276,9 @@ impl ShardMap {
 
 /// Returns the FNV-1a hash (Fowler, Noll, Vo).
 pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Mixes the bits of a number: the finaliser of SplitMix64 (Steele, Lea, Flood, 2014).
@@ -288,7 +298,8 @@ mod tests {
 
     #[test]
     fn ids_spread_evenly() {
-        let map = ShardMap::new(["10.0.0.1:7401", "10.0.0.2:7401", "10.0.0.3:7401", "10.0.0.4:7401"]);
+        let map =
+            ShardMap::new(["10.0.0.1:7401", "10.0.0.2:7401", "10.0.0.3:7401", "10.0.0.4:7401"]);
         let mut counts = [0_u32; 4];
         for number in 0..10_000 {
             counts[map.ranked(&id(number))[0]] += 1;
@@ -305,7 +316,8 @@ mod tests {
             let id = id(number);
             for usable in 0_u32..32 {
                 let is_usable = |shard: usize| usable >> shard & 1 == 1;
-                let first = map.ranked(&id).into_iter().filter(|&shard| is_usable(shard)).take(REPLICAS);
+                let first =
+                    map.ranked(&id).into_iter().filter(|&shard| is_usable(shard)).take(REPLICAS);
                 assert!(map.replicas(&id, is_usable).eq(first));
             }
         }
@@ -343,16 +355,23 @@ mod tests {
         assert_eq!(other, ShardList::new(["b:1"]).with_version(2));
         assert!(!other.is_one_change_from(&one) && !other.agrees_with(&one));
         for (list, change) in [(&one, remove("a:1")), (&two, add("b:1")), (&two, remove("c:1"))] {
-            assert!(matches!(list.changed(&change), Err(Error::InvalidRequest { .. })), "{change:?}");
+            assert!(
+                matches!(list.changed(&change), Err(Error::InvalidRequest { .. })),
+                "{change:?}"
+            );
         }
         let full = ShardList::new((0..MAX_SHARDS).map(|number| number.to_string()));
-        assert!(matches!(full.changed(&add("a:1")), Err(Error::LimitExceeded { maximum: 256, .. })));
+        assert!(matches!(
+            full.changed(&add("a:1")),
+            Err(Error::LimitExceeded { maximum: 256, .. })
+        ));
     }
 
     #[test]
     fn a_map_keeps_the_index_of_each_shard_and_ranks_only_listed_ones() {
         let mut map = ShardMap::new(["a:1", "b:1"]);
-        let list = |version, names: &[&str]| ShardList::new(names.iter().copied()).with_version(version);
+        let list =
+            |version, names: &[&str]| ShardList::new(names.iter().copied()).with_version(version);
         let change = |added: &[usize], removed: &[usize]| {
             Some(ShardMapChange { added: added.to_vec(), removed: removed.to_vec() })
         };
@@ -362,7 +381,8 @@ mod tests {
         assert_eq!(map.list(), list(2, &["b:1", "c:1"]));
         let fresh = ShardMap::new(["b:1", "c:1"]);
         for number in 0..100 {
-            let ranked: Vec<usize> = fresh.ranked(&id(number)).into_iter().map(|shard| shard + 1).collect();
+            let ranked: Vec<usize> =
+                fresh.ranked(&id(number)).into_iter().map(|shard| shard + 1).collect();
             assert_eq!(map.ranked(&id(number)), ranked);
             assert!(map.replicas(&id(number), |_| true).eq(ranked));
         }

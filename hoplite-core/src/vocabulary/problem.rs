@@ -283,6 +283,9 @@ mod tests {
         assert_eq!(problem(0), None);
         assert_eq!(problem(1).unwrap().title(), "a store is full");
         let many = problem(100).unwrap();
-        assert_eq!((many.title(), many.places.len()), ("100 stores are full".to_owned(), MAX_PLACES));
+        assert_eq!(
+            (many.title(), many.places.len()),
+            ("100 stores are full".to_owned(), MAX_PLACES)
+        );
     }
 }

@@ -100,6 +100,9 @@ impl fmt::Display for QuotaExcess {
             QuotaResource::Memory => "bytes of memory",
             QuotaResource::Objects => "objects",
         };
-        write!(f, "the quota of {subject} is exceeded: {used} of {limit} {unit} used, {needed} more needed")
+        write!(
+            f,
+            "the quota of {subject} is exceeded: {used} of {limit} {unit} used, {needed} more needed"
+        )
     }
 }

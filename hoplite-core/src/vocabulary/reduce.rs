@@ -42,7 +42,9 @@ impl Reduce {
             return Err(Error::invalid_request("a reduce of no objects"));
         }
         if !(1..=self.sources.len()).contains(&self.count) {
-            return Err(Error::invalid_request("cannot reduce no objects, or more than there are sources"));
+            return Err(Error::invalid_request(
+                "cannot reduce no objects, or more than there are sources",
+            ));
         }
         let mut named = BTreeSet::from([&self.target]);
         if let Some(id) = self.sources.iter().find(|id| !named.insert(id)) {

@@ -41,18 +41,25 @@ pub struct Waits(pub [u64; WAIT_CLASSES]);
 impl Waits {
     fn add(&mut self, waited: Duration) {
         let micros = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX).max(1);
-        let class = usize::try_from(micros.ilog2()).map_or(WAIT_CLASSES - 1, |log| log.min(WAIT_CLASSES - 1));
+        let class = usize::try_from(micros.ilog2())
+            .map_or(WAIT_CLASSES - 1, |log| log.min(WAIT_CLASSES - 1));
         self.0[class] += 1;
     }
 
     /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count = count.saturating_add(more));
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(count, more)| *count = count.saturating_add(more));
     }
 
     fn since(&self, before: &Self) -> Self {
         let mut counts = self.0;
-        counts.iter_mut().zip(before.0).for_each(|(count, then)| *count = count.saturating_sub(then));
+        counts
+            .iter_mut()
+            .zip(before.0)
+            .for_each(|(count, then)| *count = count.saturating_sub(then));
         Self(counts)
     }
 

@@ -12,7 +12,9 @@ pub struct TraceContext {
 
 /// The text is not a `traceparent` of W3C Trace Context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not a traceparent, which looks like 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+#[error(
+    "not a traceparent, which looks like 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+)]
 pub struct NotATraceparent;
 
 impl TraceContext {
@@ -64,7 +66,9 @@ impl FromStr for TraceContext {
 
     fn from_str(text: &str) -> Result<Self, NotATraceparent> {
         let parts: Vec<&str> = text.split('-').collect();
-        let [version, trace, span, flags, more @ ..] = parts.as_slice() else { return Err(NotATraceparent) };
+        let [version, trace, span, flags, more @ ..] = parts.as_slice() else {
+            return Err(NotATraceparent);
+        };
         let [version] = hex(version)?;
         // A later version may append to this form; version 255 is invalid.
         if version == 0xff || (version == 0 && !more.is_empty()) {
@@ -104,8 +108,12 @@ mod tests {
         assert!(sampled.is_sampled());
         assert_eq!(sampled.trace()[..2], [0x4b, 0xf9]);
         assert_eq!(sampled.span(), [0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
-        assert!(!read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00").unwrap().is_sampled());
-        assert!(read("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-09-what-is-new").is_ok());
+        assert!(
+            !read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00").unwrap().is_sampled()
+        );
+        assert!(
+            read("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-09-what-is-new").is_ok()
+        );
         for wrong in [
             "",
             "00",

@@ -79,7 +79,9 @@ impl FromStr for Version {
 
     fn from_str(text: &str) -> std::result::Result<Self, UnknownVersion> {
         let number = text.trim().parse().ok();
-        number.and_then(Self::new).ok_or_else(|| UnknownVersion { text: text.chars().take(64).collect() })
+        number
+            .and_then(Self::new)
+            .ok_or_else(|| UnknownVersion { text: text.chars().take(64).collect() })
     }
 }
 
@@ -97,7 +99,9 @@ mod tests {
     fn two_programs_speak_the_newest_version_that_both_know() {
         let [old, new] = [Version::OLDEST, Version::NEWEST];
         let range = |newest: Version| (Version::OLDEST.number(), newest.number());
-        for (ours, theirs, agreed) in [(new, new, new), (new, old, old), (old, new, old), (old, old, old)] {
+        for (ours, theirs, agreed) in
+            [(new, new, new), (new, old, old), (old, new, old), (old, old, old)]
+        {
             let (oldest, newest) = range(theirs);
             assert_eq!(ours.agree(oldest, newest), Ok(agreed));
         }

@@ -1,6 +1,8 @@
 //! Runs all members' programs over symbolic data.
 
-use hoplite_core::plan::collective::{Collective, Program, ReceiveMode, Schedule, Step, program_of_parts};
+use hoplite_core::plan::collective::{
+    Collective, Program, ReceiveMode, Schedule, Step, program_of_parts,
+};
 
 const UNIT_BYTES: u64 = 64;
 
@@ -28,9 +30,11 @@ struct Stream {
 impl Interpreter {
     pub(crate) fn new(schedule: &Schedule, kind: Collective, size_bytes: u64) -> Self {
         let members = schedule.members();
-        let unit = |index| (start_of(index, members, size_bytes.div_ceil(UNIT_BYTES) as usize)) as u64;
-        let part =
-            |index| size_bytes.min(unit(index) * UNIT_BYTES)..size_bytes.min(unit(index + 1) * UNIT_BYTES);
+        let unit =
+            |index| (start_of(index, members, size_bytes.div_ceil(UNIT_BYTES) as usize)) as u64;
+        let part = |index| {
+            size_bytes.min(unit(index) * UNIT_BYTES)..size_bytes.min(unit(index + 1) * UNIT_BYTES)
+        };
         let halves = |index: usize| {
             let whole = part(index);
             let middle = whole.start
@@ -72,7 +76,9 @@ impl Interpreter {
             done: programs.iter().map(|program| vec![0; program.steps().len()]).collect(),
             writers: programs
                 .iter()
-                .map(|program| (0..program.steps().len()).map(|step| program.writers_before(step)).collect())
+                .map(|program| {
+                    (0..program.steps().len()).map(|step| program.writers_before(step)).collect()
+                })
                 .collect(),
             programs,
             streams,
@@ -82,12 +88,14 @@ impl Interpreter {
     /// Moves a unit along a stream that `choose` picks. The bytes are read only now, as after a
     /// resumption of the stream.
     pub(crate) fn step(&mut self, choose: impl FnOnce(usize) -> usize) -> bool {
-        let ready: Vec<usize> = (0..self.streams.len()).filter(|stream| self.is_ready(*stream)).collect();
+        let ready: Vec<usize> =
+            (0..self.streams.len()).filter(|stream| self.is_ready(*stream)).collect();
         if ready.is_empty() {
             return false;
         }
         let stream = ready[choose(ready.len())];
-        let Stream { sender, receiver, ref sends, ref receives, next: (index, unit) } = self.streams[stream];
+        let Stream { sender, receiver, ref sends, ref receives, next: (index, unit) } =
+            self.streams[stream];
         let (send, receive) = (sends[index], receives[index]);
         let value = self.value(sender, send, unit);
         let (Step::Receive { mode, .. }, at) = (
@@ -107,13 +115,15 @@ impl Interpreter {
         self.targets[receiver][at] = value;
         self.done[receiver][receive] += 1;
         self.done[sender][send] += 1;
-        let is_last = self.done[receiver][receive] == units_of(&self.programs[receiver].steps()[receive]);
+        let is_last =
+            self.done[receiver][receive] == units_of(&self.programs[receiver].steps()[receive]);
         self.streams[stream].next = if is_last { (index + 1, 0) } else { (index, unit + 1) };
         true
     }
 
     fn is_ready(&self, stream: usize) -> bool {
-        let Stream { sender, receiver, sends, receives, next: (index, unit) } = &self.streams[stream];
+        let Stream { sender, receiver, sends, receives, next: (index, unit) } =
+            &self.streams[stream];
         *index < sends.len()
             && self.may_do(*sender, sends[*index], *unit)
             && self.may_do(*receiver, receives[*index], *unit)

@@ -211,7 +211,10 @@ fn two_racks_whose_members_alternate_are_a_ring_that_crosses_twice() {
     let arrangement = arrange(&paths, 64 << 20, LINK, SchedulePreference::Auto);
     assert_eq!(arrangement.order, [0, 2, 4, 6, 1, 3, 5, 7]);
     assert_eq!(arrangement.choice.schedule, Schedule::ring(8));
-    assert_ne!(arrange(&paths, 4 << 10, LINK, SchedulePreference::Auto).choice.schedule, Schedule::ring(8));
+    assert_ne!(
+        arrange(&paths, 4 << 10, LINK, SchedulePreference::Auto).choice.schedule,
+        Schedule::ring(8)
+    );
 }
 
 #[test]
@@ -286,7 +289,10 @@ fn what_is_forced_is_taken_and_what_does_not_fit_is_not() {
     }
     let uneven = &alternating(2, 4)[..7];
     assert!(chosen(uneven, SchedulePreference::Hierarchical).1.contains("does not fit"));
-    assert_eq!(chosen(&alternating(3, 4), SchedulePreference::Hierarchical).0, "hierarchical of 4x3");
+    assert_eq!(
+        chosen(&alternating(3, 4), SchedulePreference::Hierarchical).0,
+        "hierarchical of 4x3"
+    );
 }
 
 #[test]
@@ -294,15 +300,21 @@ fn with_hdrm_the_slow_links_of_its_own_order_count() {
     let paths: Vec<Path> = (0..16).map(|host| [0, 1 + host % 2, 1 + host / 2 % 4, 0]).collect();
     let usual = arrange(&paths, 64 << 20, LINK, SchedulePreference::Hdrm);
     let mut used = 0;
-    for link in (0..16).flat_map(|from| (0..16).map(move |to| (from, to))).filter(|(from, to)| from != to) {
+    for link in
+        (0..16).flat_map(|from| (0..16).map(move |to| (from, to))).filter(|(from, to)| from != to)
+    {
         let slow = SlowLinks::from([link]);
         let chosen = collective::arrange(&paths, &slow, 64 << 20, LINK, SchedulePreference::Hdrm);
         assert_eq!(chosen.order, usual.order);
         if slow_streams(&chosen, &slow).is_empty() {
-            assert_eq!((chosen.choice.estimate, &chosen.remark), (usual.choice.estimate, &usual.remark));
+            assert_eq!(
+                (chosen.choice.estimate, &chosen.remark),
+                (usual.choice.estimate, &usual.remark)
+            );
         } else {
             assert!(
-                chosen.choice.estimate > usual.choice.estimate && chosen.remark.ends_with("over a slow link")
+                chosen.choice.estimate > usual.choice.estimate
+                    && chosen.remark.ends_with("over a slow link")
             );
             used += 1;
         }

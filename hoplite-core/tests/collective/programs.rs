@@ -105,7 +105,9 @@ fn a_large_ring_does_not_wait_for_itself() {
 
 #[test]
 fn as_many_members_as_there_can_be_get_the_same() {
-    for schedule in [Schedule::ring(256), Schedule::halving_doubling(256), Schedule::halving_doubling(255)] {
+    for schedule in
+        [Schedule::ring(256), Schedule::halving_doubling(256), Schedule::halving_doubling(255)]
+    {
         let mut interpreter = Interpreter::new(&schedule, Collective::Allreduce, 64 * 3);
         while interpreter.step(|_| 0) {}
         assert!(interpreter.is_over(), "{schedule}");

@@ -30,12 +30,20 @@ fn check(op: ReduceOp, dtype: Dtype, acc: &[u8], input: &[u8]) {
     assert_same(op, dtype, (acc, input), &single, &expected);
 }
 
-fn assert_same(op: ReduceOp, dtype: Dtype, (acc, input): (&[u8], &[u8]), actual: &[u8], expected: &[u8]) {
+fn assert_same(
+    op: ReduceOp,
+    dtype: Dtype,
+    (acc, input): (&[u8], &[u8]),
+    actual: &[u8],
+    expected: &[u8],
+) {
     if let Some(index) = difference(dtype, actual, expected) {
         let size = dtype.size_bytes() as usize;
         let element = |bytes: &[u8]| bytes.chunks(size).nth(index).map(<[u8]>::to_vec);
         let [a, b, actual, expected] = [acc, input, actual, expected].map(element);
-        panic!("element {index}: {op} {dtype} of {a:?} and {b:?} is {actual:?}, expected {expected:?}");
+        panic!(
+            "element {index}: {op} {dtype} of {a:?} and {b:?} is {actual:?}, expected {expected:?}"
+        );
     }
 }
 
@@ -60,8 +68,16 @@ fn notable(dtype: Dtype) -> Vec<Vec<u8>> {
     } else {
         let last = (1_u64 << (bits - 1 - fraction_bits)) - 1;
         let (one, half) = (last / 2, 1_u64 << (fraction_bits - 1));
-        let distances =
-            [0, 1, 2, one - fraction_bits as u64, one - 1, one, one + 1, one + fraction_bits as u64];
+        let distances = [
+            0,
+            1,
+            2,
+            one - fraction_bits as u64,
+            one - 1,
+            one,
+            one + 1,
+            one + fraction_bits as u64,
+        ];
         let exponents = distances.into_iter().chain([last - 1, last]);
         let fractions = [0, 1, half - 1, half, half + 1, 2 * half - 1];
         exponents
@@ -114,7 +130,8 @@ fn any_length_and_alignment_will_do() {
         for elements in 0..70 {
             // Near the start the exponents are 0.
             let from = acc.len() / 2 / size * size;
-            let (acc, input) = (&acc[from..from + elements * size], &input[from..from + elements * size]);
+            let (acc, input) =
+                (&acc[from..from + elements * size], &input[from..from + elements * size]);
             let expected = combined(op, dtype, acc, input);
             for (acc_offset, input_offset) in [(0, 0), (0, 1), (1, 0), (3, 3), (5, 2), (7, 15)] {
                 let mut shifted_acc = vec![0xa5; acc_offset];
@@ -122,10 +139,18 @@ fn any_length_and_alignment_will_do() {
                 shifted_acc.push(0xa5);
                 let shifted_input = [vec![0x5a; input_offset], input.to_vec()].concat();
                 let end = acc_offset + acc.len();
-                combine(op, dtype, &mut shifted_acc[acc_offset..end], &shifted_input[input_offset..]);
+                combine(
+                    op,
+                    dtype,
+                    &mut shifted_acc[acc_offset..end],
+                    &shifted_input[input_offset..],
+                );
                 assert_same(op, dtype, (acc, input), &shifted_acc[acc_offset..end], &expected);
                 assert!(
-                    shifted_acc[..acc_offset].iter().chain(&shifted_acc[end..]).all(|byte| *byte == 0xa5)
+                    shifted_acc[..acc_offset]
+                        .iter()
+                        .chain(&shifted_acc[end..])
+                        .all(|byte| *byte == 0xa5)
                 );
             }
         }
@@ -133,7 +158,8 @@ fn any_length_and_alignment_will_do() {
 }
 
 fn runs() -> ProptestConfig {
-    let mut config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    let mut config =
+        ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     if let Some(seed) = std::env::var("HOPLITE_SEED").ok().and_then(|seed| seed.parse().ok()) {
         config.rng_seed = RngSeed::Fixed(seed);
     }

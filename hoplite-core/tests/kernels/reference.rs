@@ -38,7 +38,9 @@ fn apply(op: ReduceOp, a: Number, b: Number) -> Number {
         (_, Float(a), Float(b)) if a.is_nan() || b.is_nan() => Float(f64::NAN),
         (ReduceOp::Min, Float(a), Float(b)) => Float(if a.total_cmp(&b).is_le() { a } else { b }),
         (ReduceOp::Max, Float(a), Float(b)) => Float(if a.total_cmp(&b).is_ge() { a } else { b }),
-        (_, Integer(_), Float(_)) | (_, Float(_), Integer(_)) => unreachable!("both are of one dtype"),
+        (_, Integer(_), Float(_)) | (_, Float(_), Integer(_)) => {
+            unreachable!("both are of one dtype")
+        }
     }
 }
 

@@ -92,8 +92,11 @@ fn a_batch_of_deletes_tells_which_ids_named_objects() {
     let mut h = Harness::new();
     h.put(A, "a", SMALL);
     h.sent();
-    let delete =
-        |name: &str| Request::Delete { ids: vec![id(name)], timeout: LONG, wait: DeleteWait::Reachable };
+    let delete = |name: &str| Request::Delete {
+        ids: vec![id(name)],
+        timeout: LONG,
+        wait: DeleteWait::Reachable,
+    };
     let call = batch(&mut h, vec![delete("a"), delete("b")]);
     let deletes = h.sent().into_iter().filter_map(|(shard, message)| match message {
         ToShard::Delete { request, id, .. } => Some((shard, request, id)),
@@ -169,7 +172,10 @@ fn an_object_that_is_deleted_meanwhile_stays_readable() {
     h.drop_put(0, "gone", view.put, DropReason::Deleted);
     h.pass(Duration::from_secs(1));
     let answers = answers(&mut h, call);
-    assert!(matches!(&answers[0], Ok(Response::Object(held)) if held.copy == view.copy), "{answers:?}");
+    assert!(
+        matches!(&answers[0], Ok(Response::Object(held)) if held.copy == view.copy),
+        "{answers:?}"
+    );
     assert_eq!(h.node.status().copies, 1);
     h.release(A, view.copy);
     assert_eq!(h.node.status().copies, 0);
@@ -192,7 +198,9 @@ fn a_client_cannot_release_what_its_batch_holds() {
     assert_eq!(h.node.status().evictable_bytes, 0);
     let pull = h.grant("later", 4, SMALL, "sender");
     h.pull_ended(&pull, SMALL, PullOutcome::Complete);
-    assert!(answers(&mut h, call).iter().all(|answer| matches!(answer, Ok(Response::Contents { .. }))));
+    assert!(
+        answers(&mut h, call).iter().all(|answer| matches!(answer, Ok(Response::Contents { .. })))
+    );
     h.release(A, view.copy);
 }
 

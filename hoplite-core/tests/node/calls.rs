@@ -6,8 +6,8 @@ use hoplite_core::error::Missing;
 use hoplite_core::missing::Named;
 use hoplite_core::node::*;
 use hoplite_core::shard::{
-    DropReason, Location, LocationState, Locations, ObjectSummary, PullOutcome, RequestId, Retention,
-    ToShard, ToStore,
+    DropReason, Location, LocationState, Locations, ObjectSummary, PullOutcome, RequestId,
+    Retention, ToShard, ToStore,
 };
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Error, Limits, Metadata, Operation, PutId};
@@ -111,7 +111,8 @@ fn wait_without_a_timeout_asks_once() {
     assert_eq!(h.answer(call), Some(Ok(Response::Ready { indices: vec![1, 2, 3] })));
     assert_eq!(h.told(), ["0 unsubscribe"; 3]);
 
-    let call = h.request(A, Request::Wait { ids: vec![id("a")], count: 1, timeout: Duration::ZERO });
+    let call =
+        h.request(A, Request::Wait { ids: vec![id("a")], count: 1, timeout: Duration::ZERO });
     h.pass(Duration::from_secs(5));
     assert_eq!(h.answer(call), Some(Ok(Response::Ready { indices: vec![] })));
 }
@@ -205,7 +206,10 @@ fn a_delete_times_out() {
     let call = h.delete(A, &["a"]);
     h.pass(LONG);
     let missing = Some(Box::new(Missing::Answer { address: "shard-0".into() }));
-    assert_eq!(h.error(call), Error::Timeout { operation: Operation::Delete, waited: LONG, missing });
+    assert_eq!(
+        h.error(call),
+        Error::Timeout { operation: Operation::Delete, waited: LONG, missing }
+    );
     let empty = h.delete(A, &[]);
     assert_eq!(h.answer(empty), Some(Ok(Response::Deleted { count: 0, absent: Named::of([]) })));
 }
@@ -214,7 +218,8 @@ fn a_delete_times_out() {
 fn a_cancelled_call_is_not_answered() {
     let mut h = Harness::new();
     let pinned = h.put(A, "pinned", CAPACITY - 64);
-    let calls = [h.create(A, "x", SIZE), h.get(A, "y"), h.delete(A, &["z"]), wait(&mut h, &["w"], 1)];
+    let calls =
+        [h.create(A, "x", SIZE), h.get(A, "y"), h.delete(A, &["z"]), wait(&mut h, &["w"], 1)];
     for call in calls {
         h.request(A, Request::Cancel { call: call.1 });
     }
@@ -233,7 +238,11 @@ fn a_call_id_in_use_is_refused() {
     // The checker refuses a call id that is in use, so the test reads the effects.
     let mut effects = Vec::new();
     let request = Request::Locate { id: id("x"), timeout: LONG };
-    h.node.apply(hoplite_core::Time::ZERO, Event::Request { client: A, call: call.1, request }, &mut effects);
+    h.node.apply(
+        hoplite_core::Time::ZERO,
+        Event::Request { client: A, call: call.1, request },
+        &mut effects,
+    );
     assert!(
         matches!(&effects[..], [Effect::Reply { response: Err(Error::InvalidRequest { .. }), .. }]),
         "{effects:?}"
@@ -261,7 +270,10 @@ fn the_number_of_references_is_limited() {
     let again = h.get(A, "x");
     h.view(again);
     let refused = h.get(A, "x");
-    assert!(matches!(h.error(refused), Error::LimitExceeded { .. }), "each reference to one copy counts");
+    assert!(
+        matches!(h.error(refused), Error::LimitExceeded { .. }),
+        "each reference to one copy counts"
+    );
     // Puts have additional references.
     let created = h.create(A, "z", SIZE);
     let created = h.view(created);

@@ -122,12 +122,15 @@ impl Scenario {
         let labels = lines.iter().filter_map(|line| line.strip_prefix("label ")?.split_once(' '));
         let place = |(node, labels): (&str, &str)| {
             let labels = labels.split_whitespace().filter_map(|label| label.split_once('='));
-            let labels: Vec<_> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            let labels: Vec<_> =
+                labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
             (node.to_owned(), Place::of_labels(&labels))
         };
         let places: BTreeMap<String, Place> = labels.map(place).collect();
         let mut scenario = Self {
-            h: Harness::with_slow_links_at(places.get("here").map_or(EVERYWHERE, |place| place.path)),
+            h: Harness::with_slow_links_at(
+                places.get("here").map_or(EVERYWHERE, |place| place.path),
+            ),
             places,
             slow: BTreeMap::new(),
             latest: BTreeMap::new(),
@@ -204,11 +207,18 @@ impl Scenario {
                     ["within", millis] => timeout = duration(millis),
                     _ => panic!("{options:?}"),
                 }
-                self.call(name, Request::Get { id: id(object), until, timeout, allow_stale: false });
+                self.call(
+                    name,
+                    Request::Get { id: id(object), until, timeout, allow_stale: false },
+                );
             }
             ["create", name, object] => {
-                let request =
-                    Request::Create { id: id(object), size_bytes: SIZE, metadata: f32s(), timeout: LONG };
+                let request = Request::Create {
+                    id: id(object),
+                    size_bytes: SIZE,
+                    metadata: f32s(),
+                    timeout: LONG,
+                };
                 self.call(name, request);
             }
             ["seal", name, object] => {
@@ -218,7 +228,11 @@ impl Scenario {
             ["delete", name, object] => {
                 self.call(
                     name,
-                    Request::Delete { ids: vec![id(object)], timeout: LONG, wait: DeleteWait::Reachable },
+                    Request::Delete {
+                        ids: vec![id(object)],
+                        timeout: LONG,
+                        wait: DeleteWait::Reachable,
+                    },
                 );
             }
             ["cancel", name] => {
@@ -334,7 +348,8 @@ impl Scenario {
                 self.combined(object, number(bytes), CombineOutcome::Complete);
             }
             ["combined", object, bytes, index, why] => {
-                let outcome = CombineOutcome::InputFailed { index: number(index), outcome: outcome(why) };
+                let outcome =
+                    CombineOutcome::InputFailed { index: number(index), outcome: outcome(why) };
                 self.combined(object, number(bytes), outcome);
             }
             ["stopped", object, bytes] => {
@@ -359,7 +374,9 @@ impl Scenario {
             match *option {
                 "first" => request.count = options.next().map_or(0, |count| number(count)),
                 "fixed" => request.order = ReduceOrder::Fixed,
-                "within" => request.timeout = options.next().map_or(LONG, |millis| duration(millis)),
+                "within" => {
+                    request.timeout = options.next().map_or(LONG, |millis| duration(millis))
+                }
                 _ => is_silent = true,
             }
         }
@@ -384,8 +401,10 @@ impl Scenario {
             _ => lost(name, put),
         };
         for location in &mut news.locations {
-            location.path = self.places.get(location.node.as_str()).map_or(EVERYWHERE, |place| place.path);
-            location.slow_peers = self.slow.get(location.node.as_str()).cloned().unwrap_or_default();
+            location.path =
+                self.places.get(location.node.as_str()).map_or(EVERYWHERE, |place| place.path);
+            location.slow_peers =
+                self.slow.get(location.node.as_str()).cloned().unwrap_or_default();
         }
         self.h.tell(news);
     }
@@ -428,12 +447,16 @@ impl Scenario {
                 };
                 format!("{} {answer}", if client == A { "A" } else { "B" })
             }
-            Effect::ToShard { message: ToShard::Subscribe { .. } | ToShard::Unsubscribe { .. }, .. } => {
+            Effect::ToShard {
+                message: ToShard::Subscribe { .. } | ToShard::Unsubscribe { .. },
+                ..
+            } => {
                 return None;
             }
             Effect::ToShard { message: ToShard::Query(query), .. } => {
                 let resume = query.resume.map_or(String::new(), |put| format!(" resume {}", put.0));
-                let avoid: String = query.avoid.iter().map(|node| format!(" avoid {node}")).collect();
+                let avoid: String =
+                    query.avoid.iter().map(|node| format!(" avoid {node}")).collect();
                 format!("query {}{resume}{avoid}", query.id)
             }
             Effect::ToShard { message, .. } => in_short(&message),
@@ -457,7 +480,11 @@ impl Scenario {
                 let name = self.name_of(copy);
                 self.combines.insert(name.clone(), combine);
                 let started = Combine { combine, copy, offset_bytes, inputs };
-                format!("combine {name}: {}{}", self.h.inputs(&started).join(", "), from(offset_bytes))
+                format!(
+                    "combine {name}: {}{}",
+                    self.h.inputs(&started).join(", "),
+                    from(offset_bytes)
+                )
             }
             Effect::CancelCombine { combine } => {
                 let combined = self.combines.iter().find(|(_, of)| **of == combine);

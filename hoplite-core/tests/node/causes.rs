@@ -95,7 +95,8 @@ fn a_reduce_names_the_source_without_a_location() {
 #[test]
 fn a_collective_names_the_participant_that_has_not_joined_to_all() {
     let mut h = Harness::new();
-    let call = h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
+    let call =
+        h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
     for name in ["t", "c"] {
         h.tell(unknown(name));
     }
@@ -141,7 +142,8 @@ fn long_waits_are_shown_with_their_cause() {
     let wait = &troubles.waits[0];
     assert_eq!((troubles.long_waits, wait.operation), (1, Operation::Get));
     assert_eq!(wait.missing, Some(Missing::Object { id: id("x") }));
-    let told = ["1 calls wait for more than 10 s", "a get has waited for 10 s: no store offers object x"];
+    let told =
+        ["1 calls wait for more than 10 s", "a get has waited for 10 s: no store offers object x"];
     let troubles = h.load().troubles;
     assert!(troubles.iter().all(|trouble| trouble.kind == TroubleKind::Wait));
     assert_eq!(troubles.iter().map(|trouble| &trouble.text[..]).collect::<Vec<_>>(), told);

@@ -113,7 +113,8 @@ impl Checker {
                 }
             }
             Event::ServeRequested { serve, peer, id, awaits_hop, .. } => {
-                let asked = Serve::Asked { peer: peer.clone(), id: id.clone(), awaits_hop: *awaits_hop };
+                let asked =
+                    Serve::Asked { peer: peer.clone(), id: id.clone(), awaits_hop: *awaits_hop };
                 let previous = self.serves.insert(*serve, asked);
                 assert_eq!(previous, None, "the test used {serve:?} twice");
             }
@@ -156,7 +157,9 @@ impl Checker {
                 self.shards_up.remove(shard);
             }
             Event::Spilled { file, outcome } => {
-                for copy in self.spills.remove(file).unwrap_or_else(|| panic!("{file:?} is not written")) {
+                for copy in
+                    self.spills.remove(file).unwrap_or_else(|| panic!("{file:?} is not written"))
+                {
                     self.copy(copy).readers -= 1;
                     if outcome.is_ok() {
                         self.spilled.insert(copy);
@@ -185,8 +188,9 @@ impl Checker {
             _ => return,
         };
         // An answer with another object does not end the query.
-        let is_answer =
-            |(asked, id): &(usize, ObjectId)| *asked == shard && object.is_none_or(|object| object == id);
+        let is_answer = |(asked, id): &(usize, ObjectId)| {
+            *asked == shard && object.is_none_or(|object| object == id)
+        };
         if self.queries.get(&answered).is_some_and(is_answer) {
             self.queries.remove(&answered);
         }
@@ -244,15 +248,27 @@ impl Checker {
             Effect::Reply { client, call, response } => self.reply(*client, *call, response),
             Effect::Follow { client, call, copy, .. } => {
                 let copy = self.copy(*copy);
-                assert!(copy.references.contains_key(client), "{client:?} follows {copy:?}, which it holds");
-                assert!(self.follows.insert((*client, *call)), "{call:?} of {client:?} follows once");
+                assert!(
+                    copy.references.contains_key(client),
+                    "{client:?} follows {copy:?}, which it holds"
+                );
+                assert!(
+                    self.follows.insert((*client, *call)),
+                    "{call:?} of {client:?} follows once"
+                );
             }
             Effect::Inspect { client, call, shards, .. } => {
                 assert!(!shards.is_empty(), "somebody is asked");
-                assert!(self.follows.insert((*client, *call)), "{call:?} of {client:?} inspects once");
+                assert!(
+                    self.follows.insert((*client, *call)),
+                    "{call:?} of {client:?} inspects once"
+                );
             }
             Effect::CallEnded { client, call } => {
-                assert!(self.follows.remove(&(*client, *call)), "the shell works for {call:?} of {client:?}");
+                assert!(
+                    self.follows.remove(&(*client, *call)),
+                    "the shell works for {call:?} of {client:?}"
+                );
             }
             Effect::ToShard { shard, message, inline_from, .. } => {
                 match message {
@@ -266,7 +282,10 @@ impl Checker {
                     ToShard::Publish(publish)
                         if self.coordinated.contains(&publish.put)
                             && publish.retention == Retention::Pinned
-                            && !self.copies.values().any(|copy| copy.is_exchanged && copy.is_complete) =>
+                            && !self
+                                .copies
+                                .values()
+                                .any(|copy| copy.is_exchanged && copy.is_complete) =>
                     {
                         self.promoted.insert(publish.id.clone());
                     }
@@ -282,7 +301,10 @@ impl Checker {
                 let local = self.copy(*copy);
                 local.pulls += 1;
                 assert!(
-                    local.pulls == 1 && !local.is_writing && !local.is_complete && !local.is_combined,
+                    local.pulls == 1
+                        && !local.is_writing
+                        && !local.is_complete
+                        && !local.is_combined,
                     "{local:?} is pulled once"
                 );
                 assert!(*offset_bytes <= *size_bytes && *size_bytes == local.size_bytes);
@@ -291,14 +313,19 @@ impl Checker {
             }
             Effect::CancelPull { pull } => {
                 let pulled = self.pulls.get(pull);
-                let copy = pulled.unwrap_or_else(|| panic!("{pull:?} is cancelled though it does not run"));
+                let copy = pulled
+                    .unwrap_or_else(|| panic!("{pull:?} is cancelled though it does not run"));
                 self.senders.remove(copy);
             }
             Effect::ServeAccepted { serve, copy, .. } => {
                 assert!(!self.copy(*copy).has_failed, "{copy:?} is served, but has failed");
                 self.copy(*copy).serves += 1;
                 if let Some(Serve::Asked { peer, awaits_hop: false, .. }) = self.serves.get(serve) {
-                    assert_ne!(self.senders.get(copy), Some(peer), "{copy:?} is pulled from its receiver");
+                    assert_ne!(
+                        self.senders.get(copy),
+                        Some(peer),
+                        "{copy:?} is pulled from its receiver"
+                    );
                 }
                 self.serve_answered(*serve, Serve::Accepted(*copy));
             }
@@ -324,7 +351,10 @@ impl Checker {
             Effect::CopyCompleted { copy } => {
                 let copy = self.copy(*copy);
                 let is_filled = copy.pulls + copy.combinations > 0 && !copy.is_exchanged;
-                assert!(!copy.is_complete && !copy.has_failed && !is_filled, "{copy:?} completes once");
+                assert!(
+                    !copy.is_complete && !copy.has_failed && !is_filled,
+                    "{copy:?} completes once"
+                );
                 copy.is_complete = true;
                 copy.is_writing = false;
             }
@@ -334,7 +364,8 @@ impl Checker {
                 copy.has_failed = true;
             }
             Effect::CopyClosed { copy: closed } => {
-                let copy = self.copies.remove(closed).unwrap_or_else(|| panic!("{closed:?} is not open"));
+                let copy =
+                    self.copies.remove(closed).unwrap_or_else(|| panic!("{closed:?} is not open"));
                 let may_end = copy.has_failed || self.spilled.contains(closed);
                 assert!(copy.is_idle() && may_end, "{closed:?} is closed in use: {copy:?}");
                 self.extents.remove(closed);
@@ -399,8 +430,8 @@ impl Checker {
             }
             Effect::HopReport { hosting, report } => {
                 let said = self.hostings.get_mut(hosting);
-                let said =
-                    said.unwrap_or_else(|| panic!("{report:?} of {hosting:?}, which nobody waits for"));
+                let said = said
+                    .unwrap_or_else(|| panic!("{report:?} of {hosting:?}, which nobody waits for"));
                 assert!(
                     !matches!(said, Some(HopReport::Failed(_))),
                     "{report:?} of {hosting:?} after {said:?}"
@@ -439,15 +470,22 @@ impl Checker {
                 self.coordinated.insert(plan.put);
             }
             CollectiveEffect::Tell { enlistment, decision: Decision::Commit } => {
-                assert!(self.enlistments.contains_key(enlistment), "{enlistment:?} is there to be told");
+                assert!(
+                    self.enlistments.contains_key(enlistment),
+                    "{enlistment:?} is there to be told"
+                );
             }
             CollectiveEffect::Tell { enlistment, decision: Decision::Stop(_) }
             | CollectiveEffect::Dismiss { enlistment } => {
-                assert!(self.enlistments.remove(enlistment).is_some(), "{enlistment:?} is ended once");
+                assert!(
+                    self.enlistments.remove(enlistment).is_some(),
+                    "{enlistment:?} is ended once"
+                );
             }
             CollectiveEffect::Report { membership, report } => {
                 let said = self.memberships.get_mut(membership);
-                let said = said.unwrap_or_else(|| panic!("{report:?} of {membership:?}, which is over"));
+                let said =
+                    said.unwrap_or_else(|| panic!("{report:?} of {membership:?}, which is over"));
                 let is_after_end = said.iter().any(|report| *report != Report::Filled);
                 assert!(!is_after_end && !said.contains(report), "{report:?} after {said:?}");
                 said.push(report.clone());
@@ -456,10 +494,13 @@ impl Checker {
             CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
                 assert!(self.seen_combinations.insert(*combine), "{combine:?} was used before");
                 assert!(!sources.is_empty(), "a member has something of its own");
-                let inputs: Vec<CombineInput> =
-                    sources.iter().map(|copy| CombineInput::Local { copy: *copy, base_bytes: 0 }).collect();
+                let inputs: Vec<CombineInput> = sources
+                    .iter()
+                    .map(|copy| CombineInput::Local { copy: *copy, base_bytes: 0 })
+                    .collect();
                 self.combination_started(*combine, *copy, (0, plan.source_bytes()), &inputs);
-                let is_pinned = self.coordinated.contains(&plan.put) && plan.properties().makes_target;
+                let is_pinned =
+                    self.coordinated.contains(&plan.put) && plan.properties().makes_target;
                 let copy = self.copy(*copy);
                 (copy.is_exchanged, copy.is_pinned) = (true, is_pinned);
             }
@@ -483,7 +524,10 @@ impl Checker {
         let output = self.copy(copy);
         let size_bytes = output.size_bytes;
         output.combinations += 1;
-        assert!(output.is_combined && output.combinations == 1, "{output:?} is combined once at a time");
+        assert!(
+            output.is_combined && output.combinations == 1,
+            "{output:?} is combined once at a time"
+        );
         assert!(!output.is_complete && !output.has_failed, "{output:?} is not over");
         assert!(offset_bytes <= size_bytes && !inputs.is_empty(), "{combine:?} makes sense");
         let mut local = Vec::new();
@@ -491,8 +535,9 @@ impl Checker {
             match input {
                 CombineInput::Local { copy: input, base_bytes } => {
                     let read = self.copy(*input);
-                    let is_inside =
-                        base_bytes.checked_add(read_bytes).is_some_and(|end| end <= read.size_bytes);
+                    let is_inside = base_bytes
+                        .checked_add(read_bytes)
+                        .is_some_and(|end| end <= read.size_bytes);
                     assert!(is_inside, "{combine:?} reads beyond the end of {read:?}");
                     read.readers += 1;
                     local.push(*input);
@@ -506,25 +551,36 @@ impl Checker {
     fn opened(&mut self, copy: CopyId, extent: Extent, size_bytes: u64, producer: Producer) {
         let is_spilled = self.spilled.contains(&copy) && !self.copies.contains_key(&copy);
         assert!(self.seen.insert(copy) || is_spilled, "{copy:?} was used before");
-        assert!(extent.length_bytes >= size_bytes + 64, "{extent:?} is too short for {size_bytes} bytes");
+        assert!(
+            extent.length_bytes >= size_bytes + 64,
+            "{extent:?} is too short for {size_bytes} bytes"
+        );
         let end = extent.offset_bytes + extent.length_bytes;
         for other in self.extents.values() {
-            let is_disjoint =
-                end <= other.offset_bytes || other.offset_bytes + other.length_bytes <= extent.offset_bytes;
+            let is_disjoint = end <= other.offset_bytes
+                || other.offset_bytes + other.length_bytes <= extent.offset_bytes;
             assert!(is_disjoint, "{extent:?} overlaps {other:?}");
         }
         self.extents.insert(copy, extent);
         let is_combined = producer == Producer::Reduce;
         let is_pinned = producer != Producer::Store || is_spilled;
         let length_bytes = extent.length_bytes;
-        self.copies
-            .insert(copy, Copy { length_bytes, size_bytes, is_combined, is_pinned, ..Copy::default() });
+        self.copies.insert(
+            copy,
+            Copy { length_bytes, size_bytes, is_combined, is_pinned, ..Copy::default() },
+        );
     }
 
-    fn reply(&mut self, client: ClientId, call: CallId, response: &Result<Response, hoplite_core::Error>) {
+    fn reply(
+        &mut self,
+        client: ClientId,
+        call: CallId,
+        response: &Result<Response, hoplite_core::Error>,
+    ) {
         let kind = self.open_calls.get(&(client, call)).copied();
-        let kind =
-            kind.unwrap_or_else(|| panic!("{call:?} of {client:?} is answered, but not open: {response:?}"));
+        let kind = kind.unwrap_or_else(|| {
+            panic!("{call:?} of {client:?} is answered, but not open: {response:?}")
+        });
         let is_reduced = matches!(response, Ok(Response::Reduced { .. }));
         assert!(
             response.is_err() || is_reduced == (kind == Kind::Reduce),
@@ -583,7 +639,8 @@ impl Checker {
         assert_eq!(status.pulls, self.pulls.len(), "pulls under way");
         for serve in self.serves.values() {
             let Serve::Asked { id, awaits_hop: false, .. } = serve else { continue };
-            let is_asking = self.queries.values().any(|(_, of)| of == id) || self.shards_up.is_empty();
+            let is_asking =
+                self.queries.values().any(|(_, of)| of == id) || self.shards_up.is_empty();
             assert!(is_asking, "a serve waits for what nobody asks for: {serve:?}");
         }
         self.reduces(status);
@@ -592,8 +649,9 @@ impl Checker {
             "what the shell does for a call ends with it"
         );
         if self.promoted.is_empty() {
-            let is_evictable =
-                |copy: &&Copy| copy.is_complete && !copy.is_pinned && !copy.has_failed && copy.is_idle();
+            let is_evictable = |copy: &&Copy| {
+                copy.is_complete && !copy.is_pinned && !copy.has_failed && copy.is_idle()
+            };
             let evictable: u64 =
                 self.copies.values().filter(is_evictable).map(|copy| copy.length_bytes).sum();
             // Effects do not show copies held by a reduce or batch.
@@ -604,8 +662,15 @@ impl Checker {
             }
         }
         if self.is_shutting_down {
-            assert!(self.open_calls.is_empty(), "calls are answered at shutdown: {:?}", self.open_calls);
-            assert!(self.copies.values().all(|copy| copy.has_failed), "no copy is live after shutdown");
+            assert!(
+                self.open_calls.is_empty(),
+                "calls are answered at shutdown: {:?}",
+                self.open_calls
+            );
+            assert!(
+                self.copies.values().all(|copy| copy.has_failed),
+                "no copy is live after shutdown"
+            );
         }
     }
 
@@ -615,7 +680,11 @@ impl Checker {
         // A decided attempt goes on until all members are done.
         let open = open + self.enlistments.values().collect::<BTreeSet<_>>().len();
         assert!(status.reductions <= open, "{} reductions of {open} calls", status.reductions);
-        assert!(status.reductions > 0 || status.directed_hops == 0, "hops outlive it: {:?}", self.hops);
+        assert!(
+            status.reductions > 0 || status.directed_hops == 0,
+            "hops outlive it: {:?}",
+            self.hops
+        );
         let elsewhere = elsewhere + self.enlistments.len();
         assert!(elsewhere <= status.directed_hops, "hops were not ended: {:?}", self.hops);
         let here = status.directed_hops - elsewhere;
@@ -636,11 +705,15 @@ impl Checker {
     }
 
     pub(crate) fn running_combinations(&self) -> Vec<(CombineId, u64)> {
-        self.combinations.iter().map(|(combine, running)| (*combine, running.offset_bytes)).collect()
+        self.combinations
+            .iter()
+            .map(|(combine, running)| (*combine, running.offset_bytes))
+            .collect()
     }
 
     pub(crate) fn running_hops(&self) -> Vec<HopId> {
-        let running = self.hops.iter().filter(|(_, report)| !matches!(report, Some(HopReport::Failed(_))));
+        let running =
+            self.hops.iter().filter(|(_, report)| !matches!(report, Some(HopReport::Failed(_))));
         running.map(|(hop, _)| *hop).collect()
     }
 

@@ -29,7 +29,10 @@ fn sealed(h: &mut Harness, size_bytes: u64) -> (ObjectView, (ClientId, CallId), 
 }
 
 fn compares(h: &Harness) -> usize {
-    h.effects.iter().filter(|effect| matches!(effect, Effect::Compare { winner: WINNER, .. })).count()
+    h.effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Compare { winner: WINNER, .. }))
+        .count()
 }
 
 #[test]
@@ -141,7 +144,10 @@ fn the_first_shard_decides_between_two_puts() {
     h.sent();
     h.pass(std::time::Duration::from_secs(5));
     let shards: Vec<usize> = h.publications().iter().map(|(shard, _)| *shard).collect();
-    assert!(shards.contains(&ranked[1]), "the second shard is told again until it agrees: {shards:?}");
+    assert!(
+        shards.contains(&ranked[1]),
+        "the second shard is told again until it agrees: {shards:?}"
+    );
     assert!(!h.is_failed(view.copy));
 }
 
@@ -269,8 +275,11 @@ fn a_new_put_waits_for_the_end_of_doubts_about_a_shard_that_was_away() {
             }
             h.pass(Duration::from_millis(100));
         }
-        let expected =
-            if is_deleted { Ok(Response::Sealed) } else { Err(Error::AlreadyExists { id: id("x") }) };
+        let expected = if is_deleted {
+            Ok(Response::Sealed)
+        } else {
+            Err(Error::AlreadyExists { id: id("x") })
+        };
         assert_eq!(h.answer(call), Some(expected));
     }
 }
@@ -292,7 +301,10 @@ fn an_accepted_put_loses_to_a_put_that_outlasts_the_return_of_its_shard() {
             assert!(passed > 19 || !h.effects.iter().any(is_lost), "after {passed}00 ms");
         }
         assert_eq!(h.effects.iter().filter(|effect| is_lost(effect)).count(), 1);
-        assert!(!h.told().iter().any(|line| line.contains("forget")), "the other put is not deleted");
+        assert!(
+            !h.told().iter().any(|line| line.contains("forget")),
+            "the other put is not deleted"
+        );
         assert!(h.serve("x", view.put).is_none());
     }
 }
@@ -340,7 +352,10 @@ fn a_put_with_a_quorum_fails_if_a_shard_of_the_id_cannot_be_reached() {
     h.verdict(ranked[0], &publish, Verdict::Accepted);
     h.event(Event::ShardDown { shard: ranked[1] });
     let error = h.error(call);
-    assert!(matches!(error, Error::Unavailable { .. }) && error.to_string().contains("shard-"), "{error}");
+    assert!(
+        matches!(error, Error::Unavailable { .. }) && error.to_string().contains("shard-"),
+        "{error}"
+    );
     assert!(h.told().contains(&format!("{} forget x", ranked[0])), "the put is taken back");
     let refused = put_with_quorum(&mut h, LONG);
     assert_eq!(h.error(refused), error);

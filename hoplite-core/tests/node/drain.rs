@@ -52,7 +52,8 @@ fn a_count_of_copies_from_before_the_drain_moves_nothing() {
     let call = h.request(B, Request::Drain { timeout: TIMEOUT });
     let put = h.lead_put("x");
     let news = |is_draining| {
-        let news = Replication { id: id("x"), put, copies: 1, nodes: 2, is_draining, obstacle: None };
+        let news =
+            Replication { id: id("x"), put, copies: 1, nodes: 2, is_draining, obstacle: None };
         Event::FromShard { shard: 0, message: ToStore::Replication(news) }
     };
     h.event(news(false));
@@ -77,7 +78,10 @@ fn a_drain_ends_when_every_object_is_elsewhere() {
     let published = h.publication().1;
     assert_eq!(published.retention, Retention::Evictable, "the pin is given up");
     let report = h.drained(call);
-    assert_eq!((report.state, report.moved_objects, report.moved_bytes), (DrainState::Drained, 1, SIZE));
+    assert_eq!(
+        (report.state, report.moved_objects, report.moved_bytes),
+        (DrainState::Drained, 1, SIZE)
+    );
     assert!(h.effects.iter().any(|effect| matches!(effect, Effect::DrainEnded { .. })));
 }
 
@@ -112,7 +116,8 @@ fn a_drain_reports_objects_that_others_have_already_and_missing_copies() {
     let mut h = Harness::new();
     let replicas = Replicas { wanted: 2, awaited: 0, quorum: false };
     let metadata = Metadata { replicas, ..Metadata::default() };
-    let created = h.request(A, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: TIMEOUT });
+    let created =
+        h.request(A, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: TIMEOUT });
     let view = h.view(created);
     h.seal(A, view.copy);
     h.accept_all();
@@ -120,7 +125,10 @@ fn a_drain_reports_objects_that_others_have_already_and_missing_copies() {
     let call = h.request(B, Request::Drain { timeout: TIMEOUT });
     h.told_copies("x", 1, 1, Some(Obstacle::NoNode));
     let report = h.drained(call);
-    assert_eq!((report.state, report.moved_objects, report.moved_bytes), (DrainState::Drained, 0, 0));
+    assert_eq!(
+        (report.state, report.moved_objects, report.moved_bytes),
+        (DrainState::Drained, 0, 0)
+    );
     assert_eq!((report.held_objects, report.short_objects), (1, 1));
 }
 
@@ -132,7 +140,10 @@ fn the_last_store_fails_at_once_and_accepts_puts_again() {
     let call = h.request(B, Request::Drain { timeout: TIMEOUT });
     h.told_copies("x", 0, 0, Some(Obstacle::NoNode));
     let report = h.drained(call);
-    assert_eq!((report.state, report.left_objects, report.left_bytes), (DrainState::Failed, 1, SIZE));
+    assert_eq!(
+        (report.state, report.left_objects, report.left_bytes),
+        (DrainState::Failed, 1, SIZE)
+    );
     assert_eq!(report.unmoved[0].obstacle, Some(Obstacle::NoNode));
     assert!(h.told().contains(&"0 drain false".to_owned()));
     h.put(A, "y", SIZE);

@@ -25,10 +25,18 @@ fn a_get_asks_pulls_publishes_and_returns_the_slot() {
     let view = h.view(call);
     assert_eq!((view.copy, view.put, view.size_bytes), (pull.copy, PutId(5), SIZE));
     let publications = h.publications();
-    assert!(publications.iter().all(|(_, publish)| !publish.wants_answer), "nobody waits for the verdicts");
-    let told: Vec<_> =
-        publications.iter().map(|(shard, publish)| (*shard, publish.state, publish.slot.is_some())).collect();
-    assert_eq!(told, [(first, LocationState::Complete, true), (1 - first, LocationState::Complete, false)]);
+    assert!(
+        publications.iter().all(|(_, publish)| !publish.wants_answer),
+        "nobody waits for the verdicts"
+    );
+    let told: Vec<_> = publications
+        .iter()
+        .map(|(shard, publish)| (*shard, publish.state, publish.slot.is_some()))
+        .collect();
+    assert_eq!(
+        told,
+        [(first, LocationState::Complete, true), (1 - first, LocationState::Complete, false)]
+    );
     assert_eq!(h.told(), Vec::<String>::new());
 }
 
@@ -36,7 +44,15 @@ fn a_get_asks_pulls_publishes_and_returns_the_slot() {
 fn a_small_object_is_answered_with_its_bytes_and_nothing_refers_to_it() {
     let mut h = Harness::new();
     let get = |h: &mut Harness, name| {
-        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG, allow_stale: false })
+        h.request(
+            A,
+            Request::Get {
+                id: id(name),
+                until: Until::Contents,
+                timeout: LONG,
+                allow_stale: false,
+            },
+        )
     };
     for (name, size_bytes) in [("small", MAX_CONTENTS_BYTES), ("large", MAX_CONTENTS_BYTES + 1)] {
         let call = get(&mut h, name);
@@ -47,7 +63,9 @@ fn a_small_object_is_answered_with_its_bytes_and_nothing_refers_to_it() {
         for call in [call, again] {
             let is_small = size_bytes == MAX_CONTENTS_BYTES;
             match h.answer(call) {
-                Some(Ok(Response::Contents { view, .. })) if is_small => assert_eq!(view.copy, pull.copy),
+                Some(Ok(Response::Contents { view, .. })) if is_small => {
+                    assert_eq!(view.copy, pull.copy)
+                }
                 Some(Ok(Response::Object(view))) if !is_small => assert_eq!(view.copy, pull.copy),
                 other => panic!("{name} is answered with {other:?}"),
             }
@@ -61,14 +79,23 @@ fn a_small_object_is_answered_with_its_bytes_and_nothing_refers_to_it() {
 fn a_client_with_many_open_calls_gets_references_to_small_objects() {
     let mut h = Harness::new();
     let get = |h: &mut Harness, name| {
-        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG, allow_stale: false })
+        h.request(
+            A,
+            Request::Get {
+                id: id(name),
+                until: Until::Contents,
+                timeout: LONG,
+                allow_stale: false,
+            },
+        )
     };
     let calls: Vec<_> = (0..65).map(|_| get(&mut h, "x")).collect();
     let pull = h.grant("x", 5, SIZE.min(MAX_CONTENTS_BYTES), "n1");
     h.pull_ended(&pull, SIZE.min(MAX_CONTENTS_BYTES), PullOutcome::Complete);
     let answers: Vec<_> = calls.into_iter().map(|call| h.answer(call).unwrap().unwrap()).collect();
     let references = answers.iter().filter(|answer| matches!(answer, Response::Object(_))).count();
-    let contents = answers.iter().filter(|answer| matches!(answer, Response::Contents { .. })).count();
+    let contents =
+        answers.iter().filter(|answer| matches!(answer, Response::Contents { .. })).count();
     assert_eq!((references, contents), (1, 64));
 }
 
@@ -114,7 +141,11 @@ fn a_serve_that_waits_for_a_fetch_ends_with_it() {
     h.get(A, "too much");
     let serve = h.ask_to_serve(id("too much"), PutId(5), false);
     let (shard, query) = h.query();
-    assert_eq!(h.grant_query(shard, query.request, "too much", 5, SIZE, "n1"), None, "there is no room");
+    assert_eq!(
+        h.grant_query(shard, query.request, "too much", 5, SIZE, "n1"),
+        None,
+        "there is no room"
+    );
     assert!(h.is_refused(serve));
     assert_eq!(h.told(), ["0 return Cancelled"]);
 }
@@ -234,7 +265,10 @@ fn a_promoted_copy_is_pinned() {
     let mut h = Harness::new();
     let view = h.fetch(A, "x", 5, SIZE);
     h.sent();
-    h.event(Event::FromShard { shard: 0, message: ToStore::Promote { id: id("x"), put: PutId(5) } });
+    h.event(Event::FromShard {
+        shard: 0,
+        message: ToStore::Promote { id: id("x"), put: PutId(5) },
+    });
     assert_eq!(h.publication().1.retention, Retention::Pinned);
     let status = h.node.status();
     assert_eq!((status.evictable_bytes, status.pinned_bytes), (0, view.extent.length_bytes));
@@ -293,7 +327,8 @@ fn a_shard_that_hands_an_object_over_hears_who_keeps_it_even_if_others_are_respo
 fn a_served_copy_keeps_its_memory_after_its_deletion() {
     let mut h = Harness::new();
     let view = h.put(A, "x", SIZE);
-    let serves: Vec<_> = (0..2).map(|_| h.serve("x", view.put).expect("a complete copy is served")).collect();
+    let serves: Vec<_> =
+        (0..2).map(|_| h.serve("x", view.put).expect("a complete copy is served")).collect();
     h.drop_put(0, "x", view.put, DropReason::Deleted);
     for serve in serves {
         assert!(!h.is_closed(view.copy));

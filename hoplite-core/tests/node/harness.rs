@@ -11,8 +11,8 @@ use hoplite_core::node::*;
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::shard::{
-    DeleteWait, DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query,
-    RequestId, ShardRun, ToShard, ToStore, Verdict,
+    DeleteWait, DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome,
+    Query, RequestId, ShardRun, ToShard, ToStore, Verdict,
 };
 use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
@@ -43,7 +43,12 @@ pub(crate) fn id(name: &str) -> ObjectId {
 
 /// A shard connects. It never restarts, and its lease does not expire.
 pub(crate) const fn up(shard: usize) -> Event {
-    Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER, version: hoplite_core::Version::NEWEST }
+    Event::ShardUp {
+        shard,
+        run: ShardRun(1),
+        asked_at: Time::NEVER,
+        version: hoplite_core::Version::NEWEST,
+    }
 }
 
 pub(crate) fn node_id(name: &str) -> NodeId {
@@ -124,7 +129,11 @@ impl Harness {
         Self::spilling_to(&["disk"], limit_bytes, limits())
     }
 
-    pub(crate) fn spilling_to(directories: &[&str], limit_bytes: Option<u64>, limits: Limits) -> Self {
+    pub(crate) fn spilling_to(
+        directories: &[&str],
+        limit_bytes: Option<u64>,
+        limits: Limits,
+    ) -> Self {
         let directories = directories.iter().map(|name| (*name).to_owned()).collect();
         let spill = SpillConfig { directories, limit_bytes };
         let mut harness = Self::disconnected_with(EVERYWHERE, 1, limits, Some(spill));
@@ -139,7 +148,12 @@ impl Harness {
         harness
     }
 
-    fn disconnected_with(path: Path, count: usize, limits: Limits, spill: Option<SpillConfig>) -> Self {
+    fn disconnected_with(
+        path: Path,
+        count: usize,
+        limits: Limits,
+        spill: Option<SpillConfig>,
+    ) -> Self {
         let shards = ShardMap::new((0..count).map(|shard| format!("shard-{shard}")));
         let config = NodeConfig {
             node: node_id("here"),
@@ -196,7 +210,13 @@ impl Harness {
                 }
                 Effect::StartPull { pull, copy, sender, offset_bytes, .. } => {
                     let grant = GrantId(self.next_grant);
-                    self.pulls.push(Pull { pull, copy, sender: sender.to_string(), grant, offset_bytes });
+                    self.pulls.push(Pull {
+                        pull,
+                        copy,
+                        sender: sender.to_string(),
+                        grant,
+                        offset_bytes,
+                    });
                 }
                 Effect::CancelPull { pull } => self.cancelled.push(pull),
                 _ => {}
@@ -207,7 +227,9 @@ impl Harness {
 
     fn follow_subscriptions(&mut self, shard: usize, message: &ToShard) {
         match message {
-            ToShard::Subscribe { request, id, .. } => self.subscriptions.push((shard, *request, id.clone())),
+            ToShard::Subscribe { request, id, .. } => {
+                self.subscriptions.push((shard, *request, id.clone()))
+            }
             ToShard::Unsubscribe { request } => {
                 self.subscriptions.retain(|(at, open, _)| (*at, *open) != (shard, *request));
             }
@@ -242,7 +264,9 @@ impl Harness {
     #[track_caller]
     pub(crate) fn view(&mut self, call: (ClientId, CallId)) -> ObjectView {
         match self.answer(call) {
-            Some(Ok(Response::Created(view) | Response::Existing(view) | Response::Object(view)))
+            Some(Ok(
+                Response::Created(view) | Response::Existing(view) | Response::Object(view),
+            ))
             | Some(Ok(Response::Ranges { view, .. })) => view,
             other => panic!("expected a view, got {other:?}"),
         }
@@ -262,7 +286,12 @@ impl Harness {
         assert!(answer.is_none(), "expected no answer yet, got {answer:?}");
     }
 
-    pub(crate) fn create(&mut self, client: ClientId, name: &str, size_bytes: u64) -> (ClientId, CallId) {
+    pub(crate) fn create(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        size_bytes: u64,
+    ) -> (ClientId, CallId) {
         self.create_within(client, name, size_bytes, LONG)
     }
 
@@ -350,7 +379,13 @@ impl Harness {
     }
 
     #[track_caller]
-    pub(crate) fn fetch(&mut self, client: ClientId, name: &str, put: u64, size_bytes: u64) -> ObjectView {
+    pub(crate) fn fetch(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        put: u64,
+        size_bytes: u64,
+    ) -> ObjectView {
         let view = self.fetch_held(client, name, put, size_bytes);
         self.release(client, view.copy);
         view
@@ -376,7 +411,9 @@ impl Harness {
             if publications.is_empty() {
                 return;
             }
-            for (shard, publish) in publications.into_iter().filter(|(_, publish)| publish.wants_answer) {
+            for (shard, publish) in
+                publications.into_iter().filter(|(_, publish)| publish.wants_answer)
+            {
                 self.verdict(shard, &publish, Verdict::Accepted);
             }
         }
@@ -421,7 +458,11 @@ impl Harness {
     #[track_caller]
     pub(crate) fn query_of(&mut self, name: &str) -> (usize, Query) {
         let is_meant = |(_, message): &(usize, ToShard)| matches!(message, ToShard::Query(query) if query.id == id(name));
-        let place = self.sent.iter().position(is_meant).unwrap_or_else(|| panic!("{name} was not asked for"));
+        let place = self
+            .sent
+            .iter()
+            .position(is_meant)
+            .unwrap_or_else(|| panic!("{name} was not asked for"));
         match self.sent.remove(place) {
             (shard, ToShard::Query(query)) => (shard, query),
             (_, message) => panic!("{message:?} is no query"),
@@ -500,11 +541,17 @@ impl Harness {
     #[track_caller]
     pub(crate) fn fail_query(&mut self, error: Error) {
         let (shard, query) = self.query();
-        self.event(Event::FromShard { shard, message: ToStore::Failed { request: query.request, error } });
+        self.event(Event::FromShard {
+            shard,
+            message: ToStore::Failed { request: query.request, error },
+        });
     }
 
     pub(crate) fn drop_put(&mut self, shard: usize, name: &str, put: PutId, reason: DropReason) {
-        self.event(Event::FromShard { shard, message: ToStore::Drop { id: id(name), put, reason } });
+        self.event(Event::FromShard {
+            shard,
+            message: ToStore::Drop { id: id(name), put, reason },
+        });
     }
 
     pub(crate) fn pull_ended(&mut self, pull: &Pull, valid_bytes: u64, outcome: PullOutcome) {
@@ -538,8 +585,7 @@ impl Harness {
     }
 
     pub(crate) fn is_served(&self, asked: ServeId) -> bool {
-        let is_accepted =
-            |effect: &Effect| matches!(effect, Effect::ServeAccepted { serve, .. } if *serve == asked);
+        let is_accepted = |effect: &Effect| matches!(effect, Effect::ServeAccepted { serve, .. } if *serve == asked);
         self.effects.iter().any(is_accepted)
     }
 
@@ -568,9 +614,9 @@ impl Harness {
     }
 
     pub(crate) fn is_failed(&self, copy: CopyId) -> bool {
-        self.effects
-            .iter()
-            .any(|effect| matches!(effect, Effect::CopyFailed { copy: failed, .. } if *failed == copy))
+        self.effects.iter().any(
+            |effect| matches!(effect, Effect::CopyFailed { copy: failed, .. } if *failed == copy),
+        )
     }
 
     #[track_caller]

@@ -172,7 +172,10 @@ fn a_local_input_that_is_missing_is_reported_once() {
     for missing in [remote("b", 6, "here"), other] {
         let hosting = h.host(hop(1, vec![local("a", &a), missing]));
         let outcome = PullOutcome::SenderHasNoCopy;
-        assert_eq!(h.report(hosting), Some(HopReport::Failed(HopFailure::Input { index: 1, outcome })));
+        assert_eq!(
+            h.report(hosting),
+            Some(HopReport::Failed(HopFailure::Input { index: 1, outcome }))
+        );
         assert!(h.has_no_combine());
         h.pass(Duration::from_secs(10));
         assert_eq!(h.report(hosting), None, "nothing comes after a failure");
@@ -186,7 +189,8 @@ fn a_local_input_that_is_missing_is_reported_once() {
 fn a_local_input_that_is_shorter_than_the_coordinator_says_is_missing() {
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE / 2);
-    let hosting = h.host(hop(1, vec![remote("b", 6, "n1"), HopInput { size_bytes: SIZE, ..local("a", &a) }]));
+    let hosting =
+        h.host(hop(1, vec![remote("b", 6, "n1"), HopInput { size_bytes: SIZE, ..local("a", &a) }]));
     let outcome = PullOutcome::SenderHasNoCopy;
     assert_eq!(h.report(hosting), Some(HopReport::Failed(HopFailure::Input { index: 1, outcome })));
 }
@@ -310,7 +314,8 @@ fn a_hop_evicts_what_may_be_evicted() {
 #[test]
 fn a_hop_evicts_others_before_what_it_combines() {
     let mut h = Harness::new();
-    let views: Vec<_> = (0..10).map(|number| h.fetch_f32(&number.to_string(), 100 + number)).collect();
+    let views: Vec<_> =
+        (0..10).map(|number| h.fetch_f32(&number.to_string(), 100 + number)).collect();
     let inputs = vec![local("0", &views[0]), local("1", &views[1])];
     h.host(hop(1, inputs));
     let combine = h.combine();
@@ -322,10 +327,14 @@ fn a_hop_evicts_others_before_what_it_combines() {
 fn a_hop_that_never_fits_is_refused_at_once() {
     let mut h = Harness::new();
     let size_bytes = CAPACITY;
-    let hosting = h.host(Hop { size_bytes, ..hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]) });
+    let hosting =
+        h.host(Hop { size_bytes, ..hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]) });
     let report = h.report(hosting);
     assert!(
-        matches!(report, Some(HopReport::Failed(HopFailure::Refused(Error::ObjectTooLarge { .. })))),
+        matches!(
+            report,
+            Some(HopReport::Failed(HopFailure::Refused(Error::ObjectTooLarge { .. })))
+        ),
         "{report:?}"
     );
     h.release_hop(hosting);
@@ -352,7 +361,8 @@ fn a_second_hop_of_the_same_output_is_refused() {
 fn of_two_hops_of_the_same_output_that_wait_for_room_one_is_refused() {
     let mut h = Harness::new();
     let all = h.put_f32("all", CAPACITY - 64);
-    let hostings = [1, 1].map(|number| h.host(hop(number, vec![remote("a", 5, "n1"), remote("b", 6, "n2")])));
+    let hostings =
+        [1, 1].map(|number| h.host(hop(number, vec![remote("a", 5, "n1"), remote("b", 6, "n2")])));
     delete(&mut h, "all", &all);
     let combine = h.combine();
     assert_eq!(h.report(hostings[0]), None);

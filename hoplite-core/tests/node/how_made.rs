@@ -28,7 +28,10 @@ fn a_member_tells_the_plan_and_how_far_it_is() {
     let a = h.put_f32("a", SIZE);
     join(&mut h);
     let waiting = how(&h);
-    assert!(waiting.is_running && waiting.plan.contains("wait for the store of rank 0"), "{waiting:?}");
+    assert!(
+        waiting.is_running && waiting.plan.contains("wait for the store of rank 0"),
+        "{waiting:?}"
+    );
     assert_eq!(waiting.reduced, (0, 2));
     ask(&mut h, a.put);
     let combine = exchange(&mut h);
@@ -78,7 +81,10 @@ fn a_coordinator_tells_for_whom_it_waits_and_how_far_its_own_member_is() {
     h.put_f32("a", SIZE);
     h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b"])));
     let gathering = how(&h);
-    assert!(gathering.is_running && gathering.plan.contains("waits for the sources"), "{gathering:?}");
+    assert!(
+        gathering.is_running && gathering.plan.contains("waits for the sources"),
+        "{gathering:?}"
+    );
     let mut h = Harness::new();
     let (_, _, combine) = coordinate(&mut h);
     let made = how(&h);

@@ -47,14 +47,18 @@ impl Ledger {
         match effect {
             Effect::StartHop { spec, .. } => {
                 let parts = spec.inputs.iter().map(remote).collect();
-                self.hops.insert(spec.output.clone(), Recipe { offset_bytes: spec.offset_bytes, parts });
+                self.hops
+                    .insert(spec.output.clone(), Recipe { offset_bytes: spec.offset_bytes, parts });
             }
             Effect::StartCombine { copy, offset_bytes, inputs, .. } => {
                 let part = |input: &CombineInput| match input {
                     CombineInput::Remote(input) => remote(input),
                     CombineInput::Local { copy, .. } => local(node, *copy),
                 };
-                let recipe = Recipe { offset_bytes: *offset_bytes, parts: inputs.iter().map(part).collect() };
+                let recipe = Recipe {
+                    offset_bytes: *offset_bytes,
+                    parts: inputs.iter().map(part).collect(),
+                };
                 let made = local(node, *copy);
                 if made.is_hop {
                     self.hops.insert(made.id, recipe);
@@ -79,9 +83,15 @@ impl Ledger {
     }
 
     fn check(&self, request: &Reduce, indices: &[usize]) {
-        let reported: BTreeSet<&ObjectId> = indices.iter().map(|index| &request.sources[*index]).collect();
-        assert_eq!((reported.len(), indices.len()), (request.count, request.count), "as many as asked for");
-        let recipes = self.complete.get(&request.target).expect("a target that is reported is complete");
+        let reported: BTreeSet<&ObjectId> =
+            indices.iter().map(|index| &request.sources[*index]).collect();
+        assert_eq!(
+            (reported.len(), indices.len()),
+            (request.count, request.count),
+            "as many as asked for"
+        );
+        let recipes =
+            self.complete.get(&request.target).expect("a target that is reported is complete");
         let mut previous: Option<BTreeMap<ObjectId, Part>> = None;
         for recipe in recipes {
             let Some(parts) = self.expand(recipe) else { return };
@@ -110,7 +120,10 @@ impl Ledger {
         for part in &recipe.parts {
             if part.is_hop {
                 let hop = self.hops.get(&part.id)?;
-                assert!(hop.offset_bytes <= recipe.offset_bytes, "{hop:?} begins too late for {recipe:?}");
+                assert!(
+                    hop.offset_bytes <= recipe.offset_bytes,
+                    "{hop:?} begins too late for {recipe:?}"
+                );
                 sources.extend(self.expand(hop)?);
             } else {
                 sources.push(part.clone());

@@ -37,13 +37,23 @@ impl Harness {
         self.event(Event::ClientConnected { client, user: 1, owners });
     }
 
-    fn begin_put(&mut self, client: ClientId, name: &str, metadata: Metadata) -> (ClientId, CallId) {
+    fn begin_put(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        metadata: Metadata,
+    ) -> (ClientId, CallId) {
         let request = Request::Create { id: id(name), size_bytes: SIZE, metadata, timeout: LONG };
         self.request(client, request)
     }
 
     #[track_caller]
-    fn put_for(&mut self, client: ClientId, name: &str, lifetime: Option<Arc<Lifetime>>) -> ObjectView {
+    fn put_for(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        lifetime: Option<Arc<Lifetime>>,
+    ) -> ObjectView {
         let call = self.begin_put(client, name, metadata(lifetime));
         let view = self.view(call);
         let sealed = self.seal(client, view.copy);
@@ -79,7 +89,10 @@ impl Harness {
         let Some(Ok(Response::Ownerless(page))) = self.answer(call) else { panic!("no page") };
         assert_eq!(page.next, None);
         let text = |owner: Owner| owner.to_string();
-        page.objects.into_iter().map(|object| (object.id.to_string(), object.owner.map(text))).collect()
+        page.objects
+            .into_iter()
+            .map(|object| (object.id.to_string(), object.owner.map(text)))
+            .collect()
     }
 }
 
@@ -131,7 +144,12 @@ fn a_shard_that_does_not_answer_is_asked_again() {
 #[test]
 fn a_store_without_a_lease_deletes_nothing_because_the_id_may_name_a_newer_put() {
     let mut h = Harness::disconnected(1, limits());
-    let up = |asked_at| Event::ShardUp { shard: 0, run: ShardRun(1), asked_at, version: Version::NEWEST };
+    let up = |asked_at| Event::ShardUp {
+        shard: 0,
+        run: ShardRun(1),
+        asked_at,
+        version: Version::NEWEST,
+    };
     h.event(up(h.now()));
     let view = h.put_for(A, "x", ttl(TtlAction::Delete));
     h.release(A, view.copy);
@@ -301,5 +319,8 @@ fn a_report_tells_the_rest_of_the_lifetime() {
     let report = h.lifetime("x");
     assert_eq!((report.is_owner_gone, report.deleted_in), (true, Some(GRACE)));
     h.pass(GRACE);
-    assert_eq!((h.lifetime("x").expires_in, h.lifetime("x").deleted_in), (None, Some(Duration::ZERO)));
+    assert_eq!(
+        (h.lifetime("x").expires_in, h.lifetime("x").deleted_in),
+        (None, Some(Duration::ZERO))
+    );
 }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, AttemptId, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Member,
-    MembershipId, Plan, Report,
+    Agreement, AttemptId, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure,
+    Member, MembershipId, Plan, Report,
 };
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::{Collective, Schedule};
-use hoplite_core::shard::{DropReason, LocationState, PullOutcome, Retention, ToShard, ToStore, Verdict};
+use hoplite_core::shard::{
+    DropReason, LocationState, PullOutcome, Retention, ToShard, ToStore, Verdict,
+};
 use hoplite_core::{Error, PutId, Time};
 
 use crate::harness::*;
@@ -150,7 +152,10 @@ fn a_member_that_has_left_does_not_take_part_again() {
         let again = MembershipId::Elsewhere(2);
         collective(&mut h, CollectiveEvent::Asked { membership: again, plan: plan(a.put) });
         let said = reports(&mut h);
-        assert!(matches!(said[..], [Report::Failed(Failure::Refused(Error::Superseded { .. }))]), "{said:?}");
+        assert!(
+            matches!(said[..], [Report::Failed(Failure::Refused(Error::Superseded { .. }))]),
+            "{said:?}"
+        );
         collective(&mut h, CollectiveEvent::Left { membership: again });
         assert_eq!(h.node.status().hops, usize::from(!has_left), "the first one goes on");
     }
@@ -218,7 +223,10 @@ fn a_member_without_room_waits_for_it_and_refuses_in_the_end() {
     assert_eq!(reports(&mut h), []);
     h.pass(Duration::from_secs(3));
     let said = reports(&mut h);
-    assert!(matches!(said[..], [Report::Failed(Failure::Refused(Error::StoreFull { .. }))]), "{said:?}");
+    assert!(
+        matches!(said[..], [Report::Failed(Failure::Refused(Error::StoreFull { .. }))]),
+        "{said:?}"
+    );
     leave(&mut h);
     assert!(h.node.status().evictable_bytes > 0 && held.len() == 9, "the source is still there");
 }
@@ -252,7 +260,10 @@ fn those_who_wait_for_a_member_that_cannot_begin_are_told() {
     ask(&mut h, PutId(77));
     assert!(h.is_refused(early));
     let said = reports(&mut h);
-    assert!(matches!(said[..], [Report::Failed(Failure::Refused(Error::ObjectLost { .. }))]), "{said:?}");
+    assert!(
+        matches!(said[..], [Report::Failed(Failure::Refused(Error::ObjectLost { .. }))]),
+        "{said:?}"
+    );
     leave(&mut h);
 }
 
@@ -301,8 +312,10 @@ pub(crate) fn coordinate_attempt(
         h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
     }
     let begun = performed(h);
-    let [CollectiveEffect::Enlist { enlistment, plan }, CollectiveEffect::StartExchange { combine, .. }] =
-        &begun[..]
+    let [
+        CollectiveEffect::Enlist { enlistment, plan },
+        CollectiveEffect::StartExchange { combine, .. },
+    ] = &begun[..]
     else {
         panic!("the other one is asked, and this one begins: {begun:?}")
     };
@@ -320,7 +333,10 @@ fn an_allreduce_waits_for_the_last_source_and_who_want_parts_do_not() {
         for (shard, message) in h.sent() {
             let ToShard::Subscribe { request, id: object, .. } = message else { continue };
             let mut tell = |locations| {
-                h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
+                h.event(Event::FromShard {
+                    shard,
+                    message: ToStore::Locations { request, locations },
+                });
             };
             match object.to_string().as_str() {
                 "a" => tell(located("a", a.put.0, LocationState::Complete, &["here"])),
@@ -331,7 +347,11 @@ fn an_allreduce_waits_for_the_last_source_and_who_want_parts_do_not() {
         h.pass(LONG / 2);
         let how = h.node.how_made(&id("t"), Time::ZERO).map(|how| how.plan);
         if kind != Collective::Allreduce {
-            assert_eq!(how.as_deref(), Some("general path: not all sources came in time"), "{kind:?}");
+            assert_eq!(
+                how.as_deref(),
+                Some("general path: not all sources came in time"),
+                "{kind:?}"
+            );
             continue;
         }
         assert_eq!(how.as_deref(), Some("no plan yet: waits for the sources b"));
@@ -341,7 +361,10 @@ fn an_allreduce_waits_for_the_last_source_and_who_want_parts_do_not() {
             let locations = located("b", 8, LocationState::Complete, &["n1"]);
             h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
         }
-        assert!(matches!(&performed(&mut h)[..], [CollectiveEffect::Enlist { .. }, _]), "it begins");
+        assert!(
+            matches!(&performed(&mut h)[..], [CollectiveEffect::Enlist { .. }, _]),
+            "it begins"
+        );
     }
 }
 
@@ -358,14 +381,22 @@ fn more_than_256_members_do_without_a_session() {
             let locations = match object.to_string().as_str() {
                 "t" => unknown("t"),
                 "s0" => located("s0", a.put.0, LocationState::Complete, &["here"]),
-                source => located(source, 8, LocationState::Complete, &[&format!("n{}", &source[1..])]),
+                source => {
+                    located(source, 8, LocationState::Complete, &[&format!("n{}", &source[1..])])
+                }
             };
             h.event(Event::FromShard { shard, message: ToStore::Locations { request, locations } });
         }
-        let asked = performed(&mut h).into_iter().filter(|it| matches!(it, CollectiveEffect::Enlist { .. }));
+        let asked = performed(&mut h)
+            .into_iter()
+            .filter(|it| matches!(it, CollectiveEffect::Enlist { .. }));
         assert_eq!(asked.count(), if members > 256 { 0 } else { members - 1 });
         let plan = h.node.how_made(&id("t"), Time::ZERO).map_or(String::new(), |how| how.plan);
-        assert_eq!(plan.starts_with("no session, since there are too many members"), members > 256, "{plan}");
+        assert_eq!(
+            plan.starts_with("no session, since there are too many members"),
+            members > 256,
+            "{plan}"
+        );
     }
 }
 
@@ -381,7 +412,9 @@ fn a_coordinator_decides_when_its_own_member_has_all_bytes() {
     assert_eq!((&publish.id, publish.retention), (&id("t"), Retention::Pinned));
     h.verdict(shard, &publish, Verdict::Accepted);
     assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
-    assert!(h.node.reduce_record(&id("t")).is_some_and(|record| record.plan.starts_with("ring of 2")));
+    assert!(
+        h.node.reduce_record(&id("t")).is_some_and(|record| record.plan.starts_with("ring of 2"))
+    );
     end(&mut h, combine, CombineOutcome::Complete);
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Done });
     assert_eq!(performed(&mut h), [], "nobody has to be told a thing");
@@ -395,7 +428,10 @@ fn a_member_that_still_gives_is_let_go_when_all_have_all_bytes() {
     collective(&mut h, CollectiveEvent::Filled { combine });
     performed(&mut h);
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
-    assert!(h.effects.contains(&Effect::CancelCombine { combine }), "nobody takes from this one either");
+    assert!(
+        h.effects.contains(&Effect::CancelCombine { combine }),
+        "nobody takes from this one either"
+    );
     assert_eq!(performed(&mut h), [CollectiveEffect::Dismiss { enlistment: other }]);
     end(&mut h, combine, CombineOutcome::Complete);
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
@@ -426,10 +462,14 @@ fn a_coordinator_whose_client_goes_away_ends_what_is_not_decided() {
         performed(&mut h);
         h.gone(A);
         let decision = Decision::Stop(Error::ObjectLost { id: id("t") });
-        let stopped = performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, decision });
+        let stopped =
+            performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, decision });
         assert_eq!(stopped, !is_decided);
         if is_decided {
-            collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Done });
+            collective(
+                &mut h,
+                CollectiveEvent::Reported { enlistment: other, report: Report::Done },
+            );
         }
         let outcome = if is_decided { CombineOutcome::Complete } else { CombineOutcome::Cancelled };
         end(&mut h, combine, outcome);

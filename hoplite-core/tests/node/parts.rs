@@ -62,7 +62,9 @@ fn a_member_says_that_it_has_its_parts_when_its_participants_have_called() {
         collective(&mut h, CollectiveEvent::Filled { combine });
         assert_eq!(reports(&mut h), []);
         let joined = join(&mut h, kind);
-        let Some(Ok(Response::Ranges { view, order })) = h.answer(joined) else { panic!("it has them") };
+        let Some(Ok(Response::Ranges { view, order })) = h.answer(joined) else {
+            panic!("it has them")
+        };
         assert_eq!(order, [if kind == Collective::Allgather { OTHER } else { OWN }]);
         assert!(view.size_bytes > SIZE, "the end is kept back of what is not complete");
         assert_eq!(reports(&mut h), [Report::Filled]);
@@ -70,8 +72,15 @@ fn a_member_says_that_it_has_its_parts_when_its_participants_have_called() {
         leave(&mut h);
         assert!(h.is_failed(view.copy), "nobody joins it any more");
         assert_eq!(h.node.status().hops, 0);
-        let how = h.node.how_made(&id("t"), Time::ZERO).and_then(|how| how.position).expect("it remembers");
-        assert_eq!((&*how.stage, how.final_bytes, how.size_bytes), ("has its parts", SIZE / 2, SIZE / 2));
+        let how = h
+            .node
+            .how_made(&id("t"), Time::ZERO)
+            .and_then(|how| how.position)
+            .expect("it remembers");
+        assert_eq!(
+            (&*how.stage, how.final_bytes, how.size_bytes),
+            ("has its parts", SIZE / 2, SIZE / 2)
+        );
     }
 }
 
@@ -98,7 +107,9 @@ fn who_joined_an_exchange_that_is_given_up_is_told_to_join_again() {
         let mut h = Harness::new();
         let combine = asked(&mut h, kind);
         let joined = join(&mut h, kind);
-        let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
+        let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else {
+            panic!("it has begun")
+        };
         tell(&mut h, Decision::Stop(Error::Superseded { id: id("t") }));
         assert!(h.is_failed(view.copy));
         end(&mut h, combine, CombineOutcome::Cancelled);
@@ -117,7 +128,11 @@ fn when_all_have_their_parts_the_target_says_so() {
     let (call, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
     h.assert_waits(call);
     collective(&mut h, CollectiveEvent::Filled { combine });
-    assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })), "it has its parts");
+    assert_eq!(
+        h.answer(call),
+        Some(Ok(Response::Reduced { indices: vec![0, 1] })),
+        "it has its parts"
+    );
     h.pass(NOBODY_JOINS);
     assert_eq!(performed(&mut h), [], "the other one has not all");
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
@@ -143,13 +158,20 @@ fn so_does_the_target_of_an_exchange_that_fails_even_if_the_call_is_gone() {
         let report = Report::Failed(Failure::Unreachable);
         collective(&mut h, CollectiveEvent::Reported { enlistment: other, report });
         assert!(published_end(&mut h));
-        assert!(h.effects.contains(&Effect::CancelCombine { combine }), "the member here is stopped too");
+        assert!(
+            h.effects.contains(&Effect::CancelCombine { combine }),
+            "the member here is stopped too"
+        );
         if !is_gone {
             assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
         }
         let outcome = if is_gone { CombineOutcome::Complete } else { CombineOutcome::Cancelled };
         end(&mut h, combine, outcome);
-        assert!(h.node.reduce_record(&id("t")).is_some_and(|record| record.plan.starts_with("general path")));
+        assert!(
+            h.node
+                .reduce_record(&id("t"))
+                .is_some_and(|record| record.plan.starts_with("general path"))
+        );
         assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
     }
 }
@@ -173,10 +195,15 @@ fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
         let mut h = Harness::new();
         let size_bytes = if kind == Collective::Allgather { SIZE / 2 } else { SIZE };
         let b = h.put_f32("b", size_bytes);
-        collective(&mut h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(kind, b.put) });
+        collective(
+            &mut h,
+            CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(kind, b.put) },
+        );
         let combine = exchange(&mut h);
         let joined = join(&mut h, kind);
-        let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
+        let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else {
+            panic!("it has begun")
+        };
         collective(&mut h, CollectiveEvent::Filled { combine });
         end(&mut h, combine, CombineOutcome::Complete);
         // Deleted and put again before the store hears of the end.
@@ -197,7 +224,10 @@ fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
     h.pass(NOBODY_JOINS);
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
     assert!(published_end(&mut h));
-    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG, wait: DeleteWait::Reachable });
+    h.request(
+        B,
+        Request::Delete { ids: vec![id("t")], timeout: LONG, wait: DeleteWait::Reachable },
+    );
     end(&mut h, combine, CombineOutcome::Complete);
     let late = join(&mut h, Collective::ReduceScatter);
     h.assert_waits(late);
@@ -207,13 +237,18 @@ fn a_delete_before_the_directory_knows_the_target_takes_it_away() {
 fn a_delete_ends_an_exchange_without_a_target() {
     let mut h = Harness::new();
     let (call, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
-    h.request(B, Request::Delete { ids: vec![id("t")], timeout: LONG, wait: DeleteWait::Reachable });
+    h.request(
+        B,
+        Request::Delete { ids: vec![id("t")], timeout: LONG, wait: DeleteWait::Reachable },
+    );
     let error = Error::Deleted { id: id("t") };
     assert_eq!(h.error(call), error);
     assert!(h.effects.contains(&Effect::CancelCombine { combine }));
     assert!(
-        performed(&mut h)
-            .contains(&CollectiveEffect::Tell { enlistment: other, decision: Decision::Stop(error) })
+        performed(&mut h).contains(&CollectiveEffect::Tell {
+            enlistment: other,
+            decision: Decision::Stop(error)
+        })
     );
     assert!(!published_end(&mut h));
     end(&mut h, combine, CombineOutcome::Cancelled);
@@ -229,7 +264,9 @@ fn in_an_all_to_all_nobody_goes_on_before_all_have_what_is_for_them() {
     let mut h = Harness::new();
     let (call, other, combine) = coordinate_a(&mut h, Collective::AllToAll);
     let joined = join(&mut h, Collective::AllToAll);
-    let Some(Ok(Response::Ranges { view, order })) = h.answer(joined) else { panic!("it has begun") };
+    let Some(Ok(Response::Ranges { view, order })) = h.answer(joined) else {
+        panic!("it has begun")
+    };
     assert_eq!(order, [OWN], "what rank 1 has for rank 0");
     collective(&mut h, CollectiveEvent::Filled { combine });
     h.assert_waits(call);

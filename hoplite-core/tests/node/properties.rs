@@ -13,8 +13,8 @@ use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::quota::{QuotaLimits, QuotaSubject};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DeleteWait, DropReason, Equality, LocationState, PullOutcome, Query, Replicate, Replication, RequestId,
-    ToShard, ToStore, Verdict,
+    DeleteWait, DropReason, Equality, LocationState, PullOutcome, Query, Replicate, Replication,
+    RequestId, ToShard, ToStore, Verdict,
 };
 use hoplite_core::{Dtype, Error, Limits, Metadata, ObjectId, Operation, PutId};
 use proptest::prelude::*;
@@ -169,9 +169,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn reducing_step() -> impl Strategy<Value = Step> {
     let client = 0..CLIENTS;
-    let news = prop_oneof![12 => Just(8_u8), 2 => Just(72), 2 => Just(4), 1 => Just(0), 1 => Just(2)];
+    let news =
+        prop_oneof![12 => Just(8_u8), 2 => Just(72), 2 => Just(4), 1 => Just(0), 1 => Just(2)];
     let nodes = prop_oneof![8 => 1..8_u8, 1 => 0..16_u8];
-    let combined = prop_oneof![2 => Just(4_u8), 3 => Just(0), 3 => (0..32_u8).prop_map(|kind| kind * 8 + 1)];
+    let combined =
+        prop_oneof![2 => Just(4_u8), 3 => Just(0), 3 => (0..32_u8).prop_map(|kind| kind * 8 + 1)];
     let hop_said = prop_oneof![6 => Just(4_u8), 3 => any::<u8>()];
     prop_oneof![
         40 => (0..8_usize, news, prop_oneof![4 => Just(4_u64), 1 => Just(5)], nodes)
@@ -235,8 +237,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let limits =
-            Limits { max_requests_per_client: 12, max_references_per_client: 6, max_objects: 8, ..limits() };
+        let limits = Limits {
+            max_requests_per_client: 12,
+            max_references_per_client: 6,
+            max_objects: 8,
+            ..limits()
+        };
         let limits = Limits { owner_grace: Duration::from_millis(300), ..limits };
         let mut h = Harness::connected(SHARDS, limits);
         h.event(Event::Measured { link: SLOW });
@@ -257,8 +263,12 @@ impl World {
     }
 
     fn put_of(&self, id: &ObjectId, number: u64) -> PutId {
-        let known: Vec<PutId> =
-            self.publications.iter().filter(|(_, other, _)| other == id).map(|(_, _, put)| *put).collect();
+        let known: Vec<PutId> = self
+            .publications
+            .iter()
+            .filter(|(_, other, _)| other == id)
+            .map(|(_, _, put)| *put)
+            .collect();
         let which = usize::try_from(number).expect("a small number");
         if number < 4 {
             known.iter().rev().nth(which).copied().unwrap_or(PutId(number))
@@ -294,7 +304,8 @@ impl World {
             }
             Step::Replication { shard, id, put, copies, nodes } => {
                 let (id, put) = (object(id), self.put_of(&object(id), put));
-                let news = Replication { id, put, copies, nodes, is_draining: true, obstacle: None };
+                let news =
+                    Replication { id, put, copies, nodes, is_draining: true, obstacle: None };
                 self.say(shard, ToStore::Replication(news));
             }
             Step::DeleteDone { which } => {
@@ -384,25 +395,38 @@ impl World {
             Step::Get { client, id, is_patient, timeout } => {
                 let until = if is_patient { Until::Complete } else { Until::Started };
                 let timeout = Duration::from_millis(timeout);
-                self.request(client, Request::Get { id: object(id), until, timeout, allow_stale: false });
+                self.request(
+                    client,
+                    Request::Get { id: object(id), until, timeout, allow_stale: false },
+                );
             }
             Step::Delete { client, id } => {
                 let ids = vec![object(id), object(id + 1)];
                 self.request(
                     client,
-                    Request::Delete { ids, timeout: Duration::from_secs(1), wait: DeleteWait::Reachable },
+                    Request::Delete {
+                        ids,
+                        timeout: Duration::from_secs(1),
+                        wait: DeleteWait::Reachable,
+                    },
                 );
             }
             Step::Batch { client, items, timeout } => {
                 let timeout = Duration::from_millis(timeout);
-                let requests = items.into_iter().map(|(id, kind)| batch_item(object(id), kind, timeout));
+                let requests =
+                    items.into_iter().map(|(id, kind)| batch_item(object(id), kind, timeout));
                 self.request(client, Request::Batch(requests.collect()));
             }
             Step::Wait { client, id } => {
                 let ids = vec![object(id), object(id + 1)];
-                self.request(client, Request::Wait { ids, count: 1, timeout: Duration::from_secs(1) });
+                self.request(
+                    client,
+                    Request::Wait { ids, count: 1, timeout: Duration::from_secs(1) },
+                );
             }
-            Step::Subscribe { client, id } => self.request(client, Request::Subscribe { id: object(id) }),
+            Step::Subscribe { client, id } => {
+                self.request(client, Request::Subscribe { id: object(id) })
+            }
             Step::Cancel { client, back } => {
                 let back = usize::try_from(back).expect("a small number");
                 if let Some((_, call)) = self.calls.iter().rev().nth(back).copied() {
@@ -412,8 +436,11 @@ impl World {
             Step::SetQuota { client, of_prefix, limits } => {
                 let number = usize::try_from(client).expect("a small number");
                 let user = u32::try_from(client).expect("a small number");
-                let subject =
-                    if of_prefix { QuotaSubject::Prefix(object(number)) } else { QuotaSubject::User(user) };
+                let subject = if of_prefix {
+                    QuotaSubject::Prefix(object(number))
+                } else {
+                    QuotaSubject::User(user)
+                };
                 let limits = (limits < 12).then(|| QuotaLimits {
                     memory_bytes: (limits % 4 > 0).then_some(u64::from(limits) * SIZE),
                     objects: Some(u64::from(limits % 5) + 1),
@@ -438,7 +465,8 @@ impl World {
             Step::Reduce { client, target, sources, count, kind, timeout } => {
                 let is_source = |number: &usize| *number != target && sources & (1 << number) != 0;
                 let sources: Vec<ObjectId> = (0..6).filter(is_source).map(object).collect();
-                let order = if kind.is_multiple_of(3) { ReduceOrder::Fixed } else { ReduceOrder::Any };
+                let order =
+                    if kind.is_multiple_of(3) { ReduceOrder::Fixed } else { ReduceOrder::Any };
                 let range = ByteRange { offset_bytes: 4096, length_bytes: 8192 };
                 self.request(
                     client,
@@ -461,7 +489,9 @@ impl World {
                     let index = usize::from(outcome / 64);
                     let outcome = match outcome % 8 {
                         0 => CombineOutcome::Cancelled,
-                        1..4 => CombineOutcome::InputFailed { index, outcome: failure(outcome / 8) },
+                        1..4 => {
+                            CombineOutcome::InputFailed { index, outcome: failure(outcome / 8) }
+                        }
                         _ => CombineOutcome::Complete,
                     };
                     let valid_bytes = offset_bytes.max(blocks * 4096);
@@ -474,7 +504,10 @@ impl World {
                     let report = match report % 8 {
                         0 => HopReport::Failed(HopFailure::Unreachable),
                         1 => HopReport::Failed(HopFailure::Refused(Error::ShuttingDown)),
-                        2 | 3 => HopReport::Failed(HopFailure::Input { index, outcome: failure(report / 8) }),
+                        2 | 3 => HopReport::Failed(HopFailure::Input {
+                            index,
+                            outcome: failure(report / 8),
+                        }),
                         _ => HopReport::Complete,
                     };
                     self.h.event(Event::HopReported { hop, report });
@@ -483,7 +516,8 @@ impl World {
             Step::HopRequested { output, inputs, blocks, timeout } => {
                 self.next_hosting += 1;
                 let hosting = HostingId(self.next_hosting);
-                let inputs = inputs.into_iter().map(|(kind, number)| self.hop_input(kind, number)).collect();
+                let inputs =
+                    inputs.into_iter().map(|(kind, number)| self.hop_input(kind, number)).collect();
                 let hop = Hop {
                     output: ObjectId::of_hop(PutId(output)),
                     put: PutId(output),
@@ -508,12 +542,14 @@ impl World {
         let is_target = id == object(4) || id == object(5);
         if is_target && kind % 16 > 3 {
             let own = self.publications.iter().rev().find(|(_, published, _)| *published == id);
-            let news = own.map(|(_, _, put)| located(&name, put.0, LocationState::Producing, &["here"]));
+            let news =
+                own.map(|(_, _, put)| located(&name, put.0, LocationState::Producing, &["here"]));
             let locations = news.unwrap_or_else(|| unknown(&name));
             return self.say(shard, ToStore::Locations { request, locations });
         }
         let all = ["n1", "n2", "n3", "here"];
-        let nodes: Vec<&str> = (0..4).filter(|node| nodes & (1 << node) != 0).map(|node| all[node]).collect();
+        let nodes: Vec<&str> =
+            (0..4).filter(|node| nodes & (1 << node) != 0).map(|node| all[node]).collect();
         let mut locations = match kind % 16 {
             0 | 1 => unknown(&name),
             2 => lost(&name, put),
@@ -526,9 +562,12 @@ impl World {
             }
             _ => complete(&name, put, &nodes),
         };
-        for (number, location) in locations.locations.iter_mut().enumerate().filter(|_| which % 2 == 1) {
+        for (number, location) in
+            locations.locations.iter_mut().enumerate().filter(|_| which % 2 == 1)
+        {
             let is_slow = |peer: &usize| (which >> (number + peer)) & 2 == 2;
-            location.slow_peers = (0..all.len()).filter(is_slow).map(|peer| node_id(all[peer])).collect();
+            location.slow_peers =
+                (0..all.len()).filter(is_slow).map(|peer| node_id(all[peer])).collect();
         }
         self.say(shard, ToStore::Locations { request, locations });
     }
@@ -542,17 +581,30 @@ impl World {
             _ => (local.clone(), self.put_of(&local, number), "here", false),
         };
         let (size_bytes, base_bytes) = (SIZE, 0);
-        HopInput { id, put, size_bytes, base_bytes, node: node_id(node), address: address(node), is_hop }
+        HopInput {
+            id,
+            put,
+            size_bytes,
+            base_bytes,
+            node: node_id(node),
+            address: address(node),
+            is_hop,
+        }
     }
 
     fn answer_query(&mut self, which: usize, put: u64, answer: u8) {
         // Answers may repeat, or come for withdrawn queries.
         let Some((shard, query)) = pick(&self.queries, which).cloned() else { return };
         let name = query.id.to_string();
-        let put = if answer.is_multiple_of(2) { query.resume.map_or(put, |resume| resume.0) } else { put };
+        let put = if answer.is_multiple_of(2) {
+            query.resume.map_or(put, |resume| resume.0)
+        } else {
+            put
+        };
         match answer % 8 {
             0..4 => {
-                let size_bytes = [SIZE, SMALL, 0, 5 * SIZE][usize::try_from(put % 4).expect("below four")];
+                let size_bytes =
+                    [SIZE, SMALL, 0, 5 * SIZE][usize::try_from(put % 4).expect("below four")];
                 self.h.grant_as(shard, query.request, (&name, put, size_bytes, f32s()), "n1");
             }
             4 => {
@@ -610,7 +662,9 @@ impl World {
                 outcome: PullOutcome::Complete,
             }),
             1 => self.h.event(Event::ServeEnded { serve: ServeId(number) }),
-            2 => self.h.event(Event::Compared { copy: CopyId(u64::MAX - number), equal: Some(false) }),
+            2 => self
+                .h
+                .event(Event::Compared { copy: CopyId(u64::MAX - number), equal: Some(false) }),
             3 => self.request(number % CLIENTS, Request::Release { copy }),
             4 => self.request(number % CLIENTS, Request::Seal { copy, timeout: Duration::ZERO }),
             5 => self.say(9, ToStore::Promote { id: object(0), put: PutId(number) }),
@@ -618,8 +672,14 @@ impl World {
                 let error = Error::ShuttingDown;
                 self.say(0, ToStore::Failed { request: RequestId(number), error });
             }
-            7 => self
-                .say(1, ToStore::DeleteDone { request: RequestId(number), put: None, absent: Named::of([]) }),
+            7 => self.say(
+                1,
+                ToStore::DeleteDone {
+                    request: RequestId(number),
+                    put: None,
+                    absent: Named::of([]),
+                },
+            ),
             8 => self.h.event(Event::CombineEnded {
                 combine: CombineId(u64::MAX - number),
                 valid_bytes: number,
@@ -640,7 +700,9 @@ impl World {
     fn look(&mut self) {
         for (shard, message) in self.h.sent() {
             match message {
-                ToShard::Publish(publish) => self.publications.push((shard, publish.id, publish.put)),
+                ToShard::Publish(publish) => {
+                    self.publications.push((shard, publish.id, publish.put))
+                }
                 ToShard::Query(query) => self.queries.push((shard, query)),
                 ToShard::Delete { request, .. } => self.deletes.push((shard, request)),
                 _ => {}
@@ -660,7 +722,8 @@ impl World {
         for _ in 0..12 {
             for (shard, request, id) in self.h.subscriptions.clone() {
                 let name = id.to_string();
-                let locations = if id == object(4) { unknown(&name) } else { complete(&name, 4, &["n1"]) };
+                let locations =
+                    if id == object(4) { unknown(&name) } else { complete(&name, 4, &["n1"]) };
                 self.say(shard, ToStore::Locations { request, locations });
             }
             for pull in self.h.checker.running_pulls() {
@@ -672,7 +735,8 @@ impl World {
             }
             for (combine, _) in self.h.checker.running_combinations() {
                 let is_cancelled = self.h.was_cancelled(combine);
-                let outcome = if is_cancelled { CombineOutcome::Cancelled } else { CombineOutcome::Complete };
+                let outcome =
+                    if is_cancelled { CombineOutcome::Cancelled } else { CombineOutcome::Complete };
                 self.h.event(Event::CombineEnded { combine, valid_bytes: SIZE, outcome });
             }
             self.h.accept_all();
@@ -694,7 +758,11 @@ impl World {
             self.h.gone(ClientId(client));
         }
         for pull in self.h.checker.running_pulls() {
-            self.h.event(Event::PullEnded { pull, valid_bytes: 0, outcome: PullOutcome::SenderUnreachable });
+            self.h.event(Event::PullEnded {
+                pull,
+                valid_bytes: 0,
+                outcome: PullOutcome::SenderUnreachable,
+            });
         }
         for hosting in self.h.checker.open_hostings() {
             self.h.event(Event::HopReleased { hosting });

@@ -175,7 +175,8 @@ fn an_object_that_exists_with_other_metadata_is_refused() {
     let mut h = Harness::new();
     h.put(A, "x", SIZE);
     let metadata = Metadata { shape: Some(vec![SIZE]), ..Metadata::default() };
-    let call = h.request(B, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: LONG });
+    let call =
+        h.request(B, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: LONG });
     assert_eq!(h.error(call), Error::AlreadyExists { id: id("x") });
 }
 
@@ -183,7 +184,8 @@ fn an_object_that_exists_with_other_metadata_is_refused() {
 fn metadata_that_disagrees_with_the_size_is_refused() {
     let mut h = Harness::new();
     let metadata = Metadata { shape: Some(vec![3]), ..Metadata::default() };
-    let call = h.request(A, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: LONG });
+    let call =
+        h.request(A, Request::Create { id: id("x"), size_bytes: SIZE, metadata, timeout: LONG });
     assert!(matches!(h.error(call), Error::InvalidMetadata(_)));
     h.assert_empty();
 }

@@ -30,7 +30,9 @@ impl Harness {
     fn quota(&mut self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Quota {
         let call = self.request(B, Request::SetQuota { subject, limits });
         match self.answer(call) {
-            Some(Ok(Response::Quotas(quotas))) => quotas.into_iter().next().expect("it is this quota"),
+            Some(Ok(Response::Quotas(quotas))) => {
+                quotas.into_iter().next().expect("it is this quota")
+            }
             other => panic!("expected a quota, got {other:?}"),
         }
     }
@@ -100,7 +102,10 @@ fn a_put_over_its_quota_fails_at_its_timeout_and_a_larger_one_at_once() {
     let waiting = h.create(B, "x/4", 2 * SIZE);
     h.pass(LONG_WAIT);
     let waits = h.troubles().waits;
-    assert!(matches!(&waits[..], [LongWait { missing: Some(Missing::Quota { .. }), .. }]), "{waits:?}");
+    assert!(
+        matches!(&waits[..], [LongWait { missing: Some(Missing::Quota { .. }), .. }]),
+        "{waits:?}"
+    );
     h.quota(prefix("x/"), Some(QuotaLimits { memory_bytes: Some(CAPACITY), objects: None }));
     h.view(waiting);
 }
@@ -161,7 +166,10 @@ fn the_objects_of_a_client_that_is_gone_stay_charged_and_its_unfinished_put_is_n
 #[test]
 fn spilled_objects_take_no_memory_of_a_quota_but_count() {
     let mut h = Harness::spilling(None).with_users();
-    h.quota(QuotaSubject::User(ALICE), Some(QuotaLimits { memory_bytes: Some(9 * EXTENT), objects: None }));
+    h.quota(
+        QuotaSubject::User(ALICE),
+        Some(QuotaLimits { memory_bytes: Some(9 * EXTENT), objects: None }),
+    );
     let views = h.put_many(10 - 1);
     h.write_all();
     h.quota(prefix("0"), Some(TWO));

@@ -4,7 +4,8 @@ use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::node::*;
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
-    DropReason, Equality, LocationState, Publish, Retention, ShardRun, ToStore, UnpublishReason, Verdict,
+    DropReason, Equality, LocationState, Publish, Retention, ShardRun, ToStore, UnpublishReason,
+    Verdict,
 };
 use hoplite_core::{Error, Metadata, PutId, Time, Version};
 
@@ -94,7 +95,10 @@ fn a_deleted_object_is_retired_in_its_file() {
     let mut h = Harness::spilling_to(&["disk"], None, limits());
     h.put_sized(60, SIZE / 4);
     let indexed = h.indexed();
-    let shared = indexed.iter().find(|object| object.offset_bytes > 128).expect("files have several objects");
+    let shared = indexed
+        .iter()
+        .find(|object| object.offset_bytes > 128)
+        .expect("files have several objects");
     h.drop_put(0, &shared.id.to_string(), shared.put, DropReason::Deleted);
     assert!(h.retired().iter().any(|record| record.offset_bytes == shared.offset_bytes));
 }
@@ -152,7 +156,10 @@ fn a_witness_that_does_not_remember_the_loss_ends_the_copy() {
     assert_eq!((h.removed(), h.node.status().copies), (1, 0));
     assert_eq!((h.spill().unrecovered_objects, h.spill().objects), (1, 0));
     let told = h.told();
-    assert!(told.iter().all(|line| !line.contains("deleted")), "the store does not know better: {told:?}");
+    assert!(
+        told.iter().all(|line| !line.contains("deleted")),
+        "the store does not know better: {told:?}"
+    );
 }
 
 #[test]
@@ -186,7 +193,9 @@ fn without_a_witness_the_copy_waits_until_other_stores_had_time_to_publish() {
     h.pass(Duration::from_millis(1));
     let publications = h.publications();
     assert_eq!(publications.len(), 2);
-    assert!(publications.iter().all(|(_, publish)| publish.returning.is_none() && publish.wants_answer));
+    assert!(
+        publications.iter().all(|(_, publish)| publish.returning.is_none() && publish.wants_answer)
+    );
     let call = h.get(A, "x");
     h.assert_waits(call);
     let (shard, publish) = &publications[0];
@@ -220,14 +229,18 @@ fn a_shard_beyond_the_first_two_of_an_id_is_no_witness() {
 #[test]
 fn after_a_change_of_the_list_no_shard_is_a_witness() {
     let mut h = Harness::recovering(3, one("x"));
-    let [first, second, third] = h.shards.ranked(&id("x")).try_into().expect("there are three shards");
+    let [first, second, third] =
+        h.shards.ranked(&id("x")).try_into().expect("there are three shards");
     let names = [second, third].map(|shard| h.shards.name(shard).to_owned());
     let list = ShardList::new(names).with_version(1);
     h.event(Event::FromShard { shard: first, message: ToStore::Shards(list) });
     h.event(connect(third, KNOWN));
     h.pass(SETTLING);
     let (_, publish) = h.publication();
-    assert_eq!(publish.returning, None, "it replaces the first shard, and may never have listed the put");
+    assert_eq!(
+        publish.returning, None,
+        "it replaces the first shard, and may never have listed the put"
+    );
 }
 
 #[test]
@@ -272,7 +285,8 @@ fn lifetimes_go_on() {
     let lifetime = Lifetime::of(Some(Owner::new("job").unwrap()), Some(ttl));
     let metadata = Metadata { lifetime, ..Metadata::default() };
     let kept = SpilledObject { metadata: metadata.clone(), ..object("kept", 1) };
-    let ending = SpilledObject { ends_in: Some(Duration::from_secs(30)), metadata, ..object("ending", 2) };
+    let ending =
+        SpilledObject { ends_in: Some(Duration::from_secs(30)), metadata, ..object("ending", 2) };
     let mut h = Harness::recovering(1, files(vec![vec![kept, ending]]));
     h.event(connect(0, KNOWN));
     h.accept_all();
@@ -306,7 +320,10 @@ fn a_recovered_copy_is_withdrawn_like_any_other() {
     h.verdict(0, &publish, Verdict::Accepted);
     h.event(Event::ShutDown);
     let unpublished = h.sent().into_iter().any(|(_, message)| {
-        matches!(message, hoplite_core::shard::ToShard::Unpublish { reason: UnpublishReason::Evicted, .. })
+        matches!(
+            message,
+            hoplite_core::shard::ToShard::Unpublish { reason: UnpublishReason::Evicted, .. }
+        )
     });
     assert!(unpublished);
     assert_eq!(h.node.status().copies, 0);

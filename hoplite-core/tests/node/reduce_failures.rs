@@ -110,7 +110,10 @@ fn nodes_that_die_one_after_the_other_are_each_mended_at_once() {
     for number in 4..=7 {
         h.hop_said(&dying, HopReport::Failed(HopFailure::Unreachable));
         h.pass(Duration::from_millis(1));
-        assert!(!h.is_cancelled_combine(&target), "other reports of the same failure are waited for");
+        assert!(
+            !h.is_cancelled_combine(&target),
+            "other reports of the same failure are waited for"
+        );
         h.pass(Duration::from_millis(1));
         h.stop(&target, 0);
         if number == 4 {

@@ -152,7 +152,8 @@ fn a_source_that_is_not_needed_need_not_be_like_the_others() {
 fn in_fixed_order_a_source_of_this_node_is_combined_in_its_turn_by_a_hop_here() {
     let mut h = Harness::with_slow_links();
     let b = h.put_f32("b", SIZE);
-    let call = h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c"]) });
+    let call =
+        h.request_reduce(Reduce { order: ReduceOrder::Fixed, ..reduce("t", &["a", "b", "c"]) });
     h.ready("a", 1, "n1");
     h.tell(complete("b", b.put.0, &["here"]));
     h.ready("c", 3, "n3");
@@ -241,7 +242,12 @@ fn a_range_of_each_source_is_reduced() {
         matches!(
             &target.inputs[..],
             [
-                CombineInput::Remote(HopInput { size_bytes: 8192, base_bytes: 0, is_hop: true, .. }),
+                CombineInput::Remote(HopInput {
+                    size_bytes: 8192,
+                    base_bytes: 0,
+                    is_hop: true,
+                    ..
+                }),
                 CombineInput::Local { base_bytes: 4096, .. },
             ]
         ),
@@ -519,7 +525,10 @@ fn sources_of_different_types_are_refused_with_both_ids() {
     news.object.as_mut().unwrap().metadata.dtype = Dtype::F64;
     h.tell(news);
     let error = h.error(call);
-    assert!(matches!(&error, Error::TypeMismatch { id: named, .. } if *named == id("a")), "{error:?}");
+    assert!(
+        matches!(&error, Error::TypeMismatch { id: named, .. } if *named == id("a")),
+        "{error:?}"
+    );
     assert_eq!(
         error.to_string(),
         "object a cannot be reduced: it is f64 of 40960 bytes, but b is f32 of 40960 bytes"
@@ -568,13 +577,18 @@ fn an_operation_that_is_not_defined_for_the_type_is_refused() {
     let mut h = Harness::new();
     let range = Some(ByteRange { offset_bytes: u64::MAX - 3, length_bytes: 8 });
     let call = h.request_reduce(Reduce { range, ..reduce("t", &["a"]) });
-    assert!(matches!(h.error(call), Error::InvalidRequest { .. }), "it ends beyond the largest offset");
+    assert!(
+        matches!(h.error(call), Error::InvalidRequest { .. }),
+        "it ends beyond the largest offset"
+    );
     h.assert_empty();
 }
 
 #[test]
 fn a_range_that_does_not_fit_is_refused() {
-    for (offset_bytes, length_bytes) in [(0, SIZE + 4), (SIZE, 4), (2, 8), (4, 6), (u64::MAX - 11, 8)] {
+    for (offset_bytes, length_bytes) in
+        [(0, SIZE + 4), (SIZE, 4), (2, 8), (4, 6), (u64::MAX - 11, 8)]
+    {
         let mut h = Harness::with_slow_links();
         let range = Some(ByteRange { offset_bytes, length_bytes });
         let call = h.reduce_unknown(Reduce { range, ..reduce("t", &["a"]) });
@@ -585,6 +599,9 @@ fn a_range_that_does_not_fit_is_refused() {
     let mut h = Harness::new();
     let range = Some(ByteRange { offset_bytes: u64::MAX - 3, length_bytes: 8 });
     let call = h.request_reduce(Reduce { range, ..reduce("t", &["a"]) });
-    assert!(matches!(h.error(call), Error::InvalidRequest { .. }), "it ends beyond the largest offset");
+    assert!(
+        matches!(h.error(call), Error::InvalidRequest { .. }),
+        "it ends beyond the largest offset"
+    );
     h.assert_empty();
 }

@@ -72,7 +72,11 @@ pub(crate) fn hop_inputs(hop: &Asked) -> Vec<String> {
 
 fn place(node: &str, input: &HopInput) -> String {
     let what = if input.is_hop { "hop".to_owned() } else { input.id.to_string() };
-    if input.node.as_str() == node { format!("{what} here") } else { format!("{what} at {}", input.node) }
+    if input.node.as_str() == node {
+        format!("{what} here")
+    } else {
+        format!("{what} at {}", input.node)
+    }
 }
 
 pub(crate) fn f32s() -> Metadata {
@@ -212,7 +216,12 @@ impl Harness {
     }
 
     #[track_caller]
-    pub(crate) fn create_f32(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
+    pub(crate) fn create_f32(
+        &mut self,
+        client: ClientId,
+        name: &str,
+        size_bytes: u64,
+    ) -> ObjectView {
         let request = Request::Create { id: id(name), size_bytes, metadata: f32s(), timeout: LONG };
         let call = self.request(client, request);
         self.view(call)
@@ -245,7 +254,11 @@ impl Harness {
 
     #[track_caller]
     pub(crate) fn combine(&mut self) -> Combine {
-        assert!(self.reduces.combines.len() < 2, "expected one combination: {:?}", self.reduces.combines);
+        assert!(
+            self.reduces.combines.len() < 2,
+            "expected one combination: {:?}",
+            self.reduces.combines
+        );
         self.next_combine()
     }
 
@@ -277,7 +290,12 @@ impl Harness {
         self.combine_ended(combine, SIZE, CombineOutcome::Complete);
     }
 
-    pub(crate) fn combine_ended(&mut self, combine: &Combine, valid_bytes: u64, outcome: CombineOutcome) {
+    pub(crate) fn combine_ended(
+        &mut self,
+        combine: &Combine,
+        valid_bytes: u64,
+        outcome: CombineOutcome,
+    ) {
         self.event(Event::CombineEnded { combine: combine.combine, valid_bytes, outcome });
     }
 
@@ -288,7 +306,11 @@ impl Harness {
         index: usize,
         why: PullOutcome,
     ) {
-        self.combine_ended(combine, valid_bytes, CombineOutcome::InputFailed { index, outcome: why });
+        self.combine_ended(
+            combine,
+            valid_bytes,
+            CombineOutcome::InputFailed { index, outcome: why },
+        );
         self.pass(GATHERING);
     }
 

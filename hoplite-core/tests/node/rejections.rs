@@ -28,7 +28,13 @@ fn join(h: &mut Harness) -> (ClientId, CallId) {
     let agreement = Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"]));
     h.request(
         A,
-        Request::Join { target: id("t"), agreement, is_again: false, source_bytes: SIZE, timeout: LONG },
+        Request::Join {
+            target: id("t"),
+            agreement,
+            is_again: false,
+            source_bytes: SIZE,
+            timeout: LONG,
+        },
     )
 }
 
@@ -90,7 +96,8 @@ fn who_comes_after_a_loss_waits_for_another_attempt() {
 }
 
 fn disagree(h: &mut Harness) -> Error {
-    let call = h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
+    let call =
+        h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
     for name in ["t", "c"] {
         h.tell(unknown(name));
     }
@@ -145,7 +152,8 @@ fn what_another_collective_or_none_has_made_is_no_answer_to_a_participant() {
     let joined = join(&mut h);
     let reason = "a participant asks for sum of 2 sources in any order, but no collective made what is there";
     assert_eq!(h.error(joined), Error::TypeMismatch { id: id("t"), reason: reason.into() });
-    let agreement = |op| Agreement::of(Collective::Allreduce, &Reduce { op, ..reduce("t", &["a", "b"]) });
+    let agreement =
+        |op| Agreement::of(Collective::Allreduce, &Reduce { op, ..reduce("t", &["a", "b"]) });
     let request = Request::Join {
         target: id("u"),
         agreement: agreement(ReduceOp::Sum),
@@ -164,8 +172,7 @@ fn what_another_collective_or_none_has_made_is_no_answer_to_a_participant() {
     };
     h.event(Event::FromShard { shard, message });
     let error = h.error(joined).to_string();
-    let both =
-        "a participant asks for sum of 2 sources in any order, rank 0 for max of 2 sources in any order";
+    let both = "a participant asks for sum of 2 sources in any order, rank 0 for max of 2 sources in any order";
     assert!(error.contains(both), "{error}");
 }
 
@@ -217,7 +224,10 @@ fn the_end_of_a_session_is_no_word_about_the_next_attempt() {
             if is_rejected { reject(h, ATTEMPT, &lost()) } else { tell(h, Decision::Stop(lost())) }
         };
         say(&mut h, is_rejected_first);
-        assert!(h.effects.contains(&Effect::CopyFailed { copy, error: lost() }), "its reader is told");
+        assert!(
+            h.effects.contains(&Effect::CopyFailed { copy, error: lost() }),
+            "its reader is told"
+        );
         let again = join(&mut h);
         say(&mut h, !is_rejected_first);
         leave(&mut h);
@@ -306,7 +316,11 @@ fn a_coordinator_names_its_latest_attempt() {
         });
         let (named, error) = rejected.expect("the other store is told");
         assert_eq!((named.run, error), (attempt.run, lost()));
-        assert_eq!(named.number > attempt.number, falls_back, "the general path is another attempt");
+        assert_eq!(
+            named.number > attempt.number,
+            falls_back,
+            "the general path is another attempt"
+        );
         assert!(named.includes(attempt));
     }
 }
@@ -346,11 +360,19 @@ fn no_client_says_what_participants_have_agreed_to() {
     let mut h = Harness::new();
     let agreement = Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"]));
     let metadata = Metadata { agreement: Some(agreement), ..f32s() };
-    let create = Request::Create { id: id("t"), size_bytes: SIZE, metadata: metadata.clone(), timeout: LONG };
+    let create = Request::Create {
+        id: id("t"),
+        size_bytes: SIZE,
+        metadata: metadata.clone(),
+        timeout: LONG,
+    };
     let created = h.request(B, create);
     assert_eq!(h.view(created).metadata, f32s());
     let bytes = Bytes::from_static(&[0; SMALL as usize]);
-    h.request(B, Request::Put { id: id("u"), metadata, bytes, confirm: Confirm::No, timeout: LONG });
+    h.request(
+        B,
+        Request::Put { id: id("u"), metadata, bytes, confirm: Confirm::No, timeout: LONG },
+    );
     let published = h.publications().into_iter().find(|(_, published)| published.id == id("u"));
     assert_eq!(published.expect("it is published").1.metadata, f32s());
 }

@@ -6,7 +6,8 @@ use hoplite_core::error::Missing;
 use hoplite_core::metadata::Replicas;
 use hoplite_core::node::*;
 use hoplite_core::shard::{
-    Lead, LocationState, Obstacle, PullOutcome, Replicate, Replication, Retention, ToShard, ToStore, Verdict,
+    Lead, LocationState, Obstacle, PullOutcome, Replicate, Replication, Retention, ToShard,
+    ToStore, Verdict,
 };
 use hoplite_core::{Error, Metadata, PutId};
 
@@ -26,12 +27,14 @@ impl Harness {
     }
 
     fn say_copies(&mut self, shard: usize, name: &str, put: PutId, copies: u32, nodes: u32) {
-        let news = Replication { id: id(name), put, copies, nodes, is_draining: false, obstacle: None };
+        let news =
+            Replication { id: id(name), put, copies, nodes, is_draining: false, obstacle: None };
         self.event(Event::FromShard { shard, message: ToStore::Replication(news) });
     }
 
     fn order(&mut self, shard: usize, name: &str, put: u64, size_bytes: u64) {
-        let order = Replicate { id: id(name), put: PutId(put), size_bytes, metadata: wanting(2, 0) };
+        let order =
+            Replicate { id: id(name), put: PutId(put), size_bytes, metadata: wanting(2, 0) };
         self.event(Event::FromShard { shard, message: ToStore::Replicate(order) });
     }
 
@@ -103,7 +106,10 @@ fn a_small_put_that_wants_copies_waits_for_them_too() {
     h.assert_waits(again);
     h.say_copies(0, "x", publish.put, 2, 2);
     assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
-    assert!(matches!(h.answer(again), Some(Ok(Response::Existing(_)))), "a repeated put waits as long");
+    assert!(
+        matches!(h.answer(again), Some(Ok(Response::Existing(_)))),
+        "a repeated put waits as long"
+    );
 }
 
 #[test]
@@ -147,7 +153,8 @@ fn a_put_that_wants_more_copies_than_nodes_fails_and_leaves_nothing() {
     h.accept_all();
     h.say_copies(0, "x", view.put, 1, 2);
     assert_eq!(h.error(sealed), Error::NotEnoughNodes { wanted: 3, present: 2 });
-    let forgotten = h.sent().into_iter().any(|(_, message)| matches!(message, ToShard::Forget { .. }));
+    let forgotten =
+        h.sent().into_iter().any(|(_, message)| matches!(message, ToShard::Forget { .. }));
     assert!(forgotten, "the directory forgets the put");
     h.release(A, view.copy);
     h.assert_empty();

@@ -35,7 +35,11 @@ fn ranked(h: &Harness) -> [usize; 2] {
 }
 
 fn at_shard(h: &mut Harness, shard: usize) -> Vec<Publish> {
-    h.publications().into_iter().filter(|(at, _)| *at == shard).map(|(_, publish)| publish).collect()
+    h.publications()
+        .into_iter()
+        .filter(|(at, _)| *at == shard)
+        .map(|(_, publish)| publish)
+        .collect()
 }
 
 #[test]
@@ -78,7 +82,10 @@ fn a_get_may_allow_a_copy_without_a_lease() {
     }
     let call = get_stale(&mut h, "small", Until::Contents);
     let answer = h.answer(call);
-    assert!(matches!(&answer, Some(Ok(Response::Contents { view, .. })) if view.is_stale), "{answer:?}");
+    assert!(
+        matches!(&answer, Some(Ok(Response::Contents { view, .. })) if view.is_stale),
+        "{answer:?}"
+    );
     h.event(Event::ShardAnswered { shard: 0, pinged_at: at(4) });
     assert!(!h.view(ordinary).is_stale);
     let call = get_stale(&mut h, "x", Until::Complete);
@@ -104,7 +111,12 @@ fn a_batch_says_which_of_its_objects_are_stale() {
     h.put(A, "x", SIZE);
     h.put(A, "small", SMALL);
     h.pass(LEASE);
-    let get = |name| Request::Get { id: id(name), until: Until::Contents, timeout: LONG, allow_stale: true };
+    let get = |name| Request::Get {
+        id: id(name),
+        until: Until::Contents,
+        timeout: LONG,
+        allow_stale: true,
+    };
     let call = h.request(A, Request::Batch(vec![get("x"), get("small")]));
     let Some(Ok(Response::Batch(answers))) = h.answer(call) else { panic!("the batch waits") };
     let is_stale = |answer: &Result<Response, Error>| match answer {

@@ -7,8 +7,8 @@ use hoplite_core::node::*;
 use hoplite_core::placement::ShardList;
 use hoplite_core::session::LEASE;
 use hoplite_core::shard::{
-    DeleteTerms, DeleteWait, DropReason, LocationState, Placed, PullOutcome, RequestId, ShardRun, ToShard,
-    ToStore, Verdict,
+    DeleteTerms, DeleteWait, DropReason, LocationState, Placed, PullOutcome, RequestId, ShardRun,
+    ToShard, ToStore, Verdict,
 };
 use hoplite_core::{Error, Metadata, Operation, PutId, Time, Version};
 
@@ -23,7 +23,10 @@ fn a_copy_is_published_at_the_first_two_shards() {
     let mut h = Harness::with_shards(3);
     let [first, second, _] = ranked(&h);
     h.create(A, "x", SIZE);
-    assert_eq!(h.told(), [format!("{first} publish x Producing"), format!("{second} publish x Producing")]);
+    assert_eq!(
+        h.told(),
+        [format!("{first} publish x Producing"), format!("{second} publish x Producing")]
+    );
 }
 
 #[test]
@@ -61,7 +64,11 @@ fn a_query_moves_to_the_next_shard_and_back() {
     h.event(Event::ShardDown { shard: first });
     assert_eq!(h.told(), [format!("{second} query x")]);
     h.event(up(first));
-    assert_eq!(h.told(), Vec::<String>::new(), "other stores may have to tell the shard of a delete");
+    assert_eq!(
+        h.told(),
+        Vec::<String>::new(),
+        "other stores may have to tell the shard of a delete"
+    );
     h.pass(SETTLING);
     assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} query x")]);
     h.assert_waits(call);
@@ -87,7 +94,8 @@ fn a_shard_that_was_away_hands_no_object_over_while_another_one_decides() {
     h.event(up(first));
     for is_taken in [false, true] {
         let bytes = bytes::Bytes::from_static(b"bytes").into();
-        let message = ToStore::TakeOver { id: id("x"), put: PutId(5), metadata: Metadata::default(), bytes };
+        let message =
+            ToStore::TakeOver { id: id("x"), put: PutId(5), metadata: Metadata::default(), bytes };
         h.event(Event::FromShard { shard: first, message });
         assert_eq!(!h.told().is_empty(), is_taken);
         h.pass(SETTLING);
@@ -220,7 +228,9 @@ fn a_pull_survives_the_loss_of_the_shard_that_granted_it() {
     h.sent();
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);
     let sent = h.sent();
-    let [(0, ToShard::Publish(publish))] = &sent[..] else { panic!("expected one publication: {sent:?}") };
+    let [(0, ToShard::Publish(publish))] = &sent[..] else {
+        panic!("expected one publication: {sent:?}")
+    };
     assert_eq!(publish.state, LocationState::Complete);
     assert_eq!(publish.slot, None, "a slot of the old session is not returned to the new one");
     h.assert_waits(call);
@@ -419,7 +429,11 @@ fn a_shard_that_was_away_hears_of_what_was_given_up() {
     h.put(B, "x", SIZE);
     h.sent();
     h.event(up(0));
-    assert_eq!(h.told(), ["0 unpublish x Aborted", "0 publish x Complete"], "or it would see a conflict");
+    assert_eq!(
+        h.told(),
+        ["0 unpublish x Aborted", "0 publish x Complete"],
+        "or it would see a conflict"
+    );
 }
 
 #[test]
@@ -447,9 +461,11 @@ fn shutdown_answers_calls_and_withdraws_everything() {
         assert_eq!(h.error(call), Error::ShuttingDown);
     }
     let told = h.told();
-    for line in
-        ["0 unpublish written Aborted", "0 unpublish complete Evicted", "0 unpublish pulled PullEnded"]
-    {
+    for line in [
+        "0 unpublish written Aborted",
+        "0 unpublish complete Evicted",
+        "0 unpublish pulled PullEnded",
+    ] {
         assert!(told.iter().any(|other| other == line), "{line}: {told:?}");
     }
     let late = h.get(B, "x");
@@ -470,7 +486,11 @@ fn a_delete_stays_at_the_shard_that_performs_it() {
     assert_eq!(h.told(), [format!("{first} delete x"), format!("{second} delete x")]);
     // A shard does not take the number of an open request.
     h.event(up(first));
-    assert_eq!(h.told(), Vec::<String>::new(), "only the second shard may know that there was an object");
+    assert_eq!(
+        h.told(),
+        Vec::<String>::new(),
+        "only the second shard may know that there was an object"
+    );
     h.assert_waits(call);
     h.event(Event::ShardDown { shard: second });
     assert_eq!(h.told(), [format!("{first} delete x")]);
@@ -485,7 +505,10 @@ fn the_end_of_a_deletion_that_nobody_asked_for_ends_no_question() {
         shard,
         message: ToStore::DeleteDone { request: query.request, put: None, absent: Named::of([]) },
     });
-    assert!(h.grant_query(shard, query.request, "x", 1, SIZE, "sender").is_some(), "the answer still counts");
+    assert!(
+        h.grant_query(shard, query.request, "x", 1, SIZE, "sender").is_some(),
+        "the answer still counts"
+    );
     h.assert_waits(get);
 }
 
@@ -598,13 +621,19 @@ fn copies_and_queries_leave_a_removed_shard_at_once() {
     h.learn(second, listed(1, &stay));
     let told = h.told();
     assert!(told.contains(&format!("{third} publish x Complete")), "{told:?}");
-    assert!(!told.iter().any(|line| line.contains("delete")), "the shard goes on with it: {told:?}");
+    assert!(
+        !told.iter().any(|line| line.contains("delete")),
+        "the shard goes on with it: {told:?}"
+    );
     h.assert_waits(get);
     deleted(&mut h, first, request, Some(1));
     let (request, _) = delete_at(&mut h, second);
     deleted(&mut h, second, request, Some(1));
     assert_eq!(h.answer(delete), Some(Ok(Response::Deleted { count: 1, absent: Named::of([]) })));
-    h.event(Event::FromShard { shard: first, message: ToStore::Promote { id: id("x"), put: PutId(1) } });
+    h.event(Event::FromShard {
+        shard: first,
+        message: ToStore::Promote { id: id("x"), put: PutId(1) },
+    });
     assert_eq!(h.told(), Vec::<String>::new(), "what it remembers may be deleted");
     h.effects.clear();
     h.pass(SETTLING);

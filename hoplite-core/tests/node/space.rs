@@ -159,7 +159,10 @@ fn an_object_larger_than_the_arena_is_refused_at_once() {
     let mut h = Harness::new();
     let call = h.create(A, "x", CAPACITY);
     let limit_bytes = CAPACITY - 64;
-    assert_eq!(h.error(call), Error::ObjectTooLarge { id: id("x"), size_bytes: CAPACITY, limit_bytes });
+    assert_eq!(
+        h.error(call),
+        Error::ObjectTooLarge { id: id("x"), size_bytes: CAPACITY, limit_bytes }
+    );
     let call = h.create(A, "x", u64::MAX);
     assert!(matches!(h.error(call), Error::ObjectTooLarge { .. }));
     let call = h.create(A, "x", limit_bytes);

@@ -61,7 +61,10 @@ impl Harness {
     }
 
     pub(crate) fn removed(&self) -> usize {
-        self.effects.iter().filter(|effect| matches!(effect, Effect::RemoveSpillFile { .. })).count()
+        self.effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::RemoveSpillFile { .. }))
+            .count()
     }
 
     pub(crate) fn spill(&self) -> SpillStatus {
@@ -96,7 +99,10 @@ fn three_arenas_of_pinned_objects_fit_and_come_back() {
     let status = h.node.status();
     assert_eq!(status.copies, 30);
     assert!(status.spill.objects >= 20, "{status:?}");
-    assert!(h.told().iter().all(|line| !line.contains("unpublish")), "the directory does not notice");
+    assert!(
+        h.told().iter().all(|line| !line.contains("unpublish")),
+        "the directory does not notice"
+    );
     for round in 0..2 {
         for (number, put) in views.iter().enumerate() {
             let call = h.get(B, &number.to_string());
@@ -123,7 +129,11 @@ fn the_least_recently_used_copies_are_spilled_down_to_the_stop_watermark() {
     assert_eq!(h.write_all(), [views[1].copy], "the one that was used again stays");
     let status = h.node.status();
     assert_eq!(status.spill.clean_bytes, views[1].extent.length_bytes);
-    assert_eq!((status.spill.objects, h.free_objects()), (0, 2), "memory is freed only when needed");
+    assert_eq!(
+        (status.spill.objects, h.free_objects()),
+        (0, 2),
+        "memory is freed only when needed"
+    );
     let call = h.get(B, "1");
     h.view(call);
     assert!(h.loads().is_empty(), "it is still in the arena");
@@ -132,7 +142,8 @@ fn the_least_recently_used_copies_are_spilled_down_to_the_stop_watermark() {
 #[test]
 fn copies_in_use_stay() {
     let mut h = Harness::spilling(None);
-    let held: Vec<ObjectView> = (0..8).map(|number| h.put_held(A, &number.to_string(), SIZE)).collect();
+    let held: Vec<ObjectView> =
+        (0..8).map(|number| h.put_held(A, &number.to_string(), SIZE)).collect();
     let served = h.put(A, "served", SIZE);
     h.write_all();
     let serve = h.serve("served", served.put).expect("it is in the arena");
@@ -176,7 +187,10 @@ fn a_deleted_object_leaves_its_file_which_is_removed_after_the_last_one() {
         h.drop_put(0, &number.to_string(), view.put, DropReason::Deleted);
     }
     assert_eq!(h.removed() as u64, files);
-    assert_eq!(h.spill(), SpillStatus { spilled_objects: files, spilled_bytes: files * SIZE, ..h.spill() });
+    assert_eq!(
+        h.spill(),
+        SpillStatus { spilled_objects: files, spilled_bytes: files * SIZE, ..h.spill() }
+    );
     assert_eq!((h.spill().objects, h.spill().files, h.spill().file_bytes), (0, 0, 0));
     h.assert_empty();
 }
@@ -221,7 +235,8 @@ fn what_is_needed_of_a_mostly_dead_file_moves_to_another_one() {
     assert_eq!(h.spill().files, before.files);
     assert!(h.spill().file_bytes < before.file_bytes);
     let call = h.get(B, "7");
-    let is_from_new = |effect: &Effect| matches!(effect, Effect::Load { record, .. } if record.file == new);
+    let is_from_new =
+        |effect: &Effect| matches!(effect, Effect::Load { record, .. } if record.file == new);
     assert!(h.effects.iter().any(is_from_new));
     h.read_all();
     h.view(call);
@@ -241,13 +256,18 @@ fn a_full_disk_leaves_the_objects_and_is_tried_again() {
     }
     let call = h.create_within(B, "new", 2 * SIZE, Duration::from_secs(5));
     for (file, _) in h.spills() {
-        h.event(Event::Spilled { file, outcome: Err(SpillFault::Full("no space left".to_owned())) });
+        h.event(Event::Spilled {
+            file,
+            outcome: Err(SpillFault::Full("no space left".to_owned())),
+        });
     }
     assert!(h.spills().is_empty(), "the disk rests");
     let troubles = h.troubles().spill;
     assert_eq!(troubles[0].directory, "disk");
     assert_eq!(troubles[0].fault.to_string(), "no space left");
-    assert!(h.load().troubles.iter().any(|trouble| trouble.text == "spilling to disk: no space left"));
+    assert!(
+        h.load().troubles.iter().any(|trouble| trouble.text == "spilling to disk: no space left")
+    );
     h.assert_waits(call);
     h.pass(Duration::from_secs(2));
     assert!(!h.spills().is_empty(), "it is tried again");
@@ -298,8 +318,12 @@ fn a_damaged_record_is_a_typed_error_and_the_copy_is_lost() {
     let copy = h.loads()[0];
     let fault = SpillFault::Damaged("the file is truncated".to_owned());
     h.event(Event::Loaded { copy, outcome: Err(fault) });
-    assert_eq!(h.error(call), Error::SpillFailed { id: id("0"), reason: "the file is truncated".into() });
-    let gone = ToShard::Unpublish { id: id("0"), put: views[0].put, reason: UnpublishReason::Evicted };
+    assert_eq!(
+        h.error(call),
+        Error::SpillFailed { id: id("0"), reason: "the file is truncated".into() }
+    );
+    let gone =
+        ToShard::Unpublish { id: id("0"), put: views[0].put, reason: UnpublishReason::Evicted };
     assert!(h.sent().iter().any(|(_, message)| *message == gone));
     assert!(h.is_closed(copy) && h.removed() == 1);
 }
@@ -312,7 +336,10 @@ fn a_record_that_cannot_be_read_now_stays() {
     let copy = h.loads()[0];
     let serve = h.ask_to_serve(id("0"), PutId(0), false);
     assert!(h.is_refused(serve), "another put");
-    h.event(Event::Loaded { copy, outcome: Err(SpillFault::Failed("input/output error".to_owned())) });
+    h.event(Event::Loaded {
+        copy,
+        outcome: Err(SpillFault::Failed("input/output error".to_owned())),
+    });
     let failed = Error::SpillFailed { id: id("0"), reason: "input/output error".into() };
     assert_eq!(h.error(call), failed);
     let again = h.get(B, "0");
@@ -418,5 +445,8 @@ fn a_full_store_names_clients_that_map_copies_which_could_be_spilled() {
     let holders = h.node.holders();
     assert_eq!(holders.clients, [Holder { client: B, copies: 1, bytes }]);
     assert_eq!(holders.pinned_bytes, bytes);
-    assert_eq!(h.node.client_uses().iter().find(|used| used.client == B).unwrap().held_bytes, bytes);
+    assert_eq!(
+        h.node.client_uses().iter().find(|used| used.client == B).unwrap().held_bytes,
+        bytes
+    );
 }

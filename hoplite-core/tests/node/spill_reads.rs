@@ -85,7 +85,8 @@ fn a_copy_whose_damage_a_receiver_finds_is_lost() {
     let record = h.served_record(serve);
     h.sent();
     h.event(Event::RecordFailed { copy, record, fault: SpillFault::Damaged("no".to_owned()) });
-    let gone = ToShard::Unpublish { id: id("0"), put: views[0].put, reason: UnpublishReason::Evicted };
+    let gone =
+        ToShard::Unpublish { id: id("0"), put: views[0].put, reason: UnpublishReason::Evicted };
     assert!(h.sent().iter().any(|(_, message)| *message == gone));
     h.event(Event::ServeEnded { serve });
     assert_eq!(h.node.status().copies, 13);
@@ -169,8 +170,10 @@ fn a_put_in_a_file_that_cannot_be_read_learns_later_if_it_was_the_first() {
     h.sent();
     h.event(up(0));
     let publications = h.publications();
-    let (shard, publish) =
-        publications.into_iter().find(|(_, publish)| publish.put == views[0].put).expect("it is published");
+    let (shard, publish) = publications
+        .into_iter()
+        .find(|(_, publish)| publish.put == views[0].put)
+        .expect("it is published");
     h.pass(SETTLING);
     let holder = Some((node_id("holder"), address("holder")));
     let conflict = Verdict::Conflict { winner: PutId(77), equality: Equality::Unknown { holder } };
@@ -189,7 +192,9 @@ fn a_put_in_a_file_that_cannot_be_read_learns_later_if_it_was_the_first() {
     let (shard, publish) = h.publications().pop().expect("it is published again");
     h.verdict(shard, &publish, conflict);
     h.read_all();
-    assert!(h.effects.iter().any(|effect| matches!(effect, Effect::Compare { winner: PutId(77), .. })));
+    assert!(
+        h.effects.iter().any(|effect| matches!(effect, Effect::Compare { winner: PutId(77), .. }))
+    );
 }
 
 fn hop_of(views: &[ObjectView]) -> Hop {
@@ -221,7 +226,8 @@ fn a_hop_streams_inputs_from_files_so_they_need_no_room() {
     let hosting = h.host(hop_of(&views));
     h.write_all();
     let combine = h.combine();
-    let from_files = combine.inputs.iter().filter(|input| matches!(input, CombineInput::Remote(_))).count();
+    let from_files =
+        combine.inputs.iter().filter(|input| matches!(input, CombineInput::Remote(_))).count();
     assert!(from_files >= 20 && combine.inputs.len() == 30, "{from_files} of 30");
     assert!(h.loads().is_empty());
     h.combined(&combine);
@@ -238,7 +244,10 @@ fn a_reduce_streams_its_own_sources_from_files() {
     h.tell(complete("b", b.put.0, &["here"]));
     h.write_all();
     let combine = h.combine();
-    assert!(combine.inputs.iter().all(|input| matches!(input, CombineInput::Remote(_))), "{combine:?}");
+    assert!(
+        combine.inputs.iter().all(|input| matches!(input, CombineInput::Remote(_))),
+        "{combine:?}"
+    );
     assert!(h.loads().is_empty());
     h.combined(&combine);
     assert_eq!(h.reduced(call), [0, 1]);
@@ -250,7 +259,11 @@ fn a_fetch_that_fails_again_and_again_gives_its_room_to_others() {
     let waiting = h.get(A, "large");
     for failure in 0..2 {
         let pull = h.grant("large", 5, 8 * SIZE, "sender");
-        h.pull_ended(&pull, if failure == 0 { SIZE } else { pull.offset_bytes }, PullOutcome::SenderStalled);
+        h.pull_ended(
+            &pull,
+            if failure == 0 { SIZE } else { pull.offset_bytes },
+            PullOutcome::SenderStalled,
+        );
         h.pass(Duration::from_secs(1));
     }
     let pull = h.grant("large", 5, 8 * SIZE, "sender");
@@ -262,7 +275,11 @@ fn a_fetch_that_fails_again_and_again_gives_its_room_to_others() {
     h.assert_waits(waiting);
     h.pass(Duration::from_secs(1));
     let (shard, query) = h.query();
-    assert_eq!(h.grant_query(shard, query.request, "large", 5, 8 * SIZE, "sender"), None, "no room now");
+    assert_eq!(
+        h.grant_query(shard, query.request, "large", 5, 8 * SIZE, "sender"),
+        None,
+        "no room now"
+    );
     h.gone(B);
     let pull = h.grant("large", 5, 8 * SIZE, "sender");
     assert_eq!(pull.offset_bytes, 0, "it begins again");
@@ -306,7 +323,13 @@ fn sources_in_files_are_loaded_all_together_and_stay_until_the_exchange() {
     let put = h.create(B, "large", 2 * SIZE);
     h.write_all();
     h.assert_waits(put);
-    assert!(!h.effects.iter().rev().take(3).any(|effect| *effect == Effect::CopyClosed { copy: a.copy }));
+    assert!(
+        !h.effects
+            .iter()
+            .rev()
+            .take(3)
+            .any(|effect| *effect == Effect::CopyClosed { copy: a.copy })
+    );
     h.event(Event::Loaded { copy: b.copy, outcome: Ok(()) });
     let combine = exchange(&mut h);
     end(&mut h, combine, CombineOutcome::Cancelled);
@@ -322,7 +345,9 @@ fn sources_that_are_never_in_memory_together_are_a_typed_error() {
     let plan = Box::new(Plan { size_bytes: 6 * SIZE, ..*plan(a.put) });
     collective(&mut h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan });
     let reports = reports(&mut h);
-    let [Report::Failed(Failure::Refused(error))] = reports.as_slice() else { panic!("{reports:?}") };
+    let [Report::Failed(Failure::Refused(error))] = reports.as_slice() else {
+        panic!("{reports:?}")
+    };
     assert!(
         matches!(error, Error::StoreFull { needed_bytes, capacity_bytes: CAPACITY, holders, .. }
             if *needed_bytes > CAPACITY && holders.contains("must be in memory together")),

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use hoplite_core::metadata::Replicas;
 use hoplite_core::missing::Named;
 use hoplite_core::node::*;
-use hoplite_core::shard::{DeleteTerms, DeleteWait, RequestId, ShardRun, ToShard, ToStore, Verdict};
+use hoplite_core::shard::{
+    DeleteTerms, DeleteWait, RequestId, ShardRun, ToShard, ToStore, Verdict,
+};
 use hoplite_core::{Error, Metadata, NodeId, PutId, Time, Version};
 
 use crate::harness::*;
@@ -45,7 +47,13 @@ fn sent_delete(h: &mut Harness, shard: usize) -> (RequestId, DeleteTerms) {
     }
 }
 
-fn deleted(h: &mut Harness, shard: usize, request: RequestId, put: Option<u64>, absent: Option<NodeId>) {
+fn deleted(
+    h: &mut Harness,
+    shard: usize,
+    request: RequestId,
+    put: Option<u64>,
+    absent: Option<NodeId>,
+) {
     let message = ToStore::DeleteDone { request, put: put.map(PutId), absent: Named::of(absent) };
     h.event(Event::FromShard { shard, message });
 }

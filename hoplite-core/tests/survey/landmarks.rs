@@ -44,7 +44,11 @@ fn check_meetings(report: &SurveyReport, racks: &Racks) {
     }
     let sizes: Vec<usize> = blocks.members().iter().map(Vec::len).collect();
     let pairs = |size: usize| size * (size - 1) / 2;
-    assert_eq!(within, sizes.iter().map(|size| pairs(*size)).sum::<usize>(), "all pairs of blocks have met");
+    assert_eq!(
+        within,
+        sizes.iter().map(|size| pairs(*size)).sum::<usize>(),
+        "all pairs of blocks have met"
+    );
     assert_eq!(between.len(), pairs(sizes.len()), "all blocks have met");
     for ((a, b), met) in between {
         let [a, b] = [a, b].map(|block| sizes[block as usize]);
@@ -80,7 +84,9 @@ fn three_thousand_nodes_in_racks_take_less_than_thirty_seconds_for_their_echoes(
         let neighbour = if in_turn { 75 } else { 1 };
         let [near, far] = [neighbour, 2999].map(|other| report.matrix.link(other, 0));
         assert!((40_000..=41_300).contains(&far.alpha_ns), "{far:?}");
-        assert!((1000..=1030).contains(&near.ps_per_byte) && (1000..=1030).contains(&far.ps_per_byte));
+        assert!(
+            (1000..=1030).contains(&near.ps_per_byte) && (1000..=1030).contains(&far.ps_per_byte)
+        );
         assert!((20_000..=20_700).contains(&near.alpha_ns), "{near:?}");
         assert_eq!(Groups::of_latencies(&report.matrix).unwrap().paths.len(), 3000);
     }
@@ -95,7 +101,11 @@ fn a_uniform_network_is_cut_and_has_no_groups() {
     assert_eq!(report.matrix.blocks().unwrap().len(), 16);
     assert!(Dendrogram::new(Links::new(&report.matrix, 0).unwrap()).levels().is_empty());
     // A round per node finds that landmarks do not divide the network.
-    assert!((2000 + 125..2000 + 150).contains(&racks.seen.echo_rounds), "{}", racks.seen.echo_rounds);
+    assert!(
+        (2000 + 125..2000 + 150).contains(&racks.seen.echo_rounds),
+        "{}",
+        racks.seen.echo_rounds
+    );
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Surveys of modelled networks, in virtual time.
 
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 mod landmarks;
 mod model;
@@ -130,9 +133,15 @@ fn what_cannot_be_measured_is_an_error() {
     assert_eq!(begin(MAX_NODES + 1), Err(SurveyError::TooManyNodes { count: MAX_NODES + 1 }));
     let mut racks = Racks::new(2, 1);
     racks.cut.insert((0, 1));
-    assert_eq!(survey(&mut racks, SurveyOptions::default(), 1).1, Err(SurveyError::NothingMeasured));
+    assert_eq!(
+        survey(&mut racks, SurveyOptions::default(), 1).1,
+        Err(SurveyError::NothingMeasured)
+    );
     racks.silent.insert(1);
-    assert_eq!(survey(&mut racks, SurveyOptions::default(), 1).1, Err(SurveyError::TooFewNodes { count: 1 }));
+    assert_eq!(
+        survey(&mut racks, SurveyOptions::default(), 1).1,
+        Err(SurveyError::TooFewNodes { count: 1 })
+    );
 }
 
 proptest! {

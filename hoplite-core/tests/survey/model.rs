@@ -9,8 +9,8 @@ use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::probe::Probes;
 use hoplite_core::topology::probe::echo::Echoes;
 use hoplite_core::topology::probe::survey::{
-    Finding, Survey, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss, SurveyOptions, SurveyReport,
-    SurveyWork,
+    Finding, Survey, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss, SurveyOptions,
+    SurveyReport, SurveyWork,
 };
 use hoplite_core::topology::random::Random;
 
@@ -65,7 +65,9 @@ impl Racks {
     fn watch(&mut self, now: Time, options: SurveyOptions, batch: &[SurveyCommand]) {
         let mut is_round = false;
         for command in batch {
-            let SurveyCommand::Measure { node, peer, work: SurveyWork::Echo { probes }, .. } = command else {
+            let SurveyCommand::Measure { node, peer, work: SurveyWork::Echo { probes }, .. } =
+                command
+            else {
                 continue;
             };
             is_round = true;
@@ -126,8 +128,8 @@ impl Racks {
                 let zone = |host: u32| self.rack(host) / self.racks_per_zone;
                 let rate = part(&rack, self.uplink).min(part(&zone, self.zone_uplink));
                 let ps_per_byte = (1000.0 / rate * noise) as u32;
-                let took =
-                    Duration::from_nanos(bytes * u64::from(ps_per_byte) / 1000).max(at_least.mul_f64(1.5));
+                let took = Duration::from_nanos(bytes * u64::from(ps_per_byte) / 1000)
+                    .max(at_least.mul_f64(1.5));
                 (Finding::Train { ps_per_byte, bytes }, took)
             }
         }

@@ -30,7 +30,8 @@ impl HostSettings {
     /// Sets the permitted names of this process, at the first call only.
     pub(crate) fn allow(self) -> Result<(), NotHosts> {
         let names = self.http_hosts.unwrap_or_default();
-        let names: Vec<_> = names.iter().map(|name| normal(name)).filter(|name| !name.is_empty()).collect();
+        let names: Vec<_> =
+            names.iter().map(|name| normal(name)).filter(|name| !name.is_empty()).collect();
         let is_name = |name: &String| {
             name.len() <= MAX_NAME_BYTES
                 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
@@ -104,7 +105,8 @@ mod tests {
     fn each_name_of_a_request_counts() {
         let known = |uri: &str, hosts: &[&str]| {
             let request = Request::get(uri);
-            let request = hosts.iter().fold(request, |request, host| request.header(header::HOST, *host));
+            let request =
+                hosts.iter().fold(request, |request, host| request.header(header::HOST, *host));
             are_known(&request.body(()).unwrap())
         };
         assert!(known("/metrics", &[]) && known("/metrics", &["127.0.0.1:9740"]));

@@ -67,8 +67,12 @@ pub enum Scheme {
 
 /// Answers requests until dropped. Counts connections without a complete request in `refused`.
 /// Without TLS, refuses requests with unknown host names (`hosts`).
-pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
-where
+pub async fn serve<A, F>(
+    listener: TcpListener,
+    scheme: Scheme,
+    refused: Option<IntCounter>,
+    answer: A,
+) where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
 {
@@ -132,8 +136,13 @@ impl Admission {
     }
 }
 
-async fn secure<A, F>(stream: TcpStream, scheme: Scheme, admission: Admission, address: SocketAddr, answer: A)
-where
+async fn secure<A, F>(
+    stream: TcpStream,
+    scheme: Scheme,
+    admission: Admission,
+    address: SocketAddr,
+    answer: A,
+) where
     A: Fn(HttpRequest) -> F + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
 {
@@ -146,7 +155,9 @@ where
         Scheme::HttpsForAnybody(tls) => tls.server_for_anybody(Protocol::Http1),
     };
     match accept_tls(config, stream).await {
-        Ok(stream) => serve_connection(stream, admission, PeerInfo { address, is_tls: true }, answer).await,
+        Ok(stream) => {
+            serve_connection(stream, admission, PeerInfo { address, is_tls: true }, answer).await
+        }
         Err(error) => tracing::debug!(%error, "a handshake of HTTPS failed"),
     }
 }

@@ -17,7 +17,9 @@ use hoplite_net::Tls;
 use prometheus::{HistogramOpts, Opts, Registry, TextEncoder};
 use tokio::time::timeout;
 
-pub use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+pub use prometheus::{
+    Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+};
 
 pub(crate) use server::serve;
 
@@ -29,7 +31,8 @@ use crate::http::HttpAddress;
 use crate::logging;
 
 /// Buckets of histograms, from a small put to a get that waits for minutes.
-const SECONDS: [f64; 13] = [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
+const SECONDS: [f64; 13] =
+    [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
 /// Time limit of a [`GaugeUpdate`]; Prometheus waits ten seconds.
 const GAUGE_UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -74,7 +77,8 @@ impl Metrics {
             .const_label("daemon", name)
             .const_label("version", version);
         registered(&registry, IntGauge::with_opts(info)).set(1);
-        let ready = Opts::new("hoplite_ready", "1 if the daemon is ready, as /readyz reports, else 0.");
+        let ready =
+            Opts::new("hoplite_ready", "1 if the daemon is ready, as /readyz reports, else 0.");
         let refused = Opts::new(
             "hoplite_http_refused_connections_total",
             "HTTP connections that ended before their complete request arrived: the peer was slow \
@@ -116,7 +120,8 @@ impl Metrics {
 
     /// Creates a counter for each value of `label`. The counters of `values` exist from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
-        let counters = registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
+        let counters =
+            registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
         values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
         counters
     }
@@ -130,7 +135,8 @@ impl Metrics {
         labels: [&str; 2],
         values: &[[&str; 2]],
     ) -> IntCounterVec {
-        let counters = registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &labels));
+        let counters =
+            registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &labels));
         values.iter().for_each(|pair| drop(counters.with_label_values(pair)));
         counters
     }
@@ -189,7 +195,9 @@ impl Metrics {
         self.0.is_ready.set(self.update_gauges().await.is_ok().into());
         self.0.process.update();
         follow(&self.0.lost_log_lines, logging::lost_lines());
-        TextEncoder::new().encode_to_string(&self.0.registry.gather()).expect("every metric has a value")
+        TextEncoder::new()
+            .encode_to_string(&self.0.registry.gather())
+            .expect("every metric has a value")
     }
 
     async fn readiness(&self) -> Result<(), String> {
@@ -202,7 +210,8 @@ impl Metrics {
         let mut ready = Ok(());
         for update_gauges in updates {
             let seen = timeout(GAUGE_UPDATE_TIMEOUT, update_gauges()).await;
-            ready = ready.and(seen.unwrap_or_else(|_| Err("the daemon does not answer".to_owned())));
+            ready =
+                ready.and(seen.unwrap_or_else(|_| Err("the daemon does not answer".to_owned())));
         }
         ready
     }

@@ -25,7 +25,10 @@ impl ProcessMetrics {
         let cpu = Counter::new("process_cpu_seconds_total", "User and system CPU time.");
         Self {
             cpu_seconds: registered(registry, cpu),
-            resident_bytes: gauge("process_resident_memory_bytes", "Memory in use, shared memory included."),
+            resident_bytes: gauge(
+                "process_resident_memory_bytes",
+                "Memory in use, shared memory included.",
+            ),
             open_fds: gauge("process_open_fds", "File descriptors in use."),
             max_fds: gauge("process_max_fds", "Limit on open file descriptors."),
         }

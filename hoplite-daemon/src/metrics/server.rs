@@ -23,8 +23,11 @@ pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
 
 async fn answer(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Bytes>> {
     if !matches!(*method, Method::GET | Method::HEAD) {
-        let mut refusal = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
-        refusal.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a list of methods is a value"));
+        let mut refusal =
+            page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+        refusal
+            .headers_mut()
+            .insert(ALLOW, "GET, HEAD".parse().expect("a list of methods is a value"));
         return refusal;
     }
     match path {
@@ -34,14 +37,20 @@ async fn answer(method: &Method, path: &str, metrics: &Metrics) -> Response<Full
             Ok(()) => page(StatusCode::OK, TEXT, "ready\n".to_owned()),
             Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
         },
-        _ => page(StatusCode::NOT_FOUND, TEXT, "there are /metrics, /healthz and /readyz\n".to_owned()),
+        _ => page(
+            StatusCode::NOT_FOUND,
+            TEXT,
+            "there are /metrics, /healthz and /readyz\n".to_owned(),
+        ),
     }
 }
 
 fn page(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, content_type.parse().expect("a content type is a value"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, content_type.parse().expect("a content type is a value"));
     response
 }
 
@@ -87,8 +96,11 @@ mod tests {
             ("POST /metrics", "405", "allow: GET, HEAD"),
             ("DELETE /metrics", "405", "only GET"),
         ] {
-            let answer =
-                answer_to(address, format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await;
+            let answer = answer_to(
+                address,
+                format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes(),
+            )
+            .await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
             assert!(answer.contains(content), "{request}: {answer}");
         }
@@ -110,8 +122,11 @@ mod tests {
             }
         }
         for host in [address.to_string(), "localhost".to_owned(), "[::1]:9740".to_owned()] {
-            let answer =
-                answer_to(address, format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await;
+            let answer = answer_to(
+                address,
+                format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes(),
+            )
+            .await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
         }
     }
@@ -122,7 +137,9 @@ mod tests {
         let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(64 << 10));
         let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(1000));
         let garbage = vec![0xff_u8; 4096];
-        for request in [garbage.as_slice(), b"\0\0\0\0", long.as_bytes(), many.as_bytes(), b"GET\r\n\r\n"] {
+        for request in
+            [garbage.as_slice(), b"\0\0\0\0", long.as_bytes(), many.as_bytes(), b"GET\r\n\r\n"]
+        {
             let answer = answer_to(address, request).await;
             assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
         }

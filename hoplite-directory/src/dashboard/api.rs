@@ -8,8 +8,8 @@ use hoplite_core::error::Result;
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{Load, ReduceLoad};
 use hoplite_core::shard::{
-    CopyOverview, Found, LocationState, LostObject, NodeOverview, ObjectOverview, ObjectTree, Retention,
-    Shard, ShardStatus,
+    CopyOverview, Found, LocationState, LostObject, NodeOverview, ObjectOverview, ObjectTree,
+    Retention, Shard, ShardStatus,
 };
 use hoplite_core::time::Time;
 use hoplite_daemon::metrics::label_of;
@@ -33,17 +33,26 @@ pub(super) async fn answer(question: Question, data: &DashboardData) -> Result<S
     Ok(match question {
         Question::Overview => {
             let look = |shard: &Shard| {
-                (shard.counters(), shard.node_counts(), shard.shard_list().cloned(), Problematic::of(shard))
+                (
+                    shard.counters(),
+                    shard.node_counts(),
+                    shard.shard_list().cloned(),
+                    Problematic::of(shard),
+                )
             };
             let (status, nodes, shards, objects) = shard.inspect(look).await?;
             let shards = shards.iter().flat_map(|list| list.names()).map(str::to_owned).collect();
             json(&Overview::new(data, status, nodes, shards, &objects))
         }
         Question::Nodes { after, limit } => {
-            let (nodes, more) = shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
+            let (nodes, more) =
+                shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
             let loads = data.loads.of(nodes.iter().map(|node| &node.node));
-            let nodes =
-                nodes.into_iter().zip(loads).map(|(node, load)| Node::new(node, load.as_deref())).collect();
+            let nodes = nodes
+                .into_iter()
+                .zip(loads)
+                .map(|(node, load)| Node::new(node, load.as_deref()))
+                .collect();
             json(&Nodes { nodes, more })
         }
         Question::Objects(search) => {
@@ -139,10 +148,14 @@ impl Overview {
         objects: &Problematic,
     ) -> Self {
         let loads = data.loads.all();
-        let sum =
-            |what: fn(&Load) -> u64| loads.iter().map(|(_, load)| what(load)).fold(0, u64::saturating_add);
+        let sum = |what: fn(&Load) -> u64| {
+            loads.iter().map(|(_, load)| what(load)).fold(0, u64::saturating_add)
+        };
         let sessions = |index: usize| {
-            loads.iter().filter(|(_, load)| load.shards_up.get(index).copied().unwrap_or(false)).count()
+            loads
+                .iter()
+                .filter(|(_, load)| load.shards_up.get(index).copied().unwrap_or(false))
+                .count()
         };
         let shards = shards
             .into_iter()
@@ -262,7 +275,8 @@ impl Tree {
         let loads = data.loads.of(tree.copies.iter().map(|copy| &copy.node));
         let copy = |(copy, load): (CopyOverview, Option<Arc<Load>>)| {
             let load = load.as_ref();
-            let transfer = load.and_then(|load| load.transfers.iter().find(|transfer| transfer.id == *id));
+            let transfer =
+                load.and_then(|load| load.transfers.iter().find(|transfer| transfer.id == *id));
             Copy {
                 node: copy.node.to_string(),
                 state: label_of(copy.state),
@@ -306,7 +320,9 @@ struct Reduce {
 
 impl Reduces {
     fn new(loads: &[(NodeId, Arc<Load>)]) -> Self {
-        let all = loads.iter().flat_map(|(node, load)| load.reduces.iter().map(move |reduce| (node, reduce)));
+        let all = loads
+            .iter()
+            .flat_map(|(node, load)| load.reduces.iter().map(move |reduce| (node, reduce)));
         let reduce = |(node, reduce): (&NodeId, &ReduceLoad)| Reduce {
             key: to_hex(reduce.target.as_bytes()),
             target: reduce.target.readable(),
@@ -331,8 +347,11 @@ struct Links {
 
 impl Links {
     fn new(loads: &[(NodeId, Arc<Load>)], nodes: &[NodeOverview], group: &str) -> Self {
-        let labels =
-            || nodes.iter().flat_map(|node| node.labels.iter().map(move |(key, value)| (node, key, value)));
+        let labels = || {
+            nodes
+                .iter()
+                .flat_map(|node| node.labels.iter().map(move |(key, value)| (node, key, value)))
+        };
         let places: BTreeMap<&NodeId, &str> = labels()
             .filter(|(_, key, _)| key.as_str() == group)
             .map(|(node, _, value)| (&node.node, value.as_str()))

@@ -36,7 +36,9 @@ impl Heat {
         loads: &'a [(NodeId, Arc<Load>)],
         place_of: impl Fn(&'a NodeId) -> &'a str,
     ) -> Self {
-        let links = || loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)));
+        let links = || {
+            loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)))
+        };
         // Slow links, and all links, of each place.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (node, link) in links() {
@@ -49,15 +51,19 @@ impl Heat {
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
         // A stable sort keeps places with equal numbers in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
-        let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
+        let places: BTreeSet<&str> =
+            chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
         let rows: BTreeMap<&str, usize> =
             places.iter().enumerate().map(|(row, place)| (*place, row)).collect();
         let mut cells: BTreeMap<(usize, usize), Cell> = BTreeMap::new();
         for (node, link) in links() {
-            let (Some(&from), Some(&to)) = (rows.get(place_of(node)), rows.get(place_of(&link.peer))) else {
+            let (Some(&from), Some(&to)) =
+                (rows.get(place_of(node)), rows.get(place_of(&link.peer)))
+            else {
                 continue;
             };
-            let none = Cell { from, to, links: 0, bytes_per_second: u64::MAX, round_trip_ns: 0, slow: 0 };
+            let none =
+                Cell { from, to, links: 0, bytes_per_second: u64::MAX, round_trip_ns: 0, slow: 0 };
             let cell = cells.entry((from, to)).or_insert(none);
             cell.links += 1;
             cell.bytes_per_second = cell.bytes_per_second.min(link.bytes_per_second);
@@ -91,17 +97,30 @@ mod tests {
     }
 
     fn cell((from, to): (usize, usize), links: u64, bytes_per_second: u64, slow: u64) -> Cell {
-        Cell { from, to, links, bytes_per_second, round_trip_ns: 1_000_000 / bytes_per_second, slow }
+        Cell {
+            from,
+            to,
+            links,
+            bytes_per_second,
+            round_trip_ns: 1_000_000 / bytes_per_second,
+            slow,
+        }
     }
 
     #[test]
     fn each_direction_is_a_cell_with_the_worst_link_of_its_group() {
-        let loads =
-            [load_of(1, &[(2, 100, false), (11, 10, true)]), load_of(2, &[(1, 50, false), (12, 20, false)])];
+        let loads = [
+            load_of(1, &[(2, 100, false), (11, 10, true)]),
+            load_of(2, &[(1, 50, false), (12, 20, false)]),
+        ];
         let heat = Heat::new(&loads, NodeId::as_str);
         assert_eq!(heat.places, ["0-001", "0-002", "1-011", "1-012"]);
-        let found =
-            [cell((0, 1), 1, 100, 0), cell((0, 2), 1, 10, 1), cell((1, 0), 1, 50, 0), cell((1, 3), 1, 20, 0)];
+        let found = [
+            cell((0, 1), 1, 100, 0),
+            cell((0, 2), 1, 10, 1),
+            cell((1, 0), 1, 50, 0),
+            cell((1, 3), 1, 20, 0),
+        ];
         assert_eq!(heat.cells, found);
         let racks = Heat::new(&loads, |node| &node.as_str()[..1]);
         assert_eq!(racks.places, ["0", "1"]);
@@ -117,6 +136,9 @@ mod tests {
         assert!(heat.places.iter().any(|place| place == "7-070"), "the end of the only slow link");
         assert_eq!(heat.cells.iter().map(|cell| cell.slow).sum::<u64>(), 1);
         assert!(heat.cells.len() <= MAX_PLACES * MAX_PLACES);
-        assert_eq!(Heat::new(&[], NodeId::as_str), Heat { places: vec![], left_out: 0, cells: vec![] });
+        assert_eq!(
+            Heat::new(&[], NodeId::as_str),
+            Heat { places: vec![], left_out: 0, cells: vec![] }
+        );
     }
 }

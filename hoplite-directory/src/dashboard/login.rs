@@ -71,12 +71,18 @@ impl Login {
         if self.token.is_none() {
             return true;
         }
-        let known =
-            self.session_fingerprint(headers).and_then(|secret| self.sessions().get(&secret).copied());
+        let known = self
+            .session_fingerprint(headers)
+            .and_then(|secret| self.sessions().get(&secret).copied());
         known.is_some_and(|expires| expires > Instant::now())
     }
 
-    pub(super) fn log_in(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> LoginOutcome {
+    pub(super) fn log_in(
+        &self,
+        secret: &[u8],
+        headers: &HeaderMap,
+        address: IpAddr,
+    ) -> LoginOutcome {
         let Some(token) = &self.token else { return LoginOutcome::WrongToken };
         // Locked during the comparison, so that concurrent logins get no more tries than sequential
         // ones.
@@ -103,12 +109,18 @@ impl Login {
         let mut sessions = self.sessions();
         sessions.retain(|_, expires| *expires > now);
         if sessions.len() >= MAX_SESSIONS {
-            let first = sessions.iter().min_by_key(|(_, expires)| **expires).map(|(found, _)| *found);
+            let first =
+                sessions.iter().min_by_key(|(_, expires)| **expires).map(|(found, _)| *found);
             first.map(|first| sessions.remove(&first));
         }
         sessions.insert(fingerprint(&secret), now + SESSION_TTL);
         let value = to_hex(&secret);
-        Some(format!("{}={value}{}; Max-Age={}", self.cookie, self.attributes, SESSION_TTL.as_secs()))
+        Some(format!(
+            "{}={value}{}; Max-Age={}",
+            self.cookie,
+            self.attributes,
+            SESSION_TTL.as_secs()
+        ))
     }
 
     fn known_cookie(&self, token: &Token) -> Option<String> {
@@ -136,7 +148,8 @@ impl Login {
 }
 
 fn is_known_browser(token: &Token, headers: &HeaderMap) -> bool {
-    let value = cookie(headers, KNOWN_COOKIE).and_then(|value| from_hex(value, SECRET_BYTES + TAG_BYTES));
+    let value =
+        cookie(headers, KNOWN_COOKIE).and_then(|value| from_hex(value, SECRET_BYTES + TAG_BYTES));
     value.is_some_and(|value| match value.split_at_checked(SECRET_BYTES) {
         Some((number, tag)) => token.verify(Purpose::Login, &[KNOWN_LABEL, number].concat(), tag),
         None => false,
@@ -145,7 +158,8 @@ fn is_known_browser(token: &Token, headers: &HeaderMap) -> bool {
 
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
+    let mut pairs =
+        cookies.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
@@ -226,8 +240,14 @@ mod tests {
                 }
             }
         });
-        assert_eq!(login.log_in(TOKEN, &without_cookies, ADDRESS), LoginOutcome::RetryAfter(wait.unwrap()));
-        assert!(matches!(login.log_in(TOKEN, &without_cookies, other_address), LoginOutcome::Accepted(_)));
+        assert_eq!(
+            login.log_in(TOKEN, &without_cookies, ADDRESS),
+            LoginOutcome::RetryAfter(wait.unwrap())
+        );
+        assert!(matches!(
+            login.log_in(TOKEN, &without_cookies, other_address),
+            LoginOutcome::Accepted(_)
+        ));
         assert!(matches!(login.log_in(TOKEN, &with(&known), ADDRESS), LoginOutcome::Accepted(_)));
         let forged = known.replace(|digit: char| digit.is_ascii_digit(), "0");
         for unknown in [&session, &forged, &"hoplite_known=".to_owned()] {
@@ -237,7 +257,10 @@ mod tests {
             );
         }
         tokio::time::advance(wait.unwrap()).await;
-        assert!(matches!(login.log_in(TOKEN, &without_cookies, ADDRESS), LoginOutcome::Accepted(_)));
+        assert!(matches!(
+            login.log_in(TOKEN, &without_cookies, ADDRESS),
+            LoginOutcome::Accepted(_)
+        ));
     }
 
     #[tokio::test(start_paused = true)]
@@ -251,7 +274,8 @@ mod tests {
     #[tokio::test]
     async fn an_invalid_cookie_is_no_login() {
         let login = login();
-        for value in ["", "x", "00", &"zz".repeat(32), &"00".repeat(32), &"00".repeat(4096), "+1+1"] {
+        for value in ["", "x", "00", &"zz".repeat(32), &"00".repeat(32), &"00".repeat(4096), "+1+1"]
+        {
             assert!(!login.is_logged_in(&with(&format!("{}={value}", login.cookie))), "{value}");
         }
     }

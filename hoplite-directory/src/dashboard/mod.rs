@@ -88,7 +88,10 @@ impl Dashboard {
             }
             Method::POST if path == "/login" => return self.login(&request),
             Method::POST if path == "/logout" => {
-                return page::to("/login", self.login.log_out(request.headers()).into_iter().collect());
+                return page::to(
+                    "/login",
+                    self.login.log_out(request.headers()).into_iter().collect(),
+                );
             }
             _ => return page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD"),
         }
@@ -99,14 +102,18 @@ impl Dashboard {
         match Asset::at(path) {
             Some(asset) if is_in || asset.is_public() => asset.response(StatusCode::OK),
             None if is_in => self.answer_api(&request).await,
-            None if path.starts_with("/api/") => page::text(StatusCode::UNAUTHORIZED, "log in first"),
+            None if path.starts_with("/api/") => {
+                page::text(StatusCode::UNAUTHORIZED, "log in first")
+            }
             _ => page::to("/login", Vec::new()),
         }
     }
 
     async fn answer_api(&self, request: &HttpRequest) -> HttpResponse {
         let uri = request.uri();
-        let Some(question) = Question::parse(uri.path(), uri.query().unwrap_or_default().as_bytes()) else {
+        let Some(question) =
+            Question::parse(uri.path(), uri.query().unwrap_or_default().as_bytes())
+        else {
             return page::text(StatusCode::NOT_FOUND, "not found, or a parameter is invalid");
         };
         self.data.loads.request_reports();

@@ -73,7 +73,8 @@ impl NodePage {
         transfers: Vec<NodeTransfer>,
     ) -> Self {
         let uptime = data.shard.uptime();
-        let events = data.events.latest().into_iter().filter(|event| event.node.as_ref() == Some(name));
+        let events =
+            data.events.latest().into_iter().filter(|event| event.node.as_ref() == Some(name));
         let transfer = |transfer: NodeTransfer| Transfer {
             key: to_hex(transfer.id.as_bytes()),
             id: transfer.id.readable(),
@@ -113,7 +114,10 @@ impl NodePage {
             clients: clients.map(|clients| clients.into_iter().map(Client::from).collect()),
             log,
             transfers: transfers.into_iter().map(transfer).collect(),
-            events: events.take(MAX_NODE_EVENTS).map(|event| EventRow::new(uptime, event)).collect(),
+            events: events
+                .take(MAX_NODE_EVENTS)
+                .map(|event| EventRow::new(uptime, event))
+                .collect(),
         }
     }
 }

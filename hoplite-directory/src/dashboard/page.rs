@@ -100,7 +100,8 @@ pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());
     let tag = format!("\"{:016x}\"", hasher.finish());
-    let is_known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let is_known =
+        headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
     let mut response = match is_known {
         true => response(StatusCode::NOT_MODIFIED, JSON, Bytes::new()),
         false => response(StatusCode::OK, JSON, text.into()),
@@ -115,7 +116,8 @@ pub(super) fn to(path: &'static str, cookies: Vec<String>) -> HttpResponse {
     let headers = response.headers_mut();
     headers.insert(header::LOCATION, HeaderValue::from_static(path));
     for cookie in cookies {
-        let mut cookie = HeaderValue::try_from(cookie).expect("hexadecimal digits and attributes are ASCII");
+        let mut cookie =
+            HeaderValue::try_from(cookie).expect("hexadecimal digits and attributes are ASCII");
         cookie.set_sensitive(true);
         headers.append(header::SET_COOKIE, cookie);
     }

@@ -60,8 +60,9 @@ impl Prefixes {
 
 impl State {
     async fn add(&mut self, prefix: Vec<u8>, shard: &ShardHandle) -> Result<Arc<PrefixSums>> {
-        let is_same =
-            |(at, sums, _): &(Instant, PrefixSums, _)| sums.prefix() == prefix && at.elapsed() < FRESH;
+        let is_same = |(at, sums, _): &(Instant, PrefixSums, _)| {
+            sums.prefix() == prefix && at.elapsed() < FRESH
+        };
         loop {
             // A call cancelled here leaves its sum to the next one.
             sleep_until(self.share.next()).await;
@@ -87,7 +88,8 @@ impl State {
     fn keep(&mut self, prefix: Vec<u8>, sums: PrefixSums) -> Arc<PrefixSums> {
         let sums = Arc::new(sums);
         if self.kept.len() >= MAX_KEPT {
-            let oldest = self.kept.iter().min_by_key(|(_, (at, _))| *at).map(|(prefix, _)| prefix.clone());
+            let oldest =
+                self.kept.iter().min_by_key(|(_, (at, _))| *at).map(|(prefix, _)| prefix.clone());
             oldest.map(|prefix| self.kept.remove(&prefix));
         }
         self.kept.insert(prefix, (Instant::now(), Arc::clone(&sums)));

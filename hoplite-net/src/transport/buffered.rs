@@ -26,7 +26,11 @@ impl Buffered {
         self.stream.read(into).await
     }
 
-    pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
+    pub(super) async fn read_into(
+        &mut self,
+        buffer: &Buffer,
+        range: Range<u64>,
+    ) -> io::Result<usize> {
         let length = self.record.len().min((range.end - range.start) as usize);
         let received = self.stream.read(&mut self.record[..length]).await?;
         buffer.write(range.start, &self.record[..received]);

@@ -121,7 +121,12 @@ impl Transport {
 
     /// Writes some bytes of `head`, then of `range` of `buffer`. Returns their number, `head`
     /// included.
-    pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
+    pub async fn write_from(
+        &mut self,
+        head: &[u8],
+        buffer: &Buffer,
+        range: Range<u64>,
+    ) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
             Self::Tls(stream) => stream.write_from(head, buffer, range).await,
@@ -163,7 +168,10 @@ impl Transport {
 
     /// Limits the unsent bytes that the kernel takes; zero for the system's default.
     pub fn limit_unsent(&self, bytes: u64) -> io::Result<()> {
-        hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
+        hoplite_shm::set_unsent_limit(
+            self.socket().as_fd(),
+            usize::try_from(bytes).unwrap_or(usize::MAX),
+        )
     }
 
     /// Addresses of this store and its peer.

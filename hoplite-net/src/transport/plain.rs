@@ -53,7 +53,11 @@ impl PlainStream {
         self.read_some(wanted_bytes, |socket| socket.try_read(into)).await
     }
 
-    pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
+    pub(super) async fn read_into(
+        &mut self,
+        buffer: &Buffer,
+        range: Range<u64>,
+    ) -> io::Result<usize> {
         let wanted_bytes = (range.end - range.start) as usize;
         let receive = |socket: &TcpStream| {
             socket.try_io(Interest::READABLE, || buffer.receive(socket.as_fd(), range.clone()))
@@ -121,7 +125,10 @@ impl PlainStream {
         Ok(())
     }
 
-    async fn write_some(&self, mut write: impl FnMut(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
+    async fn write_some(
+        &self,
+        mut write: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
         consume_budget().await;
         loop {
             match write(&self.socket) {
@@ -157,7 +164,8 @@ mod tests {
         let (mut stream, mut peer) = pair().await;
         let mut into = vec![0; MAX_LOW_WATER_BYTES];
         let began = Instant::now();
-        let (read, ()) = tokio::join!(stream.read(&mut into), async { peer.write_all(&[7]).unwrap() });
+        let (read, ()) =
+            tokio::join!(stream.read(&mut into), async { peer.write_all(&[7]).unwrap() });
         assert_eq!((read.unwrap(), into[0]), (1, 7));
         assert!(began.elapsed() >= LOW_WATER_TIMEOUT / 2, "one byte woke the reader");
     }

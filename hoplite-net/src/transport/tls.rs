@@ -68,12 +68,14 @@ impl TlsStream {
     pub(super) async fn connect(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
         let name = tls.name_at(&stream.peer_addr()?.ip().to_canonical().to_string());
         let name = name.map_err(io::Error::other)?;
-        let session = UnbufferedClientConnection::new(tls.client(Protocol::Data), name).map_err(broken)?;
+        let session =
+            UnbufferedClientConnection::new(tls.client(Protocol::Data), name).map_err(broken)?;
         Self::new(stream, TlsConnection::Client(session)).shake_hands().await
     }
 
     pub(super) async fn accept(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
-        let session = UnbufferedServerConnection::new(tls.server(Protocol::Data)).map_err(broken)?;
+        let session =
+            UnbufferedServerConnection::new(tls.server(Protocol::Data)).map_err(broken)?;
         Self::new(stream, TlsConnection::Server(session)).shake_hands().await
     }
 
@@ -124,17 +126,26 @@ impl TlsStream {
     }
 
     pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.receive(into.len(), |at, bytes| into[at..at + bytes.len()].copy_from_slice(bytes)).await
+        self.receive(into.len(), |at, bytes| into[at..at + bytes.len()].copy_from_slice(bytes))
+            .await
     }
 
-    pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
+    pub(super) async fn read_into(
+        &mut self,
+        buffer: &Buffer,
+        range: Range<u64>,
+    ) -> io::Result<usize> {
         let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
     /// Passes 1 to `limit` decrypted bytes to `put`, in parts, each with its position. Returns
     /// their number, or zero after the peer has closed.
-    async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
+    async fn receive(
+        &mut self,
+        limit: usize,
+        mut put: impl FnMut(usize, &[u8]),
+    ) -> io::Result<usize> {
         consume_budget().await;
         loop {
             let received = self.take(limit, &mut put)?;
@@ -213,7 +224,8 @@ impl TlsStream {
         let mut record = [0; RECORD_BYTES];
         let mut sealed = 0;
         while !range.is_empty() && self.outgoing.has_space() {
-            let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(RECORD_BYTES);
+            let length =
+                usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(RECORD_BYTES);
             buffer.read(range.start, &mut record[..length]);
             self.seal(&record[..length])?;
             range.start += length as u64;
@@ -315,7 +327,11 @@ impl TlsStream {
         }
     }
 
-    fn step_unchecked(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> Result<Advance, rustls::Error> {
+    fn step_unchecked(
+        &mut self,
+        plain: &[u8],
+        arrived: impl FnMut(&[u8]),
+    ) -> Result<Advance, rustls::Error> {
         let incoming = &mut self.incoming[self.unread.clone()];
         let stepped = match &mut self.session {
             TlsConnection::Client(session) => {

@@ -97,7 +97,11 @@ enum ArrivalsName {
 
 fn percentage(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|error| format!("{error}"))?;
-    if (0.0..=90.0).contains(&number) { Ok(number) } else { Err("it is between 0 and 90".to_owned()) }
+    if (0.0..=90.0).contains(&number) {
+        Ok(number)
+    } else {
+        Err("it is between 0 and 90".to_owned())
+    }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -129,7 +133,13 @@ fn experiments(arguments: &Arguments) -> Vec<Experiment> {
         for arrivals in &arguments.arrivals {
             for failures_percent in &arguments.failures {
                 for nodes in &arguments.nodes {
-                    experiments.push(experiment(arguments, *workload, *arrivals, *failures_percent, *nodes));
+                    experiments.push(experiment(
+                        arguments,
+                        *workload,
+                        *arrivals,
+                        *failures_percent,
+                        *nodes,
+                    ));
                 }
             }
         }
@@ -167,7 +177,8 @@ fn experiment(
         shard_service: Duration::from_secs(1) / arguments.shard_rate,
         ..Experiment::default()
     };
-    let spread = arguments.spread_ms.map_or_else(|| base.transfer_time(10.0), Duration::from_millis);
+    let spread =
+        arguments.spread_ms.map_or_else(|| base.transfer_time(10.0), Duration::from_millis);
     let arrivals = match arrivals {
         ArrivalsName::Together => Arrivals::Together,
         ArrivalsName::Staggered => Arrivals::Staggered(spread),
@@ -210,7 +221,12 @@ fn print_heading(out: &mut impl Write, arguments: &Arguments) -> io::Result<()> 
     )
 }
 
-fn print_row(out: &mut impl Write, experiment: &Experiment, outcome: &Outcome, cost: Cost) -> io::Result<()> {
+fn print_row(
+    out: &mut impl Write,
+    experiment: &Experiment,
+    outcome: &Outcome,
+    cost: Cost,
+) -> io::Result<()> {
     let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
     let busiest = outcome.busiest_shard();
     writeln!(

@@ -38,7 +38,9 @@ struct Participant {
 
 impl Simulation {
     pub(super) fn allreduce(&mut self, client: u64) {
-        if self.app.scenario.has_exchanges && self.app.exchanges.len() < MAX_RESULTS && self.random.chance(50)
+        if self.app.scenario.has_exchanges
+            && self.app.exchanges.len() < MAX_RESULTS
+            && self.random.chance(50)
         {
             self.exchange();
             return self.act_later(client);
@@ -62,12 +64,19 @@ impl Simulation {
         self.begin_allreduce(target, true, timeout, spread_ms);
     }
 
-    fn begin_allreduce(&mut self, target: ObjectId, is_only: bool, timeout: Duration, spread_ms: u64) {
+    fn begin_allreduce(
+        &mut self,
+        target: ObjectId,
+        is_only: bool,
+        timeout: Duration,
+        spread_ms: u64,
+    ) {
         let ranks = self.any_ranks();
         let sources: Vec<ObjectId> = ranks.iter().map(|(source, _)| source.clone()).collect();
         let order = if self.random.chance(10) { ReduceOrder::Fixed } else { ReduceOrder::Any };
         let (count, op) = (sources.len(), *self.random.pick(ReduceOp::ALL));
-        let request = Reduce { target, sources, count, op, order, range: None, replicas: 0, timeout };
+        let request =
+            Reduce { target, sources, count, op, order, range: None, replicas: 0, timeout };
         for (rank, (_, store)) in ranks.into_iter().enumerate() {
             let (request, delay) = (request.clone(), self.random.millis(0..spread_ms));
             if rank > 0 && self.random.chance(10) {
@@ -114,13 +123,15 @@ impl Simulation {
     fn participate(&mut self, client: u64, request: &Reduce, is_only: bool) {
         let is_mistaken = self.app.scenario.has_mistakes && self.random.chance(10);
         let op = if is_mistaken { *self.random.pick(ReduceOp::ALL) } else { request.op };
-        let agreement = Agreement::of(collective::Collective::Allreduce, &Reduce { op, ..request.clone() });
+        let agreement =
+            Agreement::of(collective::Collective::Allreduce, &Reduce { op, ..request.clone() });
         let timeout = if self.random.chance(10) { self.any_timeout() } else { request.timeout };
         let (started, target) = (self.now(), request.target.clone());
         let deadline = started + timeout;
         self.join(Participant { client, target, agreement, started, deadline, is_only }, false);
         if self.random.chance(6) {
-            let delay = self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
+            let delay =
+                self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
             self.after(delay, move |sim| sim.kill_client(client));
         }
     }
@@ -169,7 +180,9 @@ impl Simulation {
                 sim.app.summary.participants += 1;
                 sim.release_later(client, copy);
             }
-            Ok(Response::Progress { valid_bytes }) => sim.follow_target(participant, view, valid_bytes),
+            Ok(Response::Progress { valid_bytes }) => {
+                sim.follow_target(participant, view, valid_bytes)
+            }
             Ok(other) => panic!("a follow is answered with {other:?}"),
             Err(Error::Superseded { .. }) if participant.deadline > sim.now() => {
                 sim.release(client, copy);
@@ -206,8 +219,8 @@ impl Simulation {
         let is_had = *is_only
             && started.since(Time::ZERO) > SESSIONS_OPEN_AFTER
             && self.app.history.available_since(Time::ZERO + since).any(|id| id == target);
-        let is_in_time =
-            matches!(error, Error::Timeout { .. }) && deadline.since(*started) < MIN_TIMEOUT_OF_SUCCESS;
+        let is_in_time = matches!(error, Error::Timeout { .. })
+            && deadline.since(*started) < MIN_TIMEOUT_OF_SUCCESS;
         assert!(
             !is_easy || !is_had || is_in_time,
             "{target} has been there, but a participant is answered with: {error}"
@@ -222,7 +235,8 @@ impl Simulation {
             return;
         }
         let calls = self.app.reduces.iter();
-        let mut calls = calls.filter(|(_, call)| call.store == store && call.request.target == plan.target);
+        let mut calls =
+            calls.filter(|(_, call)| call.store == store && call.request.target == plan.target);
         let Some((_, call)) = calls.next_back() else {
             panic!("store {store} asks for members of {plan:?}, without an open call")
         };
@@ -236,7 +250,9 @@ impl Simulation {
         size_bytes: u64,
         made: ReducedContents,
     ) {
-        let Some(SessionRecord { call, made: before }) = self.app.sessions.get(&put) else { return };
+        let Some(SessionRecord { call, made: before }) = self.app.sessions.get(&put) else {
+            return;
+        };
         if let Some(before) = before {
             assert_eq!(*before, made, "all members produce the same {target}");
             return;

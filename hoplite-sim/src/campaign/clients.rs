@@ -72,7 +72,9 @@ impl Simulation {
         self.after(delay, move |sim| {
             if sim.stores[store].is_running(run) && !sim.app.is_winding_down {
                 let client = sim.fresh_number();
-                sim.app.clients.insert(client, Client { store, held: BTreeMap::new(), is_visitor: true });
+                sim.app
+                    .clients
+                    .insert(client, Client { store, held: BTreeMap::new(), is_visitor: true });
                 call(sim, client);
             }
         });
@@ -87,7 +89,9 @@ impl Simulation {
     }
 
     pub(super) fn kill_client(&mut self, client: u64) {
-        let Some(Client { store, held, is_visitor }) = self.app.clients.remove(&client) else { return };
+        let Some(Client { store, held, is_visitor }) = self.app.clients.remove(&client) else {
+            return;
+        };
         self.note(|_| format!("client {client} of store {store} dies"));
         self.app.calls.retain(|(owner, _), _| *owner != client);
         self.app.listings.retain(|(owner, _), _| *owner != client);
@@ -115,7 +119,11 @@ impl Simulation {
         let now = self.now();
         for ((client, call), pending) in &self.app.calls {
             let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
-            assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
+            assert!(
+                !is_late,
+                "call {call} of client {client} is not answered in time: {}",
+                pending.what
+            );
         }
         // Checks seldom at the end, when other code checks each call.
         let interval = if self.app.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
@@ -149,15 +157,25 @@ impl Simulation {
         self.note(|_| format!("client {client} of store {store} calls {call}: {request:?}"));
         if let Some(timeout) = timeout {
             let what = format!("store {store}: {request:?}");
-            self.app.calls.insert((client, call), PendingCall { deadline: self.now() + timeout, what, then });
+            self.app
+                .calls
+                .insert((client, call), PendingCall { deadline: self.now() + timeout, what, then });
         }
         let request = Event::Request { client: ClientId(client), call: CallId(call), request };
         self.store_event(store, request);
         CallId(call)
     }
 
-    pub(super) fn call_answered(&mut self, store: usize, client: ClientId, call: CallId, answer: Answer) {
-        self.note(|_| format!("store {store} answers call {} of client {}: {answer:?}", call.0, client.0));
+    pub(super) fn call_answered(
+        &mut self,
+        store: usize,
+        client: ClientId,
+        call: CallId,
+        answer: Answer,
+    ) {
+        self.note(|_| {
+            format!("store {store} answers call {} of client {}: {answer:?}", call.0, client.0)
+        });
         match &answer {
             Ok(_) => self.app.summary.successes += 1,
             Err(_) => self.app.summary.errors += 1,
@@ -197,7 +215,9 @@ impl Simulation {
     pub(super) fn release(&mut self, client: u64, copy: CopyId) {
         let Some(owner) = self.app.clients.get_mut(&client) else { return };
         let store = owner.store;
-        let Some(count) = owner.held.get_mut(&copy) else { panic!("client {client} holds {copy:?}") };
+        let Some(count) = owner.held.get_mut(&copy) else {
+            panic!("client {client} holds {copy:?}")
+        };
         *count -= 1;
         if *count == 0 {
             owner.held.remove(&copy);
@@ -207,8 +227,11 @@ impl Simulation {
     }
 
     pub(super) fn release_later(&mut self, client: u64, copy: CopyId) {
-        let delay =
-            if self.random.chance(10) { self.random.millis(1..500) } else { self.random.millis(0..5) };
+        let delay = if self.random.chance(10) {
+            self.random.millis(1..500)
+        } else {
+            self.random.millis(0..5)
+        };
         self.after(delay, move |sim| {
             if sim.app.clients.contains_key(&client) {
                 sim.release(client, copy);
@@ -309,11 +332,19 @@ impl Simulation {
         let ids: Vec<ObjectId> = (0..3).map(|_| self.any_object()).collect();
         let (timeout, count) = (self.any_timeout(), 1 + self.random.index(3));
         let then = move |sim: &mut Self, answer: Answer| {
-            assert!(matches!(answer, Ok(Response::Ready { .. })), "a wait is answered with {answer:?}");
+            assert!(
+                matches!(answer, Ok(Response::Ready { .. })),
+                "a wait is answered with {answer:?}"
+            );
             sim.act_later(client);
         };
         let deadline = or_one_answer(timeout);
-        self.call(client, Request::Wait { ids, count, timeout }, Some(deadline), Some(Box::new(then)));
+        self.call(
+            client,
+            Request::Wait { ids, count, timeout },
+            Some(deadline),
+            Some(Box::new(then)),
+        );
     }
 
     fn locate(&mut self, client: u64) {
@@ -324,16 +355,22 @@ impl Simulation {
     }
 
     fn list(&mut self, client: u64) {
-        let after = if self.random.chance(50) { self.any_object().as_bytes().to_vec() } else { Vec::new() };
+        let after =
+            if self.random.chance(50) { self.any_object().as_bytes().to_vec() } else { Vec::new() };
         let page = Listing { client, after, limit: self.random.index(20), started: self.now() };
-        let inspection =
-            Inspection::List { prefix: Bytes::new(), after: page.after.clone().into(), limit: page.limit };
+        let inspection = Inspection::List {
+            prefix: Bytes::new(),
+            after: page.after.clone().into(),
+            limit: page.limit,
+        };
         let call = self.call(client, Request::Inspect(inspection), Some(LISTING_TIME), None);
         self.app.listings.insert((client, call.0), page);
     }
 
     pub(super) fn listed(&mut self, key: CallKey, answer: Result<Page, Error>) {
-        let Some(Listing { client, after, limit, started }) = self.app.listings.remove(&key) else { return };
+        let Some(Listing { client, after, limit, started }) = self.app.listings.remove(&key) else {
+            return;
+        };
         self.app.calls.remove(&key);
         if let Ok(Page { objects, more }) = answer {
             assert!(objects.len() <= limit, "{} objects in a page of {limit}", objects.len());
@@ -348,10 +385,15 @@ impl Simulation {
                     && end.as_ref().is_none_or(|end| id <= end)
                     && (!more || end.is_some())
             };
-            let is_settled =
-                self.app.scenario.faults == Faults::None && started.since(Time::ZERO) > SESSIONS_OPEN_AFTER;
-            for id in self.app.history.available_since(started).filter(|id| is_settled && is_in_page(id)) {
-                assert!(objects.iter().any(|object| object.id == *id), "{id} is available, but not listed");
+            let is_settled = self.app.scenario.faults == Faults::None
+                && started.since(Time::ZERO) > SESSIONS_OPEN_AFTER;
+            for id in
+                self.app.history.available_since(started).filter(|id| is_settled && is_in_page(id))
+            {
+                assert!(
+                    objects.iter().any(|object| object.id == *id),
+                    "{id} is available, but not listed"
+                );
             }
         }
         self.act_later(client);

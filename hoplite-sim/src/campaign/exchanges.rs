@@ -34,11 +34,21 @@ impl Simulation {
         let kind = *self.random.pick(&[Collective::ReduceScatter, Collective::Allgather]);
         let ranks = self.any_ranks();
         let sources: Vec<ObjectId> = ranks.iter().map(|(source, _)| source.clone()).collect();
-        let (count, op, timeout) = (sources.len(), *self.random.pick(ReduceOp::ALL), self.any_timeout());
+        let (count, op, timeout) =
+            (sources.len(), *self.random.pick(ReduceOp::ALL), self.any_timeout());
         let order = if self.random.chance(5) { ReduceOrder::Fixed } else { ReduceOrder::Any };
-        let request =
-            Reduce { target: target.clone(), sources, count, op, order, range: None, replicas: 0, timeout };
-        let exchange = PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
+        let request = Reduce {
+            target: target.clone(),
+            sources,
+            count,
+            op,
+            order,
+            range: None,
+            replicas: 0,
+            timeout,
+        };
+        let exchange =
+            PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
         self.app.exchanges.insert(target.clone(), exchange);
         // Rank 0's store may put the target at any time.
         self.app.history.put_started(&target, EMPTY, 0);
@@ -65,7 +75,8 @@ impl Simulation {
         let (deadline, target) = (self.now() + timeout, request.target.clone());
         self.join_exchange(Participant { client, target, agreement, deadline }, false);
         if self.random.chance(6) {
-            let delay = self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
+            let delay =
+                self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
             self.after(delay, move |sim| sim.kill_client(client));
         }
     }
@@ -81,7 +92,8 @@ impl Simulation {
         let request = Request::Collective(kind, request);
         let call = self.call_as(key.1, client, request, Some(timeout), Some(Box::new(then)));
         if self.random.chance(20) {
-            let delay = self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
+            let delay =
+                self.random.micros(0..50_000 * u64::from(self.app.scenario.slowness.min(20)));
             self.after(delay, move |sim| {
                 if sim.app.calls.remove(&key).is_some() {
                     sim.call(client, Request::Cancel { call }, None, None);
@@ -137,7 +149,8 @@ impl Simulation {
                 sim.act_later(client);
             }
         };
-        let request = Request::Follow { copy, beyond_bytes: counted_bytes.saturating_sub(1), timeout };
+        let request =
+            Request::Follow { copy, beyond_bytes: counted_bytes.saturating_sub(1), timeout };
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
@@ -164,13 +177,15 @@ impl Simulation {
     }
 
     pub(super) fn member_filled(&mut self, plan: &Plan, pieces: &[Piece]) {
-        let Some(PartsCall { kind, request, started, .. }) = self.app.exchanges.get(&plan.target).cloned()
+        let Some(PartsCall { kind, request, started, .. }) =
+            self.app.exchanges.get(&plan.target).cloned()
         else {
             return;
         };
         let part_bytes = plan.size_bytes / request.sources.len() as u64;
         for rank in 0..request.sources.len() {
-            let (start, is_own) = (rank as u64 * part_bytes, plan.ranks[plan.index].contains(&rank));
+            let (start, is_own) =
+                (rank as u64 * part_bytes, plan.ranks[plan.index].contains(&rank));
             if is_own == (kind == Collective::Allgather) {
                 continue;
             }

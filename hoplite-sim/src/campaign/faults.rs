@@ -7,7 +7,8 @@ use crate::cluster::LinkEnd;
 
 impl Simulation {
     pub(super) fn schedule_fault(&mut self) {
-        let longest = u64::try_from(self.app.scenario.fault_interval.as_micros()).unwrap_or(u64::MAX);
+        let longest =
+            u64::try_from(self.app.scenario.fault_interval.as_micros()).unwrap_or(u64::MAX);
         let delay = self.random.micros(1000..longest);
         self.after(delay, |sim| {
             if !sim.app.is_winding_down {
@@ -57,7 +58,8 @@ impl Simulation {
         }
         let delay = self.random.micros(0..1000);
         if self.app.scenario.faults == Faults::None || self.random.chance(20) {
-            let (id, deleter) = (self.any_of(Kind::Source), self.random.index(self.app.scenario.stores));
+            let (id, deleter) =
+                (self.any_of(Kind::Source), self.random.index(self.app.scenario.stores));
             return self.visit(deleter, delay, move |sim, client| sim.delete(client, id));
         }
         let kind = self.random.number(0..100);
@@ -86,8 +88,10 @@ impl Simulation {
     }
 
     fn isolate(&mut self, store: usize) {
-        let others = (0..self.app.scenario.stores).filter(|other| *other != store).map(LinkEnd::Store);
-        let places: Vec<LinkEnd> = others.chain((0..self.app.scenario.shards).map(LinkEnd::Shard)).collect();
+        let others =
+            (0..self.app.scenario.stores).filter(|other| *other != store).map(LinkEnd::Store);
+        let places: Vec<LinkEnd> =
+            others.chain((0..self.app.scenario.shards).map(LinkEnd::Shard)).collect();
         let delay = self.random.millis(20..7000);
         for place in places {
             self.cut_link(LinkEnd::Store(store), place);

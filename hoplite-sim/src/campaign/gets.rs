@@ -33,7 +33,14 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, beyond_bytes: u64, started: Time) {
+    fn follow(
+        &mut self,
+        client: u64,
+        id: ObjectId,
+        view: ObjectView,
+        beyond_bytes: u64,
+        started: Time,
+    ) {
         let (copy, timeout) = (view.copy, self.any_timeout());
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
@@ -59,18 +66,32 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    pub(super) fn check_view(&mut self, client: u64, id: &ObjectId, view: &ObjectView, started: Time) -> u64 {
+    pub(super) fn check_view(
+        &mut self,
+        client: u64,
+        id: &ObjectId,
+        view: &ObjectView,
+        started: Time,
+    ) -> u64 {
         let store = self.app.clients[&client].store;
         let copy = self.copy(store, view.copy).clone();
         assert!(
-            copy.is_complete && copy.valid_bytes == view.size_bytes && copy.size_bytes == view.size_bytes,
+            copy.is_complete
+                && copy.valid_bytes == view.size_bytes
+                && copy.size_bytes == view.size_bytes,
             "a get of {id} at store {store} returned an incomplete copy: {copy:?}"
         );
         self.check_contents(id, copy.tag, view.size_bytes, started);
         copy.tag.unwrap_or(0)
     }
 
-    pub(super) fn check_contents(&self, id: &ObjectId, tag: Option<u64>, size_bytes: u64, started: Time) {
+    pub(super) fn check_contents(
+        &self,
+        id: &ObjectId,
+        tag: Option<u64>,
+        size_bytes: u64,
+        started: Time,
+    ) {
         let tag = tag.unwrap_or(0);
         assert!(
             self.app.history.is_put(id, tag, size_bytes),
@@ -79,7 +100,8 @@ impl Simulation {
         if self.app.scenario.faults == Faults::None {
             // Other stores of a collective hear later, from their coordinator, that its target is
             // deleted.
-            let grace = if Kind::of(id) == Kind::Target { MEMBER_NOTICE_TIME } else { Duration::ZERO };
+            let grace =
+                if Kind::of(id) == Kind::Target { MEMBER_NOTICE_TIME } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(
                 !self.app.history.is_deleted(id, tag, started),
@@ -90,8 +112,8 @@ impl Simulation {
 
     fn check_refusal(&self, client: u64, id: &ObjectId, error: &Error, started: Time) {
         let store = self.app.clients[&client].store;
-        let had_time =
-            self.now().since(started) >= MIN_TIMEOUT_OF_SUCCESS || !matches!(error, Error::Timeout { .. });
+        let had_time = self.now().since(started) >= MIN_TIMEOUT_OF_SUCCESS
+            || !matches!(error, Error::Timeout { .. });
         let is_quick = self.app.scenario.faults == Faults::None && self.app.scenario.slowness <= 10;
         let had_space = self.app.lacked_space_at[store] < started;
         if is_quick

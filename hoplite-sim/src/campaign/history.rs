@@ -73,9 +73,14 @@ impl History {
 
     pub(super) fn delete_started(&self, id: &ObjectId, now: Time) -> Delete {
         let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
-        let is_at_rest = |contents: &Contents| contents.active_puts == 0 && contents.active_until < now;
+        let is_at_rest =
+            |contents: &Contents| contents.active_puts == 0 && contents.active_until < now;
         let covered = self.contents.range(all).filter(|(_, contents)| is_at_rest(contents));
-        Delete { id: id.clone(), started: now, covered: covered.map(|((_, tag), _)| *tag).collect() }
+        Delete {
+            id: id.clone(),
+            started: now,
+            covered: covered.map(|((_, tag), _)| *tag).collect(),
+        }
     }
 
     pub(super) fn delete_done(&mut self, delete: &Delete, now: Time) {
@@ -127,12 +132,15 @@ impl History {
     }
 
     pub(super) fn available_since(&self, time: Time) -> impl Iterator<Item = &ObjectId> {
-        let is_available = move |known: &Availability| known.confirmed_at.is_some_and(|at| at < time);
+        let is_available =
+            move |known: &Availability| known.confirmed_at.is_some_and(|at| at < time);
         self.availability.iter().filter(move |(_, known)| is_available(known)).map(|(id, _)| id)
     }
 
     pub(super) fn is_put(&self, id: &ObjectId, tag: u64, size_bytes: u64) -> bool {
-        self.contents.get(&(id.clone(), tag)).is_some_and(|contents| contents.size_bytes == size_bytes)
+        self.contents
+            .get(&(id.clone(), tag))
+            .is_some_and(|contents| contents.size_bytes == size_bytes)
     }
 
     pub(super) fn is_deleted(&self, id: &ObjectId, tag: u64, time: Time) -> bool {

@@ -121,7 +121,13 @@ pub(crate) struct Campaign {
 type Simulation = Cluster<Campaign>;
 
 impl Application for Campaign {
-    fn answered(cluster: &mut Simulation, store: usize, client: ClientId, call: CallId, answer: Answer) {
+    fn answered(
+        cluster: &mut Simulation,
+        store: usize,
+        client: ClientId,
+        call: CallId,
+        answer: Answer,
+    ) {
         cluster.call_answered(store, client, call, answer);
     }
 
@@ -167,7 +173,8 @@ impl Application for Campaign {
 /// If an invariant does not hold.
 pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
     let scenario = Scenario::of(seed);
-    let limits = Limits { inline_below_bytes: 4096, confirmed_from_bytes: 16 << 10, ..Limits::default() };
+    let limits =
+        Limits { inline_below_bytes: 4096, confirmed_from_bytes: 16 << 10, ..Limits::default() };
     let config = Config {
         stores: scenario.stores,
         shards: scenario.shards,
@@ -178,7 +185,10 @@ pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
         warm_up: limits.node_grace * 3,
         limits,
         shard_service: Duration::ZERO,
-        network: Network::Blocks { slowness: scenario.slowness, damages: scenario.faults == Faults::Many },
+        network: Network::Blocks {
+            slowness: scenario.slowness,
+            damages: scenario.faults == Faults::Many,
+        },
     };
     let campaign = Campaign {
         clients: BTreeMap::new(),

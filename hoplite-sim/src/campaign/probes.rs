@@ -51,14 +51,18 @@ impl Simulation {
     fn find_slow_links(&mut self) {
         let stores = self.app.scenario.stores;
         let store = self.random.index(stores);
-        let peers: Vec<_> =
-            (0..stores).filter(|_| self.random.chance(20)).take(MAX_SLOW_PEERS).map(node_id).collect();
+        let peers: Vec<_> = (0..stores)
+            .filter(|_| self.random.chance(20))
+            .take(MAX_SLOW_PEERS)
+            .map(node_id)
+            .collect();
         self.note(|_| format!("store {store} finds slow links to {peers:?}"));
         self.store_event(store, node::Event::SlowLinks { peers });
     }
 
     pub(super) fn check_places_agree(&self) {
-        let shards: Vec<u64> = self.shards.iter().map(|host| host.shard.measured_places().version).collect();
+        let shards: Vec<u64> =
+            self.shards.iter().map(|host| host.shard.measured_places().version).collect();
         for (number, store) in self.stores.iter().enumerate() {
             let place = store.node.status().place;
             let of_shards: Vec<_> =

@@ -46,8 +46,11 @@ impl Simulation {
         let dtype = if is_plain { Dtype::Opaque } else { DTYPE };
         let wants_copies = self.random.chance(30);
         let wanted = if wants_copies { *self.random.pick(&[2, 3]) } else { 0 };
-        let replicas =
-            Replicas { wanted, awaited: u8::from(wants_copies && self.random.chance(20)), quorum: false };
+        let replicas = Replicas {
+            wanted,
+            awaited: u8::from(wants_copies && self.random.chance(20)),
+            quorum: false,
+        };
         let metadata = Metadata { dtype, replicas, ..Metadata::default() };
         let put = Put { client, store, id: id.clone(), tag };
         if PUT_WHOLE.contains(&size_bytes) && self.random.chance(50) {
@@ -77,7 +80,10 @@ impl Simulation {
     fn exists_already(&mut self, put: &Put, view: &ObjectView) {
         let store = self.app.clients[&put.client].store;
         let copy = self.copy(store, view.copy).clone();
-        assert!(copy.is_complete && copy.size_bytes == view.size_bytes, "an existing copy is whole");
+        assert!(
+            copy.is_complete && copy.size_bytes == view.size_bytes,
+            "an existing copy is whole"
+        );
         self.check_contents(&put.id, copy.tag, view.size_bytes, self.now());
         self.put_ended(put);
         self.release_later(put.client, view.copy);

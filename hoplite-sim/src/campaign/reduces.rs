@@ -87,7 +87,9 @@ impl Simulation {
         for _ in 0..1 + self.random.index(most) {
             let id = match self.random.number(0..100) {
                 0..10 => self.any_of(Kind::Target),
-                10..20 if !self.app.results.is_empty() => self.random.pick(&self.app.results).clone(),
+                10..20 if !self.app.results.is_empty() => {
+                    self.random.pick(&self.app.results).clone()
+                }
                 _ => self.any_of(Kind::Source),
             };
             let id = if Kind::of(&id) == Kind::Part { self.any_of(Kind::Source) } else { id };
@@ -98,7 +100,11 @@ impl Simulation {
         if sources.is_empty() {
             sources.push(self.any_of(Kind::Source));
         }
-        let count = if self.random.chance(60) { sources.len() } else { 1 + self.random.index(sources.len()) };
+        let count = if self.random.chance(60) {
+            sources.len()
+        } else {
+            1 + self.random.index(sources.len())
+        };
         Reduce {
             target,
             sources,
@@ -127,8 +133,11 @@ impl Simulation {
 
     pub(super) fn put_sources(&mut self) {
         for number in 0..self.app.scenario.sources {
-            let (store, delay) = (self.random.index(self.app.scenario.stores), self.random.millis(0..200));
-            self.visit(store, delay, move |sim, client| sim.put(client, Kind::Source.object(number)));
+            let (store, delay) =
+                (self.random.index(self.app.scenario.stores), self.random.millis(0..200));
+            self.visit(store, delay, move |sim, client| {
+                sim.put(client, Kind::Source.object(number))
+            });
         }
     }
 
@@ -141,7 +150,8 @@ impl Simulation {
             let target = Kind::Result.object(self.app.results.len());
             self.app.results.push(target.clone());
             let request = Reduce { timeout: LAST_TIMEOUT, ..self.any_reduce(target, None) };
-            let (store, delay) = (self.random.index(self.app.scenario.stores), self.random.millis(0..10));
+            let (store, delay) =
+                (self.random.index(self.app.scenario.stores), self.random.millis(0..10));
             self.visit(store, delay, move |sim, client| {
                 sim.start_reduce(client, request, true, Way::Reduce);
             });
@@ -153,8 +163,14 @@ impl Simulation {
             (self.app.clients[&client].store, request.timeout, request.target.clone());
         self.surround(&target);
         self.app.history.writer_started(&target, store);
-        let call =
-            ReduceCall { store, request: request.clone(), started: self.now(), way, is_only, made: None };
+        let call = ReduceCall {
+            store,
+            request: request.clone(),
+            started: self.now(),
+            way,
+            is_only,
+            made: None,
+        };
         let key: CallKey = (client, self.fresh_number());
         self.app.reduces.insert(key, call);
         let then = move |sim: &mut Self, answer: Answer| sim.reduce_answered(key, answer);
@@ -196,9 +212,13 @@ impl Simulation {
         }
         let is_open = |key: &CallKey| self.app.calls.contains_key(key);
         let calls = self.app.reduces.iter().filter(|(key, call)| {
-            is_open(key) && call.store == store && call.request.target == *target && call.made.is_none()
+            is_open(key)
+                && call.store == store
+                && call.request.target == *target
+                && call.made.is_none()
         });
-        let mut keys = calls.filter(|(_, call)| self.is_reduced(call, made, None)).map(|(key, _)| *key);
+        let mut keys =
+            calls.filter(|(_, call)| self.is_reduced(call, made, None)).map(|(key, _)| *key);
         let Some(key) = keys.next() else {
             self.note(|sim| {
                 let known = |id: &ObjectId| -> Vec<String> {
@@ -206,11 +226,15 @@ impl Simulation {
                     contents.map(|(tag, _)| sim.contents.describe(tag)).collect()
                 };
                 let calls = sim.app.reduces.values().filter(|call| call.request.target == *target);
-                let sources = calls.map(|call| call.request.sources.iter().map(known).collect::<Vec<_>>());
+                let sources =
+                    calls.map(|call| call.request.sources.iter().map(known).collect::<Vec<_>>());
                 let sources: Vec<_> = sources.collect();
                 format!("it is {}, made of {sources:?}", sim.contents.describe(made.tag))
             });
-            panic!("store {store} made {copy:?}, which no client requested: {:?}", self.app.reduces);
+            panic!(
+                "store {store} made {copy:?}, which no client requested: {:?}",
+                self.app.reduces
+            );
         };
         let Some(call) = self.app.reduces.get_mut(&key) else { return };
         call.made = Some(made);
@@ -237,7 +261,8 @@ impl Simulation {
     ) -> bool {
         let Reduce { sources, count, op, order, range, .. } = request;
         if made.tag == EMPTY {
-            let length_bytes = range.map_or(self.app.scenario.reduced_bytes, |range| range.length_bytes);
+            let length_bytes =
+                range.map_or(self.app.scenario.reduced_bytes, |range| range.length_bytes);
             return length_bytes == 0;
         }
         let Some(operands) = self.contents.operands(*op, made.tag, *count) else { return false };
@@ -245,7 +270,8 @@ impl Simulation {
             let id = &sources[index];
             indices.is_none_or(|indices| indices.contains(&index))
                 && self.app.history.contents_of(id).into_iter().any(|(tag, size_bytes)| {
-                    let range = range.unwrap_or(ByteRange { offset_bytes: 0, length_bytes: size_bytes });
+                    let range =
+                        range.unwrap_or(ByteRange { offset_bytes: 0, length_bytes: size_bytes });
                     let is_deleted = self.app.scenario.faults == Faults::None
                         && self.app.history.is_deleted(id, tag, started);
                     part(tag, size_bytes, range) == operand && !is_deleted
@@ -253,7 +279,9 @@ impl Simulation {
         };
         let candidates: Vec<(u64, Vec<usize>)> = operands
             .into_iter()
-            .map(|operand| (operand, (0..sources.len()).filter(|index| may_be(*index, operand)).collect()))
+            .map(|operand| {
+                (operand, (0..sources.len()).filter(|index| may_be(*index, operand)).collect())
+            })
             .collect();
         let is_in_order = |chosen: &BTreeMap<usize, u64>| {
             *order == ReduceOrder::Any || shape_of(chosen.values().copied()) == made.shape
@@ -269,8 +297,9 @@ impl Simulation {
                 self.count_reduce(&call);
                 // If the coordinator's own copy fails, other stores have the target, and may evict
                 // it.
-                let is_here =
-                    |copy: &Copy| copy.id.as_ref() == Some(&call.request.target) && copy.is_complete;
+                let is_here = |copy: &Copy| {
+                    copy.id.as_ref() == Some(&call.request.target) && copy.is_complete
+                };
                 if self.stores[call.store].copies.values().any(is_here) {
                     self.app.history.confirmed(&call.request.target, self.now());
                 }
@@ -326,26 +355,32 @@ impl Simulation {
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
             // Participants may disagree with each other, or with an earlier allreduce of the same
             // target, about the type.
-            Error::TypeMismatch { id, .. } if id == target => self.app.scenario.has_mistakes || !call.is_only,
-            Error::TypeMismatch { id, .. } => sources.contains(id) && self.app.scenario.has_mistakes,
+            Error::TypeMismatch { id, .. } if id == target => {
+                self.app.scenario.has_mistakes || !call.is_only
+            }
+            Error::TypeMismatch { id, .. } => {
+                sources.contains(id) && self.app.scenario.has_mistakes
+            }
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
             Error::Timeout { .. } => elapsed >= *timeout,
             _ => false,
         };
         assert!(is_expected, "{:?} is answered with: {error:?}", call.request);
         let is_wanted = call.is_only && !matches!(error, Error::Deleted { .. });
-        let is_easy =
-            self.app.scenario.slowness <= 10 && self.app.scenario.is_roomy && !self.app.scenario.has_mistakes;
+        let is_easy = self.app.scenario.slowness <= 10
+            && self.app.scenario.is_roomy
+            && !self.app.scenario.has_mistakes;
         if !is_wanted || !is_easy {
             return;
         }
         let had_time = elapsed >= MIN_TIMEOUT_OF_SUCCESS || !matches!(error, Error::Timeout { .. });
-        let is_quiet =
-            self.app.scenario.faults == Faults::None && call.started.since(Time::ZERO) > SESSIONS_OPEN_AFTER;
+        let is_quiet = self.app.scenario.faults == Faults::None
+            && call.started.since(Time::ZERO) > SESSIONS_OPEN_AFTER;
         let has_recovered =
             self.app.healed_at.is_some_and(|healed_at| self.now().since(healed_at) >= RECOVERED);
         let available = if is_quiet && had_time {
-            let is_there = |id: &&ObjectId| self.app.history.was_available(id, call.store, call.started);
+            let is_there =
+                |id: &&ObjectId| self.app.history.was_available(id, call.store, call.started);
             sources.iter().filter(is_there).count()
         } else if has_recovered {
             sources.iter().filter(|id| self.is_whole_somewhere(id)).count()
@@ -359,8 +394,8 @@ impl Simulation {
         );
         // A reduce whose hops (partial reduces) have combined sources no longer needs these
         // sources.
-        let has_hops =
-            *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
+        let has_hops = *order == ReduceOrder::Fixed
+            || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();
         assert!(
             !has_recovered
@@ -376,12 +411,15 @@ impl Simulation {
         let names = (0..self.app.scenario.shards).map(shard_name);
         let first = ShardMap::new(names).ranked(id)[0];
         let (objects, _) = self.shards[first].shard.list(id.as_bytes(), b"", 1);
-        objects.iter().any(|found| found.id == *id && found.object.as_ref().is_some_and(|object| object.lost))
+        objects
+            .iter()
+            .any(|found| found.id == *id && found.object.as_ref().is_some_and(|object| object.lost))
     }
 
     fn is_whole_somewhere(&self, id: &ObjectId) -> bool {
         let is_whole = |copy: &Copy| {
-            let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.app.scenario.reduced_bytes;
+            let is_of_it =
+                copy.id.as_ref() == Some(id) && copy.size_bytes == self.app.scenario.reduced_bytes;
             is_of_it
                 && copy.is_complete
                 && copy.failure.is_none()
@@ -393,7 +431,9 @@ impl Simulation {
     /// Ends the record of a reduce whose client is gone. The reduce may still make its target for
     /// `aftermath`.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
-        let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else { return };
+        let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else {
+            return;
+        };
         self.app.history.writer_ended(&request.target, store, self.now());
         if let Some(made) = made {
             self.app.history.put_ended(&request.target, made.tag, self.now() + aftermath);
@@ -402,8 +442,13 @@ impl Simulation {
 
     pub(super) fn end_reduces_of_crashed(&mut self) {
         let clients = &self.app.clients;
-        let left: Vec<CallKey> =
-            self.app.reduces.keys().filter(|(client, _)| !clients.contains_key(client)).copied().collect();
+        let left: Vec<CallKey> = self
+            .app
+            .reduces
+            .keys()
+            .filter(|(client, _)| !clients.contains_key(client))
+            .copied()
+            .collect();
         for key in left {
             self.end_reduce(key, LATE_EFFECTS_TIME);
         }
@@ -417,7 +462,9 @@ fn choose_sources(
     chosen: &mut BTreeMap<usize, u64>,
     is_accepted: &dyn Fn(&BTreeMap<usize, u64>) -> bool,
 ) -> bool {
-    let Some(((operand, candidates), others)) = operands.split_first() else { return is_accepted(chosen) };
+    let Some(((operand, candidates), others)) = operands.split_first() else {
+        return is_accepted(chosen);
+    };
     for index in candidates {
         if !chosen.contains_key(index) {
             chosen.insert(*index, *operand);

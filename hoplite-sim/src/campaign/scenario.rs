@@ -135,7 +135,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [Self::Plain, Self::Source, Self::Target, Self::Result, Self::Part, Self::End];
+    const ALL: [Self; 6] =
+        [Self::Plain, Self::Source, Self::Target, Self::Result, Self::Part, Self::End];
 
     const fn prefix(self) -> &'static str {
         match self {
@@ -153,7 +154,8 @@ impl Kind {
     }
 
     pub(super) fn of(id: &ObjectId) -> Self {
-        let kind = Self::ALL.into_iter().find(|kind| id.as_bytes().starts_with(kind.prefix().as_bytes()));
+        let kind =
+            Self::ALL.into_iter().find(|kind| id.as_bytes().starts_with(kind.prefix().as_bytes()));
         kind.expect("each object is of a kind")
     }
 }

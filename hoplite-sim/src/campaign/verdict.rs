@@ -39,7 +39,8 @@ impl Simulation {
             self.kill_client(client);
         }
         self.advance(RECOVERY);
-        let readers: Vec<u64> = (0..self.app.scenario.stores).map(|store| self.spawn_client(store)).collect();
+        let readers: Vec<u64> =
+            (0..self.app.scenario.stores).map(|store| self.spawn_client(store)).collect();
         for id in self.all_objects() {
             self.read_everywhere(&id, &readers);
         }
@@ -54,8 +55,9 @@ impl Simulation {
 
     fn all_objects(&self) -> Vec<ObjectId> {
         let kinds = [Kind::Plain, Kind::Source, Kind::Target];
-        let of_kind =
-            |kind: Kind| (0..self.app.scenario.count_of(kind)).map(move |number| kind.object(number));
+        let of_kind = |kind: Kind| {
+            (0..self.app.scenario.count_of(kind)).map(move |number| kind.object(number))
+        };
         kinds
             .into_iter()
             .flat_map(of_kind)
@@ -82,7 +84,9 @@ impl Simulation {
                     }
                     Ok(other) => panic!("a get is answered with {other:?}"),
                     // Pinned copies, which stay, may leave no contiguous memory.
-                    Err(Error::StoreFull { .. }) if sim.stores[store].node.status().pinned_bytes > 0 => {
+                    Err(Error::StoreFull { .. })
+                        if sim.stores[store].node.status().pinned_bytes > 0 =>
+                    {
                         Outcome::Full
                     }
                     Err(error) => Outcome::Absent(error),
@@ -96,12 +100,14 @@ impl Simulation {
         assert_eq!(outcomes.len(), readers.len(), "every final get is answered");
         let tags: BTreeSet<u64> = outcomes
             .iter()
-            .filter_map(|(_, outcome)| if let Outcome::Read(tag) = outcome { Some(*tag) } else { None })
+            .filter_map(
+                |(_, outcome)| if let Outcome::Read(tag) = outcome { Some(*tag) } else { None },
+            )
             .collect();
         // A shard that missed a delete still answers with the bytes of a small object.
         let is_remainder = tags.iter().all(|tag| self.app.history.is_deleted(id, *tag, self.now()));
-        let is_absent =
-            !is_remainder && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
+        let is_absent = !is_remainder
+            && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
         assert!(
             tags.len() <= 1 && (tags.is_empty() || !is_absent),
             "after everything has healed, all stores read the same of {id}: {outcomes:?}"
@@ -154,7 +160,8 @@ impl Simulation {
                 let is_inline = object.object.as_ref().is_some_and(|summary| summary.inline);
                 object.locations.is_empty() && (is_lost || is_inline)
             };
-            let left: Vec<&Locations> = objects.iter().filter(|object| !may_remain(object)).collect();
+            let left: Vec<&Locations> =
+                objects.iter().filter(|object| !may_remain(object)).collect();
             assert!(left.is_empty(), "shard {number} still knows of {left:?}");
         }
     }

@@ -63,8 +63,11 @@ impl<A: Application> Cluster<A> {
         if let Job::Combine { .. } = transfer.job {
             let store = transfer.store;
             let input = &transfer.inputs[self.random.index(transfer.inputs.len())];
-            let other =
-                if let Origin::Elsewhere { remote, .. } = &input.origin { remote.sender } else { store };
+            let other = if let Origin::Elsewhere { remote, .. } = &input.origin {
+                remote.sender
+            } else {
+                store
+            };
             A::interfere(self, store, other);
         }
         self.transfers.insert(key, transfer);
@@ -74,10 +77,15 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    fn receive_input(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
+    fn receive_input(
+        &mut self,
+        reader: Reader,
+        transfer: &mut Transfer,
+    ) -> Result<(), PullOutcome> {
         let (now, size_bytes) = (self.now(), transfer.size_bytes);
         let output = self.copy(transfer.store, transfer.copy);
-        let (last_sign, needed_bytes) = (output.last_sign, output.valid_bytes + transfer.job.unit_bytes());
+        let (last_sign, needed_bytes) =
+            (output.last_sign, output.valid_bytes + transfer.job.unit_bytes());
         let is_alone = transfer.inputs.len() == 1;
         let input = &mut transfer.inputs[reader.1];
         let (sender, copy) = match &mut input.origin {
@@ -93,7 +101,9 @@ impl<A: Application> Cluster<A> {
                 return Ok(());
             }
             Origin::Elsewhere { remote, connection: connection @ Connection::Open(_) } => {
-                let (Connection::Open(serve), sender) = (*connection, remote.sender) else { return Ok(()) };
+                let (Connection::Open(serve), sender) = (*connection, remote.sender) else {
+                    return Ok(());
+                };
                 if !self.is_linked(LinkEnd::Store(transfer.store), LinkEnd::Store(sender)) {
                     let is_given_up = now.since(input.heard_at) > SILENCE_TIMEOUT;
                     return if is_given_up { Err(PullOutcome::SenderUnreachable) } else { Ok(()) };
@@ -118,7 +128,8 @@ impl<A: Application> Cluster<A> {
         let copy = &self.stores[sender].copies[&copy];
         input.is_whole = copy.is_complete;
         let most_bytes = input.at_hand_bytes + self.random.number(4096..65_536);
-        let limit_bytes = offered_bytes.saturating_sub(input.base_bytes).min(size_bytes).min(most_bytes);
+        let limit_bytes =
+            offered_bytes.saturating_sub(input.base_bytes).min(size_bytes).min(most_bytes);
         let is_remote = matches!(input.origin, Origin::Elsewhere { .. });
         if limit_bytes <= input.at_hand_bytes {
             let sign = Sign::of(copy.producer, copy.last_sign, now);
@@ -147,7 +158,12 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    fn receive_sign(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
+    fn receive_sign(
+        &mut self,
+        transfer: &mut Transfer,
+        index: usize,
+        sign: Sign,
+    ) -> Result<(), PullOutcome> {
         let (now, input) = (self.now(), &mut transfer.inputs[index]);
         if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {
             return Ok(());
@@ -165,18 +181,23 @@ impl<A: Application> Cluster<A> {
     /// bytes up to `end_bytes`; `None` if the copy has failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
-        let forwardable =
-            || forwardable(copy.producer, copy.is_complete, copy.valid_bytes, copy.size_bytes, end_bytes);
+        let forwardable = || {
+            forwardable(
+                copy.producer, copy.is_complete, copy.valid_bytes, copy.size_bytes, end_bytes,
+            )
+        };
         copy.failure.is_none().then(forwardable)
     }
 
     fn combine_available(&mut self, transfer: &mut Transfer) -> Option<Ending> {
         let Transfer { store, job, copy, size_bytes, .. } = *transfer;
         let done_bytes = self.copy(store, copy).valid_bytes;
-        let at_hand_bytes = transfer.inputs.iter().map(|input| input.at_hand_bytes).min().unwrap_or(0);
+        let at_hand_bytes =
+            transfer.inputs.iter().map(|input| input.at_hand_bytes).min().unwrap_or(0);
         let next_bytes = job.output_bytes(at_hand_bytes, size_bytes);
         if next_bytes > done_bytes {
-            let operands: Vec<Operand> = transfer.inputs.iter().filter_map(|input| input.operand).collect();
+            let operands: Vec<Operand> =
+                transfer.inputs.iter().filter_map(|input| input.operand).collect();
             assert_eq!(operands.len(), transfer.inputs.len(), "each available input has contents");
             let shape = shape_of(operands.iter().map(|operand| operand.shape));
             let tag = match job {
@@ -197,7 +218,8 @@ impl<A: Application> Cluster<A> {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }
         // If an object has no bytes, only the sender knows that it is complete.
-        let has_word = size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
+        let has_word =
+            size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
         (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)
     }
 }

@@ -44,7 +44,9 @@ impl<A: Application> Cluster<A> {
             }
             match cluster.request_serve(store, &remote, None) {
                 Ok(serve) => cluster.comparison_step(comparison, serve),
-                Err(delay) => cluster.after(delay, move |cluster| cluster.end_comparison(comparison, None)),
+                Err(delay) => {
+                    cluster.after(delay, move |cluster| cluster.end_comparison(comparison, None))
+                }
             }
         });
     }
@@ -62,7 +64,8 @@ impl<A: Application> Cluster<A> {
         let equal = match state.filter(|_| !is_silent) {
             Some(ServeState::Accepted(copy)) => {
                 let other = self.copy(holder, copy);
-                let (has_failed, is_complete, tag) = (other.failure.is_some(), other.is_complete, other.tag);
+                let (has_failed, is_complete, tag) =
+                    (other.failure.is_some(), other.is_complete, other.tag);
                 match (has_failed, is_complete) {
                     (true, _) => Some(None),
                     (false, true) => Some(Some(self.copy(store, comparison.copy).tag == tag)),
@@ -73,7 +76,9 @@ impl<A: Application> Cluster<A> {
             Some(ServeState::Refused) | None => Some(None),
         };
         let Some(equal) = equal else {
-            return self.after(COMPARE_INTERVAL, move |cluster| cluster.comparison_step(comparison, serve));
+            return self.after(COMPARE_INTERVAL, move |cluster| {
+                cluster.comparison_step(comparison, serve)
+            });
         };
         self.end_serve(holder, serve);
         self.end_comparison(comparison, equal);

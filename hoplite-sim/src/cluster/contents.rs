@@ -84,7 +84,8 @@ impl Contents {
     pub(crate) fn describe(&self, tag: u64) -> String {
         match self.combined.get(&tag) {
             Some(Combined { op, operands }) => {
-                let operands: Vec<String> = operands.iter().map(|tag| self.describe(*tag)).collect();
+                let operands: Vec<String> =
+                    operands.iter().map(|tag| self.describe(*tag)).collect();
                 format!("{op}({})", operands.join(", "))
             }
             None => tag.to_string(),

@@ -43,14 +43,21 @@ impl DirectedReport {
     fn failure(directed: Directed, refusal: Option<Error>) -> Self {
         match (directed, refusal) {
             (Directed::Hop(_), None) => Self::Hop(HopReport::Failed(HopFailure::Unreachable)),
-            (Directed::Hop(_), Some(error)) => Self::Hop(HopReport::Failed(HopFailure::Refused(error))),
+            (Directed::Hop(_), Some(error)) => {
+                Self::Hop(HopReport::Failed(HopFailure::Refused(error)))
+            }
             (Directed::Member(_), None) => Self::Member(Report::Failed(Failure::Unreachable)),
-            (Directed::Member(_), Some(error)) => Self::Member(Report::Failed(Failure::Refused(error))),
+            (Directed::Member(_), Some(error)) => {
+                Self::Member(Report::Failed(Failure::Refused(error)))
+            }
         }
     }
 
     const fn is_last(&self) -> bool {
-        matches!(self, Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Done | Report::Failed(_)))
+        matches!(
+            self,
+            Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Done | Report::Failed(_))
+        )
     }
 }
 
@@ -84,7 +91,9 @@ enum Stage {
 impl<A: Application> Cluster<A> {
     pub(super) fn direct(&mut self, store: usize, directed: Directed, host: usize, order: Order) {
         let number = self.fresh_number();
-        self.note(|_| format!("store {store} asks store {host} for {directed:?} as {number}: {order:?}"));
+        self.note(|_| {
+            format!("store {store} asks store {host} for {directed:?} as {number}: {order:?}")
+        });
         match directed {
             Directed::Hop(_) => {
                 assert!(store != host, "a hop runs at another store");
@@ -137,7 +146,8 @@ impl<A: Application> Cluster<A> {
                 capacity_bytes: 0,
                 holders: String::new(),
             };
-            return self.coordinator_received(number, DirectedReport::failure(directed, Some(error)));
+            return self
+                .coordinator_received(number, DirectedReport::failure(directed, Some(error)));
         }
         let run = self.stores[host].run;
         if let Some(connection) = self.directed_connections.get_mut(&number) {
@@ -177,7 +187,9 @@ impl<A: Application> Cluster<A> {
         let Some(connection) = self.directed_connections.get_mut(&number) else { return };
         let (coordinator, host, directed) =
             (connection.coordinator, connection.host.store, connection.directed);
-        if coordinator.stage != Stage::Open || !self.stores[coordinator.store].is_running(coordinator.run) {
+        if coordinator.stage != Stage::Open
+            || !self.stores[coordinator.store].is_running(coordinator.run)
+        {
             return;
         }
         if report.is_last() {
@@ -193,7 +205,9 @@ impl<A: Application> Cluster<A> {
             }
         }
         A::interfere(self, coordinator.store, host);
-        self.note(|_| format!("store {} hears of {directed:?} ({number}): {report:?}", coordinator.store));
+        self.note(|_| {
+            format!("store {} hears of {directed:?} ({number}): {report:?}", coordinator.store)
+        });
         let event = match (directed, report) {
             (Directed::Hop(hop), DirectedReport::Hop(report)) => Event::HopReported { hop, report },
             (Directed::Member(enlistment), DirectedReport::Member(report)) => {
@@ -210,7 +224,12 @@ impl<A: Application> Cluster<A> {
         self.coordinator_received(number, DirectedReport::failure(connection.directed, None));
     }
 
-    pub(super) fn send_decision(&mut self, store: usize, enlistment: EnlistmentId, decision: Decision) {
+    pub(super) fn send_decision(
+        &mut self,
+        store: usize,
+        enlistment: EnlistmentId,
+        decision: Decision,
+    ) {
         self.note(|_| format!("store {store} tells {enlistment:?}: {decision:?}"));
         let (directed, at) = (Directed::Member(enlistment), self.elapsed() + self.latency());
         let Some(number) = self.directed_numbers.get(&(store, directed)).copied() else {
@@ -225,7 +244,8 @@ impl<A: Application> Cluster<A> {
             let host = connection.host;
             if host.stage == Stage::Open && cluster.stores[host.store].is_running(host.run) {
                 A::interfere(cluster, host.store, store);
-                let event = CollectiveEvent::Told { membership: MembershipId::Elsewhere(number), decision };
+                let event =
+                    CollectiveEvent::Told { membership: MembershipId::Elsewhere(number), decision };
                 cluster.store_event(host.store, Event::Collective(event));
             }
         });
@@ -278,7 +298,8 @@ impl<A: Application> Cluster<A> {
     fn forget_directed(&mut self, number: u64) {
         let Some(connection) = self.directed_connections.get(&number) else { return };
         let is_over = |end: End| {
-            matches!(end.stage, Stage::Over | Stage::Before) || !self.stores[end.store].is_running(end.run)
+            matches!(end.stage, Stage::Over | Stage::Before)
+                || !self.stores[end.store].is_running(end.run)
         };
         if is_over(connection.coordinator) && is_over(connection.host) {
             let key = (connection.coordinator.store, connection.directed);
@@ -294,8 +315,13 @@ impl<A: Application> Cluster<A> {
     }
 
     /// Breaks the connections that `predicate` selects. Each side notices at a separate time.
-    pub(super) fn break_directed(&mut self, cause: Break, predicate: impl Fn(&DirectedConnection) -> bool) {
-        let matching = self.directed_connections.iter().filter(|(_, connection)| predicate(connection));
+    pub(super) fn break_directed(
+        &mut self,
+        cause: Break,
+        predicate: impl Fn(&DirectedConnection) -> bool,
+    ) {
+        let matching =
+            self.directed_connections.iter().filter(|(_, connection)| predicate(connection));
         let broken: Vec<u64> = matching.map(|(number, _)| *number).collect();
         for number in broken {
             let Some(connection) = self.directed_connections.get_mut(&number) else { continue };

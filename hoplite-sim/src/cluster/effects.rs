@@ -35,7 +35,9 @@ impl<A: Application> Cluster<A> {
             Effect::CallEnded { client, call } => {
                 self.watches.remove(&(store, client, call));
             }
-            Effect::Reply { client, call, response } => A::answered(self, store, client, call, response),
+            Effect::Reply { client, call, response } => {
+                A::answered(self, store, client, call, response)
+            }
             Effect::ToShard { shard, message, inline_from, urgency } => {
                 self.tell_shard(store, shard, message, inline_from, urgency);
             }
@@ -50,7 +52,13 @@ impl<A: Application> Cluster<A> {
                 self.counts.pulls += 1;
                 let sender = self.store_named(&sender);
                 let remote = Remote { sender, id, put, awaits_hop: false };
-                self.begin_transfer(store, Job::Pull(pull), copy, offset_bytes, vec![(0, remote.into())]);
+                self.begin_transfer(
+                    store,
+                    Job::Pull(pull),
+                    copy,
+                    offset_bytes,
+                    vec![(0, remote.into())],
+                );
             }
             Effect::CancelPull { pull } => {
                 let key = self.stores[store].pulls[&pull];
@@ -59,7 +67,9 @@ impl<A: Application> Cluster<A> {
             Effect::ServeAccepted { serve, copy, .. } => {
                 self.serve_answered(store, serve, ServeState::Accepted(copy));
             }
-            Effect::ServeRefused { serve } => self.serve_answered(store, serve, ServeState::Refused),
+            Effect::ServeRefused { serve } => {
+                self.serve_answered(store, serve, ServeState::Refused)
+            }
             Effect::Compare { copy, id, winner, holder } => {
                 let holder = self.store_named(&holder.0);
                 self.start_comparison(store, copy, id, winner, holder);
@@ -157,7 +167,10 @@ impl<A: Application> Cluster<A> {
         self.note(|_| format!("store {store} completes {copy:?}"));
         let now = self.now();
         let completed = self.copy(store, copy);
-        assert_eq!(completed.valid_bytes, completed.size_bytes, "all bytes are there: {completed:?}");
+        assert_eq!(
+            completed.valid_bytes, completed.size_bytes,
+            "all bytes are there: {completed:?}"
+        );
         (completed.is_complete, completed.completed_at) = (true, now);
         self.announce_complete(store, copy);
     }

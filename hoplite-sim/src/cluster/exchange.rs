@@ -29,8 +29,11 @@ struct Value {
 
 impl Value {
     fn combined(contents: &mut Contents, plan: &Plan, values: &[Self]) -> Self {
-        let operand =
-            |value: &Self| Operand { tag: value.tag, shape: value.shape, is_of_hop: value.is_combined };
+        let operand = |value: &Self| Operand {
+            tag: value.tag,
+            shape: value.shape,
+            is_of_hop: value.is_combined,
+        };
         let operands: Vec<Operand> = values.iter().map(operand).collect();
         let tag = contents.combine(plan.agreement.op, &operands);
         let shape = shape_of(values.iter().map(|value| value.shape));
@@ -46,12 +49,16 @@ struct Memory {
 impl Memory {
     fn write(&mut self, range: &Range<u64>, value: Value) {
         let mut pieces: Vec<(Range<u64>, Value)> = Vec::new();
-        let before = self.pieces.iter().map(|(old, value)| (old.start..old.end.min(range.start), *value));
-        let after = self.pieces.iter().map(|(old, value)| (old.start.max(range.end)..old.end, *value));
+        let before =
+            self.pieces.iter().map(|(old, value)| (old.start..old.end.min(range.start), *value));
+        let after =
+            self.pieces.iter().map(|(old, value)| (old.start.max(range.end)..old.end, *value));
         for (range, value) in before.chain([(range.clone(), value)]).chain(after) {
             match pieces.last_mut() {
                 _ if range.is_empty() => {}
-                Some((last, known)) if last.end == range.start && *known == value => last.end = range.end,
+                Some((last, known)) if last.end == range.start && *known == value => {
+                    last.end = range.end
+                }
                 _ => pieces.push((range, value)),
             }
         }
@@ -74,7 +81,11 @@ impl Memory {
     fn contents(&self) -> (u64, u64) {
         let tag = match self.pieces.split_first() {
             None => EMPTY,
-            Some(((_, first), others)) if others.iter().all(|(_, other)| other.tag == first.tag) => first.tag,
+            Some(((_, first), others))
+                if others.iter().all(|(_, other)| other.tag == first.tag) =>
+            {
+                first.tag
+            }
             Some(_) => MIXED,
         };
         let shapes = self.pieces.iter().flat_map(|(range, value)| [range.end, value.shape]);
@@ -140,7 +151,9 @@ impl<A: Application> Cluster<A> {
         plan: Box<Plan>,
     ) {
         self.note(|_| {
-            format!("store {store} exchanges as {combine:?} into {copy:?}, with {sources:?}: {plan:?}")
+            format!(
+                "store {store} exchanges as {combine:?} into {copy:?}, with {sources:?}: {plan:?}"
+            )
         });
         let slowness = match self.config.network {
             Network::Blocks { slowness, .. } => slowness.max(*self.random.pick(&[1, 1, 1, 5, 20])),
@@ -148,8 +161,15 @@ impl<A: Application> Cluster<A> {
         };
         let progress = Progress::new(&plan);
         let froms = progress.program().sources();
-        let exchange =
-            Exchange { copy, sources, memory: Memory::default(), is_filled: false, slowness, progress, plan };
+        let exchange = Exchange {
+            copy,
+            sources,
+            memory: Memory::default(),
+            is_filled: false,
+            slowness,
+            progress,
+            plan,
+        };
         let (run, now) = (self.stores[store].run, self.now());
         for from in froms {
             let sender = self.store_named(&exchange.plan.members[from].node);
@@ -181,7 +201,8 @@ impl<A: Application> Cluster<A> {
             if !cluster.stores[store].is_running(run) {
                 return;
             }
-            let is_filled = cluster.stores[store].exchanges.get(&combine).map(|found| found.is_filled);
+            let is_filled =
+                cluster.stores[store].exchanges.get(&combine).map(|found| found.is_filled);
             match is_filled {
                 Some(true) => cluster.end_exchange(store, combine, CombineOutcome::Complete),
                 Some(false) => cluster.end_exchange(store, combine, CombineOutcome::Cancelled),
@@ -193,7 +214,8 @@ impl<A: Application> Cluster<A> {
     fn end_exchange(&mut self, store: usize, combine: CombineId, outcome: CombineOutcome) {
         let Some(ended) = self.stores[store].exchanges.remove(&combine) else { return };
         self.note(|_| format!("store {store}: {combine:?} ended: {outcome:?}"));
-        let valid_bytes = if outcome == CombineOutcome::Complete { ended.plan.copy_bytes() } else { 0 };
+        let valid_bytes =
+            if outcome == CombineOutcome::Complete { ended.plan.copy_bytes() } else { 0 };
         self.store_event(store, Event::CombineEnded { combine, valid_bytes, outcome });
     }
 
@@ -292,7 +314,11 @@ impl<A: Application> Cluster<A> {
         let exchange = &self.stores[store].exchanges[&stream.combine];
         if exchange.progress.stream_from(stream.from).is_over() {
             // Other members may wait for bytes that this member must still combine.
-            return if exchange.progress.is_folded() { StreamStep::Over } else { StreamStep::Nothing };
+            return if exchange.progress.is_folded() {
+                StreamStep::Over
+            } else {
+                StreamStep::Nothing
+            };
         }
         if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(sender)) {
             let is_given_up = now.since(stream.heard_at) > SILENCE_TIMEOUT;
@@ -340,7 +366,8 @@ impl<A: Application> Cluster<A> {
         let max_bytes = self.random.number(4096..65_536) / element_bytes * element_bytes;
         let exchange = self.stores[sender].exchanges.get_mut(&combine)?;
         let mut outgoing = exchange.progress.stream_to(receiver, stream.sent_bytes);
-        let block = outgoing.next(max_bytes).expect("a stream never takes more than its sender gives");
+        let block =
+            outgoing.next(max_bytes).expect("a stream never takes more than its sender gives");
         if exchange.progress.blocked_on(&block).is_some() {
             return Some(false);
         }
@@ -350,7 +377,8 @@ impl<A: Application> Cluster<A> {
             OwnBytes::Source(own) => vec![(block.range.clone(), own)],
             OwnBytes::Partial => self.stores[sender].exchanges[&combine].memory.read(&block.range),
         };
-        stream.arriving = piece.into_iter().map(|(range, value)| (range.end - range.start, value)).collect();
+        stream.arriving =
+            piece.into_iter().map(|(range, value)| (range.end - range.start, value)).collect();
         stream.sent_bytes += block.length_bytes();
         let exchange = self.stores[sender].exchanges.get_mut(&combine)?;
         exchange.progress.done(&mut outgoing, &block);
@@ -360,7 +388,8 @@ impl<A: Application> Cluster<A> {
 
     fn own(&mut self, store: usize, combine: CombineId, block: &Block) -> OwnBytes {
         let exchange = &self.stores[store].exchanges[&combine];
-        let Reading::Source { index, range, part_end } = exchange.progress.reading(&exchange.plan, block)
+        let Reading::Source { index, range, part_end } =
+            exchange.progress.reading(&exchange.plan, block)
         else {
             return OwnBytes::Partial;
         };
@@ -407,7 +436,8 @@ impl<A: Application> Cluster<A> {
                 _ => exchange.memory.read(&piece),
             };
             for (piece, before) in before {
-                let combined = Value::combined(&mut self.contents, &exchange.plan, &[before, value]);
+                let combined =
+                    Value::combined(&mut self.contents, &exchange.plan, &[before, value]);
                 exchange.memory.write(&piece, combined);
             }
         }
@@ -422,11 +452,14 @@ impl<A: Application> Cluster<A> {
     fn fold(&mut self, stream: &Stream) -> Option<()> {
         let (store, combine) = (stream.store, stream.combine);
         let exchange = &self.stores[store].exchanges[&combine];
-        let Some(range) = exchange.progress.next_fold(&exchange.plan, u64::MAX) else { return Some(()) };
+        let Some(range) = exchange.progress.next_fold(&exchange.plan, u64::MAX) else {
+            return Some(());
+        };
         let (folded_bytes, part_end) = (range.start, range.end);
         let sources = exchange.sources.clone();
         let offered = |source: &CopyId| self.offered_bytes(store, *source, part_end);
-        let at_hand_bytes = sources.iter().map(offered).collect::<Option<Vec<u64>>>()?.into_iter().min()?;
+        let at_hand_bytes =
+            sources.iter().map(offered).collect::<Option<Vec<u64>>>()?.into_iter().min()?;
         let element_bytes = self.stores[store].exchanges[&combine].plan.metadata.dtype.size_bytes();
         let end = at_hand_bytes / element_bytes * element_bytes;
         if end <= folded_bytes {
@@ -450,7 +483,8 @@ impl<A: Application> Cluster<A> {
             return;
         }
         exchange.is_filled = true;
-        let (copy, put, (tag, shape)) = (exchange.copy, exchange.plan.put, exchange.memory.contents());
+        let (copy, put, (tag, shape)) =
+            (exchange.copy, exchange.plan.put, exchange.memory.contents());
         let size_bytes = exchange.plan.copy_bytes();
         let pieces = exchange.memory.pieces.iter();
         let pieces: Vec<Piece> =

@@ -108,7 +108,9 @@ impl<A: Application> Cluster<A> {
         self.after(delay, move |cluster| {
             let since = cluster.elapsed();
             let transfer = cluster.transfers.get_mut(&key);
-            let Some(input) = transfer.and_then(|transfer| transfer.inputs.get_mut(index)) else { return };
+            let Some(input) = transfer.and_then(|transfer| transfer.inputs.get_mut(index)) else {
+                return;
+            };
             // Ignored if news of completion has overtaken it.
             if !input.is_whole {
                 (input.line, input.is_whole) = (Some(Line { since, bytes, rate }), is_whole);
@@ -154,7 +156,8 @@ impl<A: Application> Cluster<A> {
         }
         let now = self.elapsed();
         let copies = self.stores[store].copies.iter();
-        let lines: Vec<(CopyId, f64)> = copies.map(|(id, copy)| (*id, copy.line.bytes_at(now))).collect();
+        let lines: Vec<(CopyId, f64)> =
+            copies.map(|(id, copy)| (*id, copy.line.bytes_at(now))).collect();
         for (copy, bytes) in lines {
             self.set_line(store, copy, bytes, 0.0);
         }
@@ -187,11 +190,13 @@ impl<A: Application> Cluster<A> {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         transfer.flow.updates += 1;
         let update = transfer.flow.updates;
-        let meetings = transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
+        let meetings =
+            transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
         let meetings = meetings.filter_map(|input| line.meets(input.available()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
         // Rounds up, so that the output has reached its input or its end by then.
-        let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64)) else {
+        let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64))
+        else {
             return;
         };
         self.after(delay, move |cluster| {
@@ -202,14 +207,17 @@ impl<A: Application> Cluster<A> {
     }
 
     fn share(&self, key: TransferId) -> f64 {
-        let Network::Flow { bytes_per_second, flow_cap, .. } = self.config.network else { return 0.0 };
+        let Network::Flow { bytes_per_second, flow_cap, .. } = self.config.network else {
+            return 0.0;
+        };
         let transfer = &self.transfers[&key];
         let senders = transfer.inputs.iter().filter_map(Input::sender);
         let outflows = senders.map(|sender| self.nics[sender].sending.len()).max().unwrap_or(0);
         let flows = outflows.max(self.nics[transfer.store].inflows).max(1);
         let of_links = bytes_per_second as f64 / flows as f64;
-        let of_lanes =
-            flow_cap.map_or(f64::INFINITY, |cap| cap.bytes_per_second as f64 * self.lanes.fewest(key) as f64);
+        let of_lanes = flow_cap.map_or(f64::INFINITY, |cap| {
+            cap.bytes_per_second as f64 * self.lanes.fewest(key) as f64
+        });
         of_links.min(of_lanes) / 1e9
     }
 
@@ -235,8 +243,13 @@ impl<A: Application> Cluster<A> {
         for (index, input) in transfer.inputs.iter().enumerate() {
             let Some(sender) = input.sender() else { continue };
             let sending = &mut self.nics[sender].sending;
-            let _ = if is_moving { sending.insert((key, index)) } else { sending.remove(&(key, index)) };
-            self.dirty.extend(sending.iter().map(|(other, _)| *other).filter(|other| *other != key));
+            let _ = if is_moving {
+                sending.insert((key, index))
+            } else {
+                sending.remove(&(key, index))
+            };
+            self.dirty
+                .extend(sending.iter().map(|(other, _)| *other).filter(|other| *other != key));
         }
     }
 }

@@ -122,7 +122,8 @@ pub(crate) fn shard_name(shard: usize) -> String {
 }
 
 fn introduction(store: usize, run: u64, config: &Config) -> NodeInfo {
-    let address = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + u32::try_from(store).expect("it is small");
+    let address =
+        u32::from(Ipv4Addr::new(10, 0, 0, 0)) + u32::try_from(store).expect("it is small");
     NodeInfo {
         node: node_id(store),
         incarnation: Incarnation(run),
@@ -194,7 +195,8 @@ impl<A: Application> Cluster<A> {
     }
 
     fn new_shard(&self) -> Shard {
-        let config = ShardConfig { warm_up: self.config.warm_up, limits: self.config.limits.clone() };
+        let config =
+            ShardConfig { warm_up: self.config.warm_up, limits: self.config.limits.clone() };
         Shard::new(config, self.now())
     }
 
@@ -272,7 +274,11 @@ impl<A: Application> Cluster<A> {
         host.run += 1;
     }
 
-    pub(super) fn queue_at_shard(&mut self, shard: usize, action: impl FnOnce(&mut Self) + 'static) {
+    pub(super) fn queue_at_shard(
+        &mut self,
+        shard: usize,
+        action: impl FnOnce(&mut Self) + 'static,
+    ) {
         let (service, now) = (self.config.shard_service, self.elapsed());
         let host = &mut self.shards[shard];
         if service.is_zero() {
@@ -309,7 +315,8 @@ impl<A: Application> Cluster<A> {
         if self.config.checks_slots() {
             self.shards[shard].slots.forget_node(&info.node);
         }
-        let received = self.shard_turn(shard, |shard, now, effects| shard.connect(now, info, effects));
+        let received =
+            self.shard_turn(shard, |shard, now, effects| shard.connect(now, info, effects));
         received.expect("a crashed shard receives no session")
     }
 
@@ -393,10 +400,18 @@ impl<A: Application> Cluster<A> {
 
     pub(crate) fn copy(&mut self, store: usize, copy: CopyId) -> &mut Copy {
         let copies = &mut self.stores[store].copies;
-        copies.get_mut(&copy).unwrap_or_else(|| panic!("store {store} speaks of {copy:?}, which is not open"))
+        copies
+            .get_mut(&copy)
+            .unwrap_or_else(|| panic!("store {store} speaks of {copy:?}, which is not open"))
     }
 
-    pub(super) fn open_copy(&mut self, store: usize, copy: CopyId, size_bytes: u64, producer: Producer) {
+    pub(super) fn open_copy(
+        &mut self,
+        store: usize,
+        copy: CopyId,
+        size_bytes: u64,
+        producer: Producer,
+    ) {
         let line = Line::flat(self.elapsed(), 0.0);
         let host = &mut self.stores[store];
         let opened = Copy {

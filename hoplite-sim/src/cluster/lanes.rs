@@ -10,7 +10,9 @@ use std::time::Duration;
 use hoplite_core::link::Delivery;
 use hoplite_core::merge::LaneId;
 use hoplite_core::node::CopyId;
-use hoplite_core::plan::lanes::{HostLanes, LaneAction, Progress, Start, StreamId, Supply, lane_limit};
+use hoplite_core::plan::lanes::{
+    HostLanes, LaneAction, Progress, Start, StreamId, Supply, lane_limit,
+};
 
 use super::transfers::{Reader, TransferId};
 use super::{Application, Cluster, Network, node_id};
@@ -82,7 +84,8 @@ impl<A: Application> Cluster<A> {
         let now = self.now();
         let first = Start { lanes: 1, is_settled: false };
         let host = self.lanes.hosts.entry(sender);
-        let host = host.or_insert_with(|| Host { lanes: HostLanes::new(first), acknowledged_bytes: 0 });
+        let host =
+            host.or_insert_with(|| Host { lanes: HostLanes::new(first), acknowledged_bytes: 0 });
         let id = host.lanes.begin(now, &node_id(store), max_lanes, supply);
         let (acknowledged, resting) = (BTreeMap::new(), BTreeSet::new());
         self.lanes.streams.insert(reader, Stream { id, sender, acknowledged, resting, last_bytes });
@@ -98,9 +101,12 @@ impl<A: Application> Cluster<A> {
     }
 
     fn open_lanes(&mut self, reader: Reader, id: StreamId, count: usize) {
-        let Some(store) = self.transfers.get(&reader.0).map(|transfer| transfer.store) else { return };
+        let Some(store) = self.transfers.get(&reader.0).map(|transfer| transfer.store) else {
+            return;
+        };
         let others = self.nics[store].inflows.saturating_sub(1);
-        let Some(stream) = self.lanes.streams.get_mut(&reader).filter(|stream| stream.id == id) else {
+        let Some(stream) = self.lanes.streams.get_mut(&reader).filter(|stream| stream.id == id)
+        else {
             return;
         };
         let Some(host) = self.lanes.hosts.get_mut(&stream.sender) else { return };
@@ -113,7 +119,9 @@ impl<A: Application> Cluster<A> {
 
     /// Lets each lane send a frame. Repeats this while the stream lasts.
     fn send_frames(&mut self, reader: Reader, id: StreamId) {
-        let Some(stream) = self.lanes.streams.get(&reader).filter(|stream| stream.id == id) else { return };
+        let Some(stream) = self.lanes.streams.get(&reader).filter(|stream| stream.id == id) else {
+            return;
+        };
         let lanes: Vec<LaneId> = stream.acknowledged.keys().copied().collect();
         let Some((mut progress, lane_bytes)) = self.progress(reader) else { return };
         let active = stream_active(&self.lanes, reader);
@@ -126,9 +134,11 @@ impl<A: Application> Cluster<A> {
                 *acknowledged += lane_bytes;
                 host.acknowledged_bytes += lane_bytes;
             }
-            let delivery =
-                progress.delivery.map(|known| Delivery { acknowledged_bytes: *acknowledged, ..known });
-            progress = Progress { delivery, acknowledged_bytes: host.acknowledged_bytes, ..progress };
+            let delivery = progress
+                .delivery
+                .map(|known| Delivery { acknowledged_bytes: *acknowledged, ..known });
+            progress =
+                Progress { delivery, acknowledged_bytes: host.acknowledged_bytes, ..progress };
             let turn = host.lanes.turn(now, id, lane, &progress);
             progress.starved = Duration::ZERO;
             if !turn.is_resting {
@@ -176,7 +186,8 @@ impl<A: Application> Cluster<A> {
             ..Delivery::default()
         };
         let starved = if is_starved { FRAME_TIME } else { Duration::ZERO };
-        let progress = Progress { delivery: Some(delivery), starved, left_bytes, acknowledged_bytes: 0 };
+        let progress =
+            Progress { delivery: Some(delivery), starved, left_bytes, acknowledged_bytes: 0 };
         Some((progress, sent_bytes / active))
     }
 }

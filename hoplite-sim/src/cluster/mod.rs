@@ -58,7 +58,13 @@ use watches::{Watch, WatchKey};
 pub(crate) type Answer = Result<Response, Error>;
 
 pub(crate) trait Application: Sized + 'static {
-    fn answered(cluster: &mut Cluster<Self>, store: usize, client: ClientId, call: CallId, answer: Answer);
+    fn answered(
+        cluster: &mut Cluster<Self>,
+        store: usize,
+        client: ClientId,
+        call: CallId,
+        answer: Answer,
+    );
 
     fn inspected(
         _cluster: &mut Cluster<Self>,

@@ -80,7 +80,10 @@ impl<A: Application> Cluster<A> {
             ends == (one, other) || ends == (other, one)
         });
         self.break_directed(Break::Silence, |connection| {
-            let ends = (LinkEnd::Store(connection.coordinator.store), LinkEnd::Store(connection.host.store));
+            let ends = (
+                LinkEnd::Store(connection.coordinator.store),
+                LinkEnd::Store(connection.host.store),
+            );
             ends == (one, other) || ends == (other, one)
         });
     }

@@ -39,12 +39,20 @@ impl<A: Application> Cluster<A> {
         };
         if let Some(delay) = unreachable_after {
             let error = Error::unavailable("the directory shard");
-            return self.after(delay, move |cluster| cluster.session_ended(store, run, shard, &error));
+            return self
+                .after(delay, move |cluster| cluster.session_ended(store, run, shard, &error));
         }
         let (number, now) = (self.fresh_number(), self.elapsed());
         let queue = BatchQueue::default();
-        let session =
-            Session { store, shard, queue, to_shard: now, to_store: now, is_broken: false, refusal: None };
+        let session = Session {
+            store,
+            shard,
+            queue,
+            to_shard: now,
+            to_store: now,
+            is_broken: false,
+            refusal: None,
+        };
         self.sessions.insert(number, session);
         self.stores[store].sessions[shard] = Some(number);
         self.note(|_| format!("store {store} opens session {number} with shard {shard}"));
@@ -60,7 +68,9 @@ impl<A: Application> Cluster<A> {
         }
         let now = self.now();
         match self.stores[store].attempts[shard].ended(now, Some(error)) {
-            Next::Retry { pause, .. } => self.after(pause, move |cluster| cluster.connect(store, run, shard)),
+            Next::Retry { pause, .. } => {
+                self.after(pause, move |cluster| cluster.connect(store, run, shard))
+            }
             Next::GiveUp => panic!("shard {shard} refuses store {store} for good: {error}"),
         }
     }
@@ -84,7 +94,12 @@ impl<A: Application> Cluster<A> {
             let asked_at = Time::NEVER;
             cluster.store_event(
                 store,
-                node::Event::ShardUp { shard, run, asked_at, version: hoplite_core::Version::NEWEST },
+                node::Event::ShardUp {
+                    shard,
+                    run,
+                    asked_at,
+                    version: hoplite_core::Version::NEWEST,
+                },
             );
         });
         match self.introduce(shard, store, info) {
@@ -94,7 +109,9 @@ impl<A: Application> Cluster<A> {
                 self.break_session(replaced, Break::Reset);
             }
             Reception::Refused(error) => {
-                self.note(|_| format!("shard {shard} refuses session {number} of store {store}: {error}"));
+                self.note(|_| {
+                    format!("shard {shard} refuses session {number} of store {store}: {error}")
+                });
                 self.shards[shard].sessions[store] = previous;
                 if let Some(session) = self.sessions.get_mut(&number) {
                     session.refusal = Some(error);
@@ -114,13 +131,16 @@ impl<A: Application> Cluster<A> {
     }
 
     pub(super) fn break_session(&mut self, number: u64, cause: Break) {
-        let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
+        let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken)
+        else {
             return;
         };
         session.is_broken = true;
         let (store, shard) = (session.store, session.shard);
         let error = session.refusal.take().unwrap_or(Error::unavailable("the directory shard"));
-        self.note(|_| format!("session {number} of store {store} with shard {shard} breaks: {cause:?}"));
+        self.note(|_| {
+            format!("session {number} of store {store} with shard {shard} breaks: {cause:?}")
+        });
         let (at_store, at_shard) =
             (self.notice_time(cause, STORE_PINGS), self.notice_time(cause, SHARD_PINGS));
         // The lease counts as if a ping had just been answered.
@@ -178,22 +198,35 @@ impl<A: Application> Cluster<A> {
         self.sessions.keys().copied().collect()
     }
 
-    pub(super) fn send_to_shard(&mut self, store: usize, shard: usize, message: ToShard, urgency: Urgency) {
+    pub(super) fn send_to_shard(
+        &mut self,
+        store: usize,
+        shard: usize,
+        message: ToShard,
+        urgency: Urgency,
+    ) {
         let (now, Some(number)) = (self.now(), self.stores[store].sessions[shard]) else { return };
         let Some(session) = self.sessions.get_mut(&number) else { return };
-        let change =
-            session.queue.push(now, message, urgency).expect("the queue is longer than a simulation");
+        let change = session
+            .queue
+            .push(now, message, urgency)
+            .expect("the queue is longer than a simulation");
         match change {
             None | Some(NextFrame::Never) => {}
             // After the event, so that all its messages leave together.
-            Some(NextFrame::Now) => self.after(Duration::ZERO, move |cluster| cluster.send_batch(number)),
-            Some(NextFrame::At(time)) => self.at_time(time, move |cluster| cluster.send_batch(number)),
+            Some(NextFrame::Now) => {
+                self.after(Duration::ZERO, move |cluster| cluster.send_batch(number))
+            }
+            Some(NextFrame::At(time)) => {
+                self.at_time(time, move |cluster| cluster.send_batch(number))
+            }
         }
     }
 
     fn send_batch(&mut self, number: u64) {
         let (now, at) = (self.now(), self.elapsed() + self.latency());
-        let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
+        let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken)
+        else {
             return;
         };
         if session.queue.next_frame(now) != NextFrame::Now {
@@ -202,13 +235,16 @@ impl<A: Application> Cluster<A> {
         session.to_shard = session.to_shard.max(at);
         let (shard, at) = (session.shard, session.to_shard);
         let inline_bytes = |message: &ToShard| match message {
-            ToShard::Publish(publish) => publish.inline.as_ref().map_or(0, |bytes| bytes.len() as u64),
+            ToShard::Publish(publish) => {
+                publish.inline.as_ref().map_or(0, |bytes| bytes.len() as u64)
+            }
             _ => 0,
         };
         let batch = session.queue.take_batch(now, inline_bytes);
         self.at(at, move |cluster| {
             for message in batch {
-                cluster.queue_at_shard(shard, move |cluster| cluster.arrive_at_shard(number, message));
+                cluster
+                    .queue_at_shard(shard, move |cluster| cluster.arrive_at_shard(number, message));
             }
         });
         self.send_batch(number);
@@ -234,9 +270,14 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    fn deliver_to_store(&mut self, number: u64, action: impl FnOnce(&mut Self, usize, usize) + 'static) {
+    fn deliver_to_store(
+        &mut self,
+        number: u64,
+        action: impl FnOnce(&mut Self, usize, usize) + 'static,
+    ) {
         let at = self.elapsed() + self.latency();
-        let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
+        let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken)
+        else {
             return;
         };
         session.to_store = session.to_store.max(at);

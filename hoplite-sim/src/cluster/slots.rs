@@ -23,7 +23,8 @@ impl Slots {
         match event {
             Event::Message {
                 message:
-                    ToShard::ReturnSlot { grant, .. } | ToShard::Publish(Publish { slot: Some(grant), .. }),
+                    ToShard::ReturnSlot { grant, .. }
+                    | ToShard::Publish(Publish { slot: Some(grant), .. }),
                 ..
             } => {
                 self.granted.remove(grant);
@@ -49,7 +50,8 @@ impl Slots {
                     "{receiver} is granted {grant:?}, which is in use: {used:?}"
                 );
                 let (id, put, sender) = (grant.id.clone(), grant.put, grant.sender.clone());
-                self.granted.insert(grant.grant, Slot { id, put, sender, receiver: receiver.clone() });
+                self.granted
+                    .insert(grant.grant, Slot { id, put, sender, receiver: receiver.clone() });
             }
             ToStore::Drop { id, put, .. } => {
                 self.granted.retain(|_, slot| (&slot.id, slot.put) != (id, *put));

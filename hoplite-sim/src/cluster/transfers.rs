@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use hoplite_core::node::{CombineId, CombineInput, CombineOutcome, CopyId, Event, Producer, PullId, ServeId};
+use hoplite_core::node::{
+    CombineId, CombineInput, CombineOutcome, CopyId, Event, Producer, PullId, ServeId,
+};
 use hoplite_core::peer::{CONNECT_TIMEOUT, STALL_TIMEOUT};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::PullOutcome;
@@ -120,7 +122,8 @@ impl<A: Application> Cluster<A> {
             CombineInput::Local { copy, base_bytes } => (base_bytes, Origin::Here(copy)),
             CombineInput::Remote(input) => {
                 let sender = self.store_named(&input.node);
-                let remote = Remote { sender, id: input.id, put: input.put, awaits_hop: input.is_hop };
+                let remote =
+                    Remote { sender, id: input.id, put: input.put, awaits_hop: input.is_hop };
                 (input.base_bytes, remote.into())
             }
         }
@@ -141,14 +144,23 @@ impl<A: Application> Cluster<A> {
         let size_bytes = output.size_bytes;
         assert!(!output.is_complete && offset_bytes <= size_bytes && !inputs.is_empty());
         if let Job::Combine { element_bytes, .. } = job {
-            assert!(output.producer == Producer::Reduce && offset_bytes.is_multiple_of(element_bytes));
+            assert!(
+                output.producer == Producer::Reduce && offset_bytes.is_multiple_of(element_bytes)
+            );
             if output.tag.is_none() && output.valid_bytes == 0 {
                 (output.from_bytes, output.valid_bytes) = (offset_bytes, offset_bytes);
             }
         }
-        assert_eq!(output.valid_bytes, offset_bytes, "a transfer continues where the one before it ended");
-        let is_filled = self.stores[store].pulls.values().chain(self.stores[store].combinations.values());
-        assert!(is_filled.into_iter().all(|key| self.transfers[key].copy != copy), "{copy:?} has one writer");
+        assert_eq!(
+            output.valid_bytes, offset_bytes,
+            "a transfer continues where the one before it ended"
+        );
+        let is_filled =
+            self.stores[store].pulls.values().chain(self.stores[store].combinations.values());
+        assert!(
+            is_filled.into_iter().all(|key| self.transfers[key].copy != copy),
+            "{copy:?} has one writer"
+        );
         let key = self.fresh_number();
         let host = &mut self.stores[store];
         match job {
@@ -171,7 +183,9 @@ impl<A: Application> Cluster<A> {
         self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
             // Runs after the other effects of the same event.
-            Network::Blocks { .. } => self.after(Duration::ZERO, move |cluster| cluster.block_step(key)),
+            Network::Blocks { .. } => {
+                self.after(Duration::ZERO, move |cluster| cluster.block_step(key))
+            }
             Network::Flow { .. } => self.begin_flow(key),
         }
     }
@@ -198,14 +212,21 @@ impl<A: Application> Cluster<A> {
 
     fn request_arrives(&mut self, reader: Reader) {
         let Some(Transfer { store, inputs, .. }) = self.transfers.get(&reader.0) else { return };
-        let Origin::Elsewhere { remote, connection: Connection::Opening } = &inputs[reader.1].origin else {
+        let Origin::Elsewhere { remote, connection: Connection::Opening } =
+            &inputs[reader.1].origin
+        else {
             return;
         };
         let (store, remote) = (*store, remote.clone());
         match self.request_serve(store, &remote, Some(reader)) {
             Ok(_) => {}
             Err(delay) => {
-                self.fail_input_later(reader, Connection::Opening, delay, PullOutcome::SenderUnreachable);
+                self.fail_input_later(
+                    reader,
+                    Connection::Opening,
+                    delay,
+                    PullOutcome::SenderUnreachable,
+                );
             }
         }
     }
@@ -248,7 +269,12 @@ impl<A: Application> Cluster<A> {
             }
             ServeState::Awaited | ServeState::Refused => {
                 let delay = self.latency();
-                self.fail_input_later(reader, Connection::Open(serve), delay, PullOutcome::SenderHasNoCopy);
+                self.fail_input_later(
+                    reader,
+                    Connection::Open(serve),
+                    delay,
+                    PullOutcome::SenderHasNoCopy,
+                );
             }
         }
     }
@@ -280,7 +306,12 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    pub(super) fn fail_readers(&mut self, store: usize, copy: Option<CopyId>, outcome: PullOutcome) {
+    pub(super) fn fail_readers(
+        &mut self,
+        store: usize,
+        copy: Option<CopyId>,
+        outcome: PullOutcome,
+    ) {
         let serves = self.stores[store].serves.iter();
         let served = serves.filter(|(_, serve)| copy.is_none() || serve.copy() == copy);
         let served: Vec<(ServeId, Serve)> = served.map(|(id, serve)| (*id, *serve)).collect();
@@ -293,7 +324,8 @@ impl<A: Application> Cluster<A> {
         let Some(copy) = copy else { return };
         for key in self.stores[store].combinations.values().copied().collect::<Vec<_>>() {
             let inputs = &self.transfers[&key].inputs;
-            let reads = |input: &Input| matches!(input.origin, Origin::Here(local) if local == copy);
+            let reads =
+                |input: &Input| matches!(input.origin, Origin::Here(local) if local == copy);
             if let Some(index) = inputs.iter().position(reads) {
                 self.end_transfer_later(key, Ending::InputFailed { index, outcome });
             }
@@ -329,7 +361,9 @@ impl<A: Application> Cluster<A> {
                 let outcome = match ending {
                     Ending::Complete => CombineOutcome::Complete,
                     Ending::Cancelled => CombineOutcome::Cancelled,
-                    Ending::InputFailed { index, outcome } => CombineOutcome::InputFailed { index, outcome },
+                    Ending::InputFailed { index, outcome } => {
+                        CombineOutcome::InputFailed { index, outcome }
+                    }
                 };
                 Event::CombineEnded { combine, valid_bytes, outcome }
             }

@@ -33,8 +33,10 @@ impl<A: Application> Cluster<A> {
                 return Some((*key, Err(error.clone())));
             }
             let (is_complete, end_bytes) = (copy.is_complete, copy.size_bytes);
-            let valid_bytes = forwardable(copy.producer, is_complete, copy.valid_bytes, end_bytes, end_bytes);
-            is_news(is_complete, valid_bytes, *beyond_bytes, end_bytes).then_some((*key, Ok(valid_bytes)))
+            let valid_bytes =
+                forwardable(copy.producer, is_complete, copy.valid_bytes, end_bytes, end_bytes);
+            is_news(is_complete, valid_bytes, *beyond_bytes, end_bytes)
+                .then_some((*key, Ok(valid_bytes)))
         });
         for (key, progress) in progressed.collect::<Vec<_>>() {
             self.watches.remove(&key);
@@ -84,7 +86,8 @@ impl<A: Application> Cluster<A> {
     }
 
     fn inspected(&mut self, key: WatchKey, position: usize, page: Option<Page>) {
-        let Some(Watch::Shards { inspection, pages, unanswered }) = self.watches.get_mut(&key) else {
+        let Some(Watch::Shards { inspection, pages, unanswered }) = self.watches.get_mut(&key)
+        else {
             return;
         };
         pages[position] = page;
@@ -96,7 +99,8 @@ impl<A: Application> Cluster<A> {
         let answer = match inspection {
             Inspection::List { limit, .. } => Page::merge(pages, *limit),
             Inspection::Describe { .. } => {
-                let known = pages.iter().map(|page| page.as_ref().and_then(|page| page.objects.first()));
+                let known =
+                    pages.iter().map(|page| page.as_ref().and_then(|page| page.objects.first()));
                 best_informed(known).and_then(|best| pages.into_iter().nth(best).flatten())
             }
             Inspection::Status

@@ -78,7 +78,8 @@ impl Experiment {
             "an object and a rate have a minimum"
         );
         assert!(
-            !self.is_repeated || (self.failures_percent == 0.0 && self.arrivals == Arrivals::Together),
+            !self.is_repeated
+                || (self.failures_percent == 0.0 && self.arrivals == Arrivals::Together),
             "a repeated run needs all nodes"
         );
         let began = Instant::now();
@@ -139,7 +140,9 @@ impl Experiment {
         let after_the_last = self.last_arrival() + self.transfer_time(1.0);
         let in_all = match self.workload {
             Workload::Broadcast | Workload::Reduce => Duration::ZERO,
-            Workload::Allreduce => self.transfer_time(2.0 * (self.nodes - 1) as f64 / self.nodes as f64),
+            Workload::Allreduce => {
+                self.transfer_time(2.0 * (self.nodes - 1) as f64 / self.nodes as f64)
+            }
         };
         after_the_last.max(in_all) + self.latency
     }

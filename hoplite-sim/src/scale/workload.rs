@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use hoplite_core::node::{CallId, ClientId, CopyId, Event, Reduce, ReduceOrder, Request, Response, Until};
+use hoplite_core::node::{
+    CallId, ClientId, CopyId, Event, Reduce, ReduceOrder, Request, Response, Until,
+};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::DeleteWait;
 use hoplite_core::{Dtype, Error, Metadata, ObjectId};
@@ -83,7 +85,8 @@ impl Calls {
     }
 
     pub(super) fn longest(&self) -> Duration {
-        let taken = self.done.iter().filter_map(|(store, done)| Some(*done - *self.arrivals.get(store)?));
+        let taken =
+            self.done.iter().filter_map(|(store, done)| Some(*done - *self.arrivals.get(store)?));
         taken.max().unwrap_or_default()
     }
 
@@ -163,9 +166,11 @@ impl World {
 
     fn choose_failing(&mut self) {
         let stores = self.stores.len();
-        let wanted = (self.app.experiment.failures_percent / 100.0 * stores as f64).round() as usize;
+        let wanted =
+            (self.app.experiment.failures_percent / 100.0 * stores as f64).round() as usize;
         let wanted = wanted.min(stores - 1);
-        let window = u64::try_from(self.app.experiment.bound().as_nanos()).unwrap_or(u64::MAX).max(1);
+        let window =
+            u64::try_from(self.app.experiment.bound().as_nanos()).unwrap_or(u64::MAX).max(1);
         while self.app.failing.len() < wanted {
             let store = 1 + self.random.index(stores - 1);
             if self.app.failing.insert(store) {
@@ -210,7 +215,8 @@ impl World {
 
     fn put(&mut self, store: usize, id: ObjectId) {
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
-        let (size_bytes, timeout) = (self.app.experiment.size_bytes, self.app.experiment.time_limit);
+        let (size_bytes, timeout) =
+            (self.app.experiment.size_bytes, self.app.experiment.time_limit);
         self.call(store, Call::Create, Request::Create { id, size_bytes, metadata, timeout });
     }
 
@@ -264,7 +270,9 @@ impl World {
     pub(super) fn settle(&mut self) {
         let quiet = self.elapsed() + PAUSE;
         self.at(quiet, |_| {});
-        self.advance(|world| world.elapsed() >= quiet && world.shards.iter().all(|host| host.queued == 0));
+        self.advance(|world| {
+            world.elapsed() >= quiet && world.shards.iter().all(|host| host.queued == 0)
+        });
     }
 
     pub(super) fn plan(&self) -> Option<String> {

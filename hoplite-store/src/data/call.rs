@@ -49,7 +49,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(super) const fn sent(puller: &'a Puller, peer: Peer, kind: Kind, connection: PeerConnection) -> Self {
+    pub(super) const fn sent(
+        puller: &'a Puller,
+        peer: Peer,
+        kind: Kind,
+        connection: PeerConnection,
+    ) -> Self {
         Self { puller, peer, kind, payload: Vec::new(), connection, is_proven: true }
     }
 
@@ -62,7 +67,8 @@ impl<'a> Call<'a> {
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
         match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {
-                let mut connection = self.puller.connect(&self.peer).await.map_err(CallError::Connect)?;
+                let mut connection =
+                    self.puller.connect(&self.peer).await.map_err(CallError::Connect)?;
                 send(self.puller, &mut connection, self.kind, &self.payload).await?;
                 (self.connection, self.is_proven) = (connection, true);
                 Ok(self.connection.read_header().await?)

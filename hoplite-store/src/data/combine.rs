@@ -102,7 +102,8 @@ impl Puller {
                 sample.arrived(self.now(), remote_bytes - arrived_bytes);
                 arrived_bytes = remote_bytes;
             }
-            let available_bytes = inputs.iter().map(Input::available_bytes).min().unwrap_or(size_bytes);
+            let available_bytes =
+                inputs.iter().map(Input::available_bytes).min().unwrap_or(size_bytes);
             let end_bytes = available_bytes.min(size_bytes).min(*done_bytes + STEP_BYTES);
             let end_bytes = end_bytes / element_bytes * element_bytes;
             if destination.is_none() {
@@ -119,7 +120,8 @@ impl Puller {
             }
         }
         self.transferred(sample);
-        let _ = timeout(FINAL_FRAMES_TIMEOUT, join_all(inputs.into_iter().map(Input::finish))).await;
+        let _ =
+            timeout(FINAL_FRAMES_TIMEOUT, join_all(inputs.into_iter().map(Input::finish))).await;
         Ok(())
     }
 
@@ -164,13 +166,24 @@ impl Combiner {
         Self { op, dtype, sum: piece.clone(), operand: piece }
     }
 
-    fn combine(&mut self, inputs: &mut [Input<'_>], out: &LiveCopy, start_bytes: u64, end_bytes: u64) {
+    fn combine(
+        &mut self,
+        inputs: &mut [Input<'_>],
+        out: &LiveCopy,
+        start_bytes: u64,
+        end_bytes: u64,
+    ) {
         let Some((first, others)) = inputs.split_first_mut() else { return };
         for piece_bytes in (start_bytes..end_bytes).step_by(PIECE_BYTES) {
             let length = (end_bytes - piece_bytes).min(PIECE_BYTES as u64) as usize;
             let sum = first.bytes(piece_bytes, &mut self.sum[..length]);
             for input in &mut *others {
-                combine(self.op, self.dtype, sum, input.bytes(piece_bytes, &mut self.operand[..length]));
+                combine(
+                    self.op,
+                    self.dtype,
+                    sum,
+                    input.bytes(piece_bytes, &mut self.operand[..length]),
+                );
             }
             out.buffer().write(piece_bytes, sum);
         }

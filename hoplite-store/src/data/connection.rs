@@ -250,9 +250,15 @@ impl PeerConnection {
         self.write_payload(kind, &message.encode_to_vec()).await
     }
 
-    pub(super) async fn write_payload(&mut self, kind: Kind, payload: &[u8]) -> Result<(), ConnectionError> {
+    pub(super) async fn write_payload(
+        &mut self,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<(), ConnectionError> {
         let Some(header) = Header::control(kind, payload) else {
-            return Err(ConnectionError::Nonsense("a control message of ours is too long for a frame"));
+            return Err(ConnectionError::Nonsense(
+                "a control message of ours is too long for a frame",
+            ));
         };
         let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
         bytes.extend_from_slice(&header.encode());
@@ -343,7 +349,9 @@ impl PeerConnection {
 
     async fn flush(&mut self) -> Result<(), ConnectionError> {
         let limit = self.write_timeout;
-        timeout(limit, self.transport.flush()).await.map_err(|_| ConnectionError::Idle(limit))??;
+        timeout(limit, self.transport.flush())
+            .await
+            .map_err(|_| ConnectionError::Idle(limit))??;
         Ok(())
     }
 }
@@ -355,9 +363,9 @@ async fn arrived(
     read: impl Future<Output = io::Result<usize>>,
 ) -> Result<usize, ConnectionError> {
     let bytes = match limit {
-        Some(limit) => {
-            timeout_at(*received_at + limit, read).await.map_err(|_| ConnectionError::Idle(limit))?
-        }
+        Some(limit) => timeout_at(*received_at + limit, read)
+            .await
+            .map_err(|_| ConnectionError::Idle(limit))?,
         None => read.await,
     };
     match bytes? {

@@ -5,7 +5,8 @@ use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::node::DrainReport;
 use hoplite_proto::data::drain::{
-    DRAIN_STORE_SINCE, decode_drain_answer, decode_drain_store, encode_drain_answer, encode_drain_store,
+    DRAIN_STORE_SINCE, decode_drain_answer, decode_drain_store, encode_drain_answer,
+    encode_drain_store,
 };
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
@@ -30,7 +31,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             tracing::info!(%peer, "another store requests a drain");
         }
         let drained = self.source.drain(timeout);
-        let (report, answering) = self.keepalive(Awaited::Producer).during(connection, drained).await?;
+        let (report, answering) =
+            self.keepalive(Awaited::Producer).during(connection, drained).await?;
         connection.write_control(Kind::DrainAnswer, &encode_drain_answer(report)).await?;
         drop(answering);
         Ok(())
@@ -39,7 +41,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
 
 fn too_old(peer: &Peer, version: Version) -> Error {
     let number = version.number();
-    let reason = format!("store {} speaks protocol version {number}: drain it on its own machine", peer.0);
+    let reason =
+        format!("store {} speaks protocol version {number}: drain it on its own machine", peer.0);
     Error::InvalidRequest { reason: reason.into() }
 }
 
@@ -66,7 +69,9 @@ impl Puller {
             loop {
                 let header = connection.read_header().await?;
                 match header.kind() {
-                    Kind::Keepalive => drop(connection.read_control::<v1::Keepalive>(&header).await?),
+                    Kind::Keepalive => {
+                        drop(connection.read_control::<v1::Keepalive>(&header).await?)
+                    }
                     Kind::DrainAnswer => {
                         return connection.read_control::<v1::DrainAnswer>(&header).await;
                     }

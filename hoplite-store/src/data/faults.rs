@@ -30,7 +30,9 @@ impl PeerReports {
     pub(super) fn failed(&self, now: Time, (node, address): &Peer, error: &ConnectionError) {
         let error = match error {
             ConnectionError::Refused(error) => error.clone(),
-            error => Error::Unavailable { what: format!("its data plane at {address} ({error})").into() },
+            error => {
+                Error::Unavailable { what: format!("its data plane at {address} ({error})").into() }
+            }
         };
         let mut state = self.lock();
         if state.faults.failed(now, node, error.clone()) {

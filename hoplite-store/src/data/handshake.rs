@@ -34,7 +34,8 @@ pub(super) async fn connect(
     let stream = timeout(limit, TcpStream::connect(peer.1)).await;
     let stream = stream.map_err(|_| ConnectionError::Idle(limit))??;
     let took = begun.elapsed();
-    let (connection, _) = open(config, stream, Side::Connecting(peer), config.silence_timeout).await?;
+    let (connection, _) =
+        open(config, stream, Side::Connecting(peer), config.silence_timeout).await?;
     Ok((connection, took))
 }
 
@@ -98,7 +99,9 @@ async fn exchange_hellos(
     let token = match (&config.token, theirs.challenge.len()) {
         (None, 0) => return Ok(peer),
         (None, _) => {
-            return Err(Error::permission_denied("the peer has a token, and this store has none").into());
+            return Err(
+                Error::permission_denied("the peer has a token, and this store has none").into()
+            );
         }
         (Some(token), NONCE_BYTES) => token,
         (Some(_), _) => return Err(Error::permission_denied("the peer has no token").into()),
@@ -108,13 +111,17 @@ async fn exchange_hellos(
             // Prevents a process at another address from relaying the proofs and posing as the
             // peer.
             if !theirs.address.is_empty() && theirs.address != address.to_string() {
-                return Err(ConnectionError::Nonsense("the peer is reached at another address than it says"));
+                return Err(ConnectionError::Nonsense(
+                    "the peer is reached at another address than it says",
+                ));
             }
             let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
             send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Connecting)).await?;
             let proof = receive_tag(connection).await?;
             if !hellos.is_proven(token, Purpose::Data, Prover::Accepting, &proof) {
-                return Err(Error::permission_denied("this store has another token than the peer").into());
+                return Err(
+                    Error::permission_denied("this store has another token than the peer").into()
+                );
             }
         }
         Side::Accepting => {
@@ -126,7 +133,9 @@ async fn exchange_hellos(
                 connection
                     .write_control(Kind::Proof, &v1::DataProof { refusal, ..Default::default() })
                     .await?;
-                return Err(Error::permission_denied("this store has another token than the peer").into());
+                return Err(
+                    Error::permission_denied("this store has another token than the peer").into()
+                );
             }
             send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Accepting)).await?;
         }
@@ -135,7 +144,9 @@ async fn exchange_hellos(
 }
 
 async fn send_tag(connection: &mut PeerConnection, tag: &[u8]) -> Result<(), ConnectionError> {
-    connection.write_control(Kind::Proof, &v1::DataProof { tag: tag.to_vec().into(), refusal: None }).await
+    connection
+        .write_control(Kind::Proof, &v1::DataProof { tag: tag.to_vec().into(), refusal: None })
+        .await
 }
 
 async fn receive_tag(connection: &mut PeerConnection) -> Result<Bytes, ConnectionError> {

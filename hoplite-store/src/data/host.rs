@@ -28,12 +28,15 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (output, put) = (hop.output.clone(), hop.put);
         tracing::debug!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
-        let ended = forward_hop_reports(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
+        let ended =
+            forward_hop_reports(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
         // Dropped before the answer, after which the coordinator may expect the hop to be over.
         drop(hosted);
         match &ended {
             Ok(end) => tracing::debug!(%output, %put, outcome = ?end.outcome(), "a hop ended"),
-            Err(error) => warn_repeated!(%output, %put, %coordinator, %error, "a hop lost its coordinator"),
+            Err(error) => {
+                warn_repeated!(%output, %put, %coordinator, %error, "a hop lost its coordinator")
+            }
         }
         connection.write_control(Kind::End, &ended?).await
     }
@@ -61,7 +64,10 @@ async fn forward_hop_reports(
                 Kind::Keepalive => connection.read_control::<()>(&header).await?,
                 Kind::Release => {
                     connection.read_control::<()>(&header).await?;
-                    return Ok(v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() });
+                    return Ok(v1::End {
+                        outcome: v1::end::Outcome::Released.into(),
+                        ..v1::End::default()
+                    });
                 }
                 kind => return Err(ConnectionError::Unexpected(kind)),
             },

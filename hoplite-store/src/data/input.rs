@@ -37,7 +37,12 @@ struct Remote<'a> {
 impl<'a> Input<'a> {
     /// Makes an input from a local copy, from `base_bytes` on. The first `done_bytes` are combined
     /// already.
-    pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
+    pub(super) fn local(
+        live: Arc<LiveCopy>,
+        base_bytes: u64,
+        size_bytes: u64,
+        done_bytes: u64,
+    ) -> Self {
         Self { base_bytes, size_bytes, available_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
@@ -117,7 +122,9 @@ impl<'a> Input<'a> {
                 live.buffer().read(self.base_bytes + start_bytes, scratch);
                 scratch
             }
-            Origin::Remote(remote) => remote.held.last(self.available_bytes - start_bytes, scratch.len()),
+            Origin::Remote(remote) => {
+                remote.held.last(self.available_bytes - start_bytes, scratch.len())
+            }
         }
     }
 

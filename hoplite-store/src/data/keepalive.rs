@@ -106,8 +106,13 @@ mod tests {
     async fn only_a_producer_creates_signs() {
         let started = Instant::now();
         tokio::time::advance(Duration::from_secs(3)).await;
-        let sign = |awaited| Keepalive { interval: Duration::from_secs(1), started, awaited }.sign();
+        let sign =
+            |awaited| Keepalive { interval: Duration::from_secs(1), started, awaited }.sign();
         assert_eq!(sign(Awaited::Producer), Sign(3_000_000));
-        assert_eq!(sign(Awaited::Receiver), Sign::default(), "else its receivers would wait for it for ever");
+        assert_eq!(
+            sign(Awaited::Receiver),
+            Sign::default(),
+            "else its receivers would wait for it for ever"
+        );
     }
 }

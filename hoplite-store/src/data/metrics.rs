@@ -36,7 +36,12 @@ pub(crate) struct DataMetrics {
 impl DataMetrics {
     /// Adds the kernel's statistics of a transfer. Returns the peers with slow links if the list
     /// has changed.
-    pub(super) fn measured(&self, now: Time, peer: &NodeId, delivery: Delivery) -> Option<Vec<NodeId>> {
+    pub(super) fn measured(
+        &self,
+        now: Time,
+        peer: &NodeId,
+        delivery: Delivery,
+    ) -> Option<Vec<NodeId>> {
         let mut links = self.lock_links();
         links.add(now, peer, delivery.into());
         links.news(now)

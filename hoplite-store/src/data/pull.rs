@@ -128,7 +128,8 @@ impl Puller {
         cancel: &CancellationToken,
     ) -> Option<bool> {
         let theirs = self.request_digest(request);
-        let (ours, theirs) = cancel.run_until_cancelled(async { tokio::join!(digest(live), theirs) }).await?;
+        let (ours, theirs) =
+            cancel.run_until_cancelled(async { tokio::join!(digest(live), theirs) }).await?;
         match (ours, theirs) {
             (Ok(ours), Ok(Some(theirs))) => Some(*theirs == ours),
             (Err(_), _) | (_, Ok(None)) => None,
@@ -150,7 +151,9 @@ impl Puller {
             let connection = call.connection();
             match header.kind() {
                 Kind::Keepalive => drop(connection.read_control::<v1::Keepalive>(&header).await?),
-                Kind::Digest => break Some(connection.read_control::<v1::Digest>(&header).await?.xxh3_128),
+                Kind::Digest => {
+                    break Some(connection.read_control::<v1::Digest>(&header).await?.xxh3_128);
+                }
                 Kind::End => {
                     connection.read_control::<v1::End>(&header).await?;
                     break None;

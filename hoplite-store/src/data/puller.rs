@@ -85,8 +85,11 @@ impl Puller {
     /// Makes a puller for small objects. It has separate connections, because a connection belongs
     /// to one runtime.
     pub(crate) fn for_small(&self) -> Self {
-        let config =
-            Arc::new(DataConfig { sizes: Sizes::Small, max_lanes: 1, ..DataConfig::clone(&self.config) });
+        let config = Arc::new(DataConfig {
+            sizes: Sizes::Small,
+            max_lanes: 1,
+            ..DataConfig::clone(&self.config)
+        });
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
         let (reports, intake) = (Arc::clone(&self.reports), Arc::clone(&self.intake));

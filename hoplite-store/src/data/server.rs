@@ -47,21 +47,32 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     let connections = TaskTracker::new();
     let half_open = HalfOpen::new(config.max_half_open);
     let permits = Arc::new(Semaphore::new(config.max_connections));
-    let (probe, streams) = (ProbePlace::default(), Arc::new(OutgoingStreams::new(config.first_lanes)));
+    let (probe, streams) =
+        (ProbePlace::default(), Arc::new(OutgoingStreams::new(config.first_lanes)));
     metrics.observe(&streams);
-    let server =
-        Arc::new(Server { config, source, metrics, permits, probe, streams, started: Instant::now() });
+    let server = Arc::new(Server {
+        config,
+        source,
+        metrics,
+        permits,
+        probe,
+        streams,
+        started: Instant::now(),
+    });
     let acceptor = Acceptor::new("other stores");
     let accept = || acceptor.accept(&listener, || listener.accept());
     while let Some((stream, address)) = shutdown.run_until_cancelled(accept()).await {
         let place = half_open.admit();
         let server = Arc::clone(&server);
-        let (shutdown, for_small, tasks) = (shutdown.clone(), for_small.clone(), connections.clone());
+        let (shutdown, for_small, tasks) =
+            (shutdown.clone(), for_small.clone(), connections.clone());
         connections.spawn(async move {
             let admitted = shutdown.run_until_cancelled(server.admit(stream, address, place)).await;
             let Some(Some(Admitted { connection, peer, permit })) = admitted else { return };
             let serve = |connection| async move {
-                shutdown.run_until_cancelled(server.serve_connection(connection, &peer, address)).await;
+                shutdown
+                    .run_until_cancelled(server.serve_connection(connection, &peer, address))
+                    .await;
                 drop(permit);
             };
             match for_small.filter(|_| connection.sizes == Sizes::Small) {
@@ -95,8 +106,14 @@ struct Admitted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    async fn admit(&self, stream: TcpStream, address: SocketAddr, place: HalfOpenSlot) -> Option<Admitted> {
-        let opening = handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
+    async fn admit(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        place: HalfOpenSlot,
+    ) -> Option<Admitted> {
+        let opening =
+            handshake::open(&self.config, stream, Side::Accepting, self.config.write_stall_timeout);
         let opened = tokio::select! {
             opened = opening => opened,
             () = place.evicted() => Err(ConnectionError::Crowded),
@@ -123,7 +140,12 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         Some(Admitted { connection, peer, permit })
     }
 
-    async fn serve_connection(&self, mut connection: PeerConnection, peer: &NodeId, address: SocketAddr) {
+    async fn serve_connection(
+        &self,
+        mut connection: PeerConnection,
+        peer: &NodeId,
+        address: SocketAddr,
+    ) {
         let protocol = connection.version.number();
         tracing::debug!(%peer, %address, protocol, "a store connected");
         match self.answer_requests(&mut connection, peer).await {
@@ -272,14 +294,23 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             return Ok(Ending::Refused(Error::invalid_request("the object has another size")));
         }
         if !connection.carries(pull.range.end - pull.range.start) {
-            return Ok(Ending::Refused(Error::invalid_request("this connection is for small objects")));
+            return Ok(Ending::Refused(Error::invalid_request(
+                "this connection is for small objects",
+            )));
         }
         let content = match found {
             Found::Memory(served) if pull.awaits_hop => Content::Hop(served),
             Found::Memory(served) => Content::Copy(served),
             Found::File(copy) => {
                 let keepalive = self.keepalive(Awaited::Producer);
-                return spilled::send(connection, &copy, pull.range.clone(), keepalive, &self.metrics).await;
+                return spilled::send(
+                    connection,
+                    &copy,
+                    pull.range.clone(),
+                    keepalive,
+                    &self.metrics,
+                )
+                .await;
             }
         };
         let stream = (content, Cursor::of_copy(pull.range.clone()));

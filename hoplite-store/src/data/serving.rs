@@ -19,7 +19,8 @@ use crate::spill::SpilledCopy;
 pub(crate) trait ServeSource: Send + Sync + 'static {
     /// Finds the requested copy, and may wait until it exists; `None` if there is none. Dropping
     /// the future withdraws the request.
-    fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Found>> + Send;
+    fn serve(self: &Arc<Self>, request: ServeRequest)
+    -> impl Future<Output = Option<Found>> + Send;
 
     /// Notes all peers whose links have been slow for long. Links to other peers are not slow.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);

@@ -72,7 +72,12 @@ pub(super) struct InputStream<'a> {
 
 impl<'a> InputStream<'a> {
     /// Makes a stream that ends at `end_bytes`. Sends no request yet.
-    pub(super) const fn new(puller: &'a Puller, from: RemoteCopy<'a>, end_bytes: u64, known: Sign) -> Self {
+    pub(super) const fn new(
+        puller: &'a Puller,
+        from: RemoteCopy<'a>,
+        end_bytes: u64,
+        known: Sign,
+    ) -> Self {
         Self { puller, from, end_bytes, known, lanes: None, arriving: None }
     }
 
@@ -81,24 +86,35 @@ impl<'a> InputStream<'a> {
     ///
     /// Cancel safe for [`Sink::Memory`]. Otherwise the stream becomes useless; nothing touches the
     /// arena after the future is dropped.
-    pub(super) async fn next(&mut self, next_bytes: u64, sink: Sink<'_>) -> Result<Arrived, PullOutcome> {
+    pub(super) async fn next(
+        &mut self,
+        next_bytes: u64,
+        sink: Sink<'_>,
+    ) -> Result<Arrived, PullOutcome> {
         match self.try_next(next_bytes, sink).await {
             Ok(arrived) => Ok(arrived),
             Err(error) => Err(self.puller.outcome(self.from.id, self.from.node, &error)),
         }
     }
 
-    async fn try_next(&mut self, next_bytes: u64, mut sink: Sink<'_>) -> Result<Arrived, CallError> {
+    async fn try_next(
+        &mut self,
+        next_bytes: u64,
+        mut sink: Sink<'_>,
+    ) -> Result<Arrived, CallError> {
         if self.lanes.is_none() {
             let max_lanes = lane_limit(self.puller.config.max_lanes, self.end_bytes - next_bytes);
             let call = self.request(next_bytes..self.end_bytes, max_lanes).await?;
             let peer = (self.from.node.clone(), self.from.address);
             let lanes = Incoming::new(self.puller, peer, call, max_lanes);
-            let stall = StallDetector::new(self.puller.now(), self.known, self.puller.config.stall_timeout);
+            let stall =
+                StallDetector::new(self.puller.now(), self.known, self.puller.config.stall_timeout);
             self.lanes = Some((lanes, stall));
         }
         loop {
-            let Some((lanes, stall)) = &mut self.lanes else { return Err(ConnectionError::Closed.into()) };
+            let Some((lanes, stall)) = &mut self.lanes else {
+                return Err(ConnectionError::Closed.into());
+            };
             let limit = self.from.silence_limit;
             let next = lanes.next(next_bytes, self.end_bytes);
             let (lane, header) = match within(limit, next).await? {
@@ -108,7 +124,9 @@ impl<'a> InputStream<'a> {
                     Heard::News => return Ok(Arrived::Sign(sign)),
                     Heard::Nothing => continue,
                     Heard::Stalled => {
-                        return Err(ConnectionError::Stalled(self.puller.config.stall_timeout).into());
+                        return Err(
+                            ConnectionError::Stalled(self.puller.config.stall_timeout).into()
+                        );
                     }
                 },
                 Event::Lost(range) => {
@@ -280,7 +298,9 @@ async fn read_into_memory(
 fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, ConnectionError> {
     match end.outcome() {
         v1::end::Outcome::Complete if all_arrived => Ok(PullOutcome::Complete),
-        v1::end::Outcome::Complete => Err(ConnectionError::Nonsense("the end before the last byte")),
+        v1::end::Outcome::Complete => {
+            Err(ConnectionError::Nonsense("the end before the last byte"))
+        }
         v1::end::Outcome::NoCopy | v1::end::Outcome::Refused => Ok(PullOutcome::SenderHasNoCopy),
         v1::end::Outcome::InputFailed
         | v1::end::Outcome::Released

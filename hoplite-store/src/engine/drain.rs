@@ -42,12 +42,22 @@ impl Engine {
     }
 
     pub(super) fn drain_ended(&self, report: DrainReport) {
-        let DrainReport { moved_objects, moved_bytes, left_objects, left_bytes, open_calls, .. } = report;
+        let DrainReport {
+            moved_objects, moved_bytes, left_objects, left_bytes, open_calls, ..
+        } = report;
         if report.state == DrainState::Drained {
             let DrainReport { held_objects, short_objects, .. } = report;
-            tracing::info!(moved_objects, moved_bytes, held_objects, short_objects, open_calls, "drained");
+            tracing::info!(
+                moved_objects, moved_bytes, held_objects, short_objects, open_calls, "drained"
+            );
         } else {
-            tracing::warn!(moved_objects, moved_bytes, left_objects, left_bytes, "the drain has failed");
+            tracing::warn!(
+                moved_objects,
+                moved_bytes,
+                left_objects,
+                left_bytes,
+                "the drain has failed"
+            );
         }
         for Unmoved { id, size_bytes, obstacle } in &report.unmoved {
             tracing::warn!(%id, size_bytes, ?obstacle, "not moved to another store");

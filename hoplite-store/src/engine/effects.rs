@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Engine, State, Verdict};
 use crate::copies::LiveCopy;
-use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRequest, PullRequest};
+use crate::data::{
+    CombineRequest, CombineSource, CompareRequest, Exchange, HopRequest, PullRequest,
+};
 use crate::local::CallWork;
 use crate::outbox::Outgoing;
 use crate::spill::Change;
@@ -22,16 +24,23 @@ const MAX_DECISIONS: usize = 2;
 
 impl Engine {
     #[expect(clippy::too_many_lines, reason = "one arm for each effect")]
-    pub(super) fn perform(self: &Arc<Self>, state: &mut State, effect: Effect, trace: Option<TraceContext>) {
+    pub(super) fn perform(
+        self: &Arc<Self>,
+        state: &mut State,
+        effect: Effect,
+        trace: Option<TraceContext>,
+    ) {
         match effect {
             Effect::Reply { client, call, response } => {
                 if let Some(answers) = self.clients.get(&client) {
-                    let response = response.map(|response| Response::Node(self.with_contents(response)));
+                    let response =
+                        response.map(|response| Response::Node(self.with_contents(response)));
                     answers.add((call, response));
                 }
             }
             Effect::Follow { client, call, copy, beyond_bytes } => {
-                let live = self.copies.get(copy).expect("a copy is open while a client refers to it");
+                let live =
+                    self.copies.get(copy).expect("a copy is open while a client refers to it");
                 self.add_work(client, CallWork::Follow { call, live, beyond_bytes });
             }
             Effect::Inspect { client, call, inspection, shards } => {
@@ -50,8 +59,10 @@ impl Engine {
                 self.shards_changed.notify_one();
             }
             Effect::CopyOpened { copy, extent, size_bytes, producer } => {
-                let buffer =
-                    self.arena.buffer(extent, size_bytes).expect("the allocator stays inside the arena");
+                let buffer = self
+                    .arena
+                    .buffer(extent, size_bytes)
+                    .expect("the allocator stays inside the arena");
                 buffer.initialise();
                 self.copies.open(copy, LiveCopy::new(buffer, producer));
             }
@@ -87,8 +98,15 @@ impl Engine {
                 tracing::debug!(%id, %sender, size_bytes, offset_bytes, "pull starts");
                 let live = self.copies.get(copy).expect("a copy is open while it is pulled");
                 let silence_limit = is_replaceable.then_some(SHORT_SILENCE);
-                let request =
-                    PullRequest { id, put, offset_bytes, sender, sender_address, silence_limit, trace };
+                let request = PullRequest {
+                    id,
+                    put,
+                    offset_bytes,
+                    sender,
+                    sender_address,
+                    silence_limit,
+                    trace,
+                };
                 let cancelled = self.stop.child_token();
                 state.pulls.insert(pull, cancelled.clone());
                 self.spawn_pull(pull, live, request, cancelled);
@@ -107,7 +125,8 @@ impl Engine {
             Effect::ServeRefused { serve } => state.decide(serve, None),
             Effect::Compare { copy, id, winner, holder } => {
                 let live = self.copies.get(copy).expect("a copy is open while it is compared");
-                let request = CompareRequest { id, put: winner, holder: holder.0, holder_address: holder.1 };
+                let request =
+                    CompareRequest { id, put: winner, holder: holder.0, holder_address: holder.1 };
                 self.spawn_compare(copy, live, request);
             }
             Effect::PutLost { id, put, winner } => {
@@ -224,7 +243,9 @@ impl Engine {
                     let peer = (node, address);
                     engine
                         .stop
-                        .run_until_cancelled(engine.bulk.puller.reject(&peer, &target, attempt, &error))
+                        .run_until_cancelled(
+                            engine.bulk.puller.reject(&peer, &target, attempt, &error),
+                        )
                         .await;
                 };
                 self.tasks.spawn_on(task, &self.bulk.runtime);
@@ -232,9 +253,9 @@ impl Engine {
             CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
                 tracing::debug!(?combine, schedule = %plan.schedule, "exchange starts");
                 let live = self.copies.get(copy).expect("a copy is open while it is filled");
-                let sources = sources
-                    .into_iter()
-                    .map(|source| self.copies.get(source).expect("a copy is open while it is read"));
+                let sources = sources.into_iter().map(|source| {
+                    self.copies.get(source).expect("a copy is open while it is read")
+                });
                 let exchange = Arc::new(Exchange::new(plan, sources.collect(), trace));
                 live.set_exchange(Arc::clone(&exchange));
                 let cancelled = self.stop.child_token();

@@ -91,12 +91,14 @@ impl MemberHost for Engine {
             self.apply_caused(&mut state, event, trace);
         }
         let (teller, leaver) = (Arc::clone(self), Arc::clone(self));
-        let tell =
-            move |decision| teller.apply(Event::Collective(CollectiveEvent::Told { membership, decision }));
+        let tell = move |decision| {
+            teller.apply(Event::Collective(CollectiveEvent::Told { membership, decision }))
+        };
         let leave = move || {
             let mut state = leaver.lock();
             state.memberships.remove(&membership);
-            leaver.apply_locked(&mut state, Event::Collective(CollectiveEvent::Left { membership }));
+            leaver
+                .apply_locked(&mut state, Event::Collective(CollectiveEvent::Left { membership }));
         };
         Enlisted::new(reports, tell, leave)
     }

@@ -24,7 +24,12 @@ impl Engine {
         };
         let kept_bytes = status.pinned_bytes.saturating_sub(holders.pinned_bytes);
         let named = holders.clients.iter().take(MAX_NAMED_HOLDERS).map(|holder| {
-            format!("{} holds {} bytes in {} objects", name(holder.client), holder.bytes, holder.copies)
+            format!(
+                "{} holds {} bytes in {} objects",
+                name(holder.client),
+                holder.bytes,
+                holder.copies
+            )
         });
         let mut parts = vec![format!("objects that were put and not deleted take {kept_bytes}")];
         parts.extend(named);
@@ -33,7 +38,9 @@ impl Engine {
             more => parts.push(format!("and {more} other clients hold some")),
         }
         let spill = troubles.spill.iter();
-        parts.extend(spill.map(|trouble| format!("spilling to {}: {}", trouble.directory, trouble.fault)));
+        parts.extend(
+            spill.map(|trouble| format!("spilling to {}: {}", trouble.directory, trouble.fault)),
+        );
         parts.join(", ")
     }
 
@@ -46,7 +53,13 @@ impl Engine {
         let describe = |used: ClientUse| {
             let name = cut(self.clients.get(&used.client)?.client().to_owned(), MAX_CLIENT_BYTES);
             let (references, calls) = (used.references as u64, used.calls as u64);
-            Some(ClientLoad { name, references, bytes: used.bytes, held_bytes: used.held_bytes, calls })
+            Some(ClientLoad {
+                name,
+                references,
+                bytes: used.bytes,
+                held_bytes: used.held_bytes,
+                calls,
+            })
         };
         uses.into_iter().filter_map(describe).take(MAX_CLIENTS).collect()
     }

@@ -46,9 +46,9 @@ impl Engine {
     pub(super) fn start_spill(self: &Arc<Self>, file: SpillFile, items: &[SpillItem]) {
         let source = |item: &SpillItem| {
             let source = match item.from {
-                None => {
-                    Source::Memory(self.copies.get(item.copy).expect("a copy is open while it is written"))
-                }
+                None => Source::Memory(
+                    self.copies.get(item.copy).expect("a copy is open while it is written"),
+                ),
                 Some(record) => Source::Record(record),
             };
             (item.copy, item.size_bytes, source)
@@ -111,7 +111,15 @@ impl Engine {
             warn_repeated!(%fault, "cannot read a spilled object for another store");
             engine.apply(Event::RecordFailed { copy, record, fault });
         });
-        Some(SpilledCopy { files, runtime, copy, size_bytes, record, failed, end: Some(Box::new(end)) })
+        Some(SpilledCopy {
+            files,
+            runtime,
+            copy,
+            size_bytes,
+            record,
+            failed,
+            end: Some(Box::new(end)),
+        })
     }
 
     pub(super) fn change_spill_files(&self, change: Change) {

@@ -11,7 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Engine, RuntimePuller, State};
 use crate::copies::LiveCopy;
-use crate::data::{CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest};
+use crate::data::{
+    CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest,
+};
 
 /// Maximum number of input bytes that are combined under the lock.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
@@ -50,8 +52,8 @@ impl Engine {
     ) {
         let RuntimePuller { puller, runtime } = self.puller_for(live.size_bytes());
         let (puller, cancelled) = (Arc::clone(puller), self.stop.child_token());
-        let is_little =
-            request.is_local() && request.inputs.len() as u64 * live.size_bytes() <= MAX_LITTLE_BYTES;
+        let is_little = request.is_local()
+            && request.inputs.len() as u64 * live.size_bytes() <= MAX_LITTLE_BYTES;
         let mut work = Box::pin({
             let cancelled = cancelled.clone();
             async move {
@@ -142,7 +144,8 @@ impl Engine {
         let task = async move {
             let filled = || engine.apply(Event::Collective(CollectiveEvent::Filled { combine }));
             let outcome = puller.exchange(&exchange, &live, &cancelled, filled).await;
-            let valid_bytes = if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
+            let valid_bytes =
+                if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
             tracing::debug!(?combine, ?outcome, "exchange ended");
             drop((exchange, live));
             let mut state = engine.lock();

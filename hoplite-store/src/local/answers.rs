@@ -126,7 +126,8 @@ mod tests {
     use super::*;
 
     fn news(call: u64, id: &str) -> Answer {
-        let locations = Locations { id: ObjectId::new(id).unwrap(), object: None, locations: Vec::new() };
+        let locations =
+            Locations { id: ObjectId::new(id).unwrap(), object: None, locations: Vec::new() };
         (CallId(call), Ok(Response::Node(node::Response::Locations(locations))))
     }
 
@@ -141,7 +142,8 @@ mod tests {
         answers.add(news(2, "other"));
         answers.add(news(1, "new"));
         answers.add((CallId(1), Err(Error::ShuttingDown)));
-        let expected = [news(1, "new"), sealed(), news(2, "other"), (CallId(1), Err(Error::ShuttingDown))];
+        let expected =
+            [news(1, "new"), sealed(), news(2, "other"), (CallId(1), Err(Error::ShuttingDown))];
         assert_eq!(std::iter::from_fn(|| answers.take()).collect::<Vec<_>>(), expected);
         answers.add(news(1, "newer"));
         assert_eq!(answers.take(), Some(news(1, "newer")));

@@ -106,7 +106,11 @@ struct Greeted {
     inbox: BytesMut,
 }
 
-pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
+pub(super) async fn serve(
+    mut stream: UnixStream,
+    plane: Arc<LocalPlane>,
+    shutdown: CancellationToken,
+) {
     let peer = match LocalPeer::of(&stream) {
         Ok(peer) => peer,
         Err(error) => return tracing::debug!(%error, "the user of a connection is unknown"),
@@ -129,8 +133,11 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Err(_) => return tracing::debug!("a connection sent no hello in time"),
     };
     // A process in another PID namespace, for example in another pod, has number 0.
-    let process_id =
-        stream.peer_cred().ok().and_then(|credentials| credentials.pid()).filter(|process| *process != 0);
+    let process_id = stream
+        .peer_cred()
+        .ok()
+        .and_then(|credentials| credentials.pid())
+        .filter(|process| *process != 0);
     let socket = match Socket::new(stream) {
         Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, user, "cannot watch the socket of a client"),
@@ -194,7 +201,11 @@ async fn greet(
             .min(arena.capacity_bytes().saturating_sub(HEADER_BYTES)),
         arena_bytes: arena.capacity_bytes(),
         // A client does not know the default. It must wait for the directory, which counts copies.
-        confirmed_from_bytes: if plane.replicas > 1 { 0 } else { plane.limits.confirmed_from_bytes },
+        confirmed_from_bytes: if plane.replicas > 1 {
+            0
+        } else {
+            plane.limits.confirmed_from_bytes
+        },
         max_calls: plane.limits.max_requests_per_client as u64,
         max_ids: plane.limits.max_ids_per_request as u64,
     };
@@ -206,8 +217,9 @@ async fn greet(
         Ok((_, _, Role::Reader, ..)) => &[readable],
         Err(_) => &[],
     };
-    let sent =
-        stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
+    let sent = stream
+        .async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds))
+        .await?;
     let mut rest = &frame[sent..];
     tokio::io::AsyncWriteExt::write_all_buf(stream, &mut rest).await?;
     let (program, version, role, seat, owners) = accepted?;
@@ -223,13 +235,17 @@ fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
             Role::Writer,
             node::Request::Drain { .. } | node::Request::Inspect(Inspection::DrainNode { .. }),
         ) => Err(Error::permission_denied("only root and the user of the store may drain stores")),
-        (Role::Writer, node::Request::Inspect(Inspection::ChangeShards { .. })) => Err(
-            Error::permission_denied("only root and the user of the store may change the directory's shards"),
-        ),
+        (Role::Writer, node::Request::Inspect(Inspection::ChangeShards { .. })) => {
+            Err(Error::permission_denied(
+                "only root and the user of the store may change the directory's shards",
+            ))
+        }
         (Role::Writer, node::Request::SetQuota { .. }) => {
             Err(Error::permission_denied("only root and the user of the store may change quotas"))
         }
-        (Role::Writer, node::Request::Inspect(Inspection::Probe { options, .. })) if options.apply => {
+        (Role::Writer, node::Request::Inspect(Inspection::Probe { options, .. }))
+            if options.apply =>
+        {
             Err(Error::permission_denied("only root and the user of the store may apply a probe"))
         }
         _ => Ok(()),
@@ -283,7 +299,9 @@ impl Connection {
                     is_left = true;
                     break;
                 }
-                let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? else { break };
+                let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? else {
+                    break;
+                };
                 handled += item_count(&request);
                 self.handle(request, before - inbox.len())?;
                 if long_request.take().is_some() {
@@ -332,7 +350,9 @@ impl Connection {
         while let Some(work) = self.answers.take_work() {
             match work {
                 CallWork::Follow { call, live, beyond_bytes } => {
-                    self.begin(call, async move { WorkResult::Progress(live.beyond(beyond_bytes).await) });
+                    self.begin(call, async move {
+                        WorkResult::Progress(live.beyond(beyond_bytes).await)
+                    });
                 }
                 CallWork::Inspect { call, inspection, shards } => {
                     let (plane, share) = (Arc::clone(&self.plane), Arc::clone(&self.seat.share));
@@ -506,7 +526,10 @@ fn item_count(request: &v1::Request) -> usize {
 
 /// The request or answer has waited too long for memory in the user's share.
 const fn no_room() -> Error {
-    Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
+    Error::limit_exceeded(
+        "bytes of a user's requests and answers under way",
+        MAX_ARRIVING_BYTES as u64,
+    )
 }
 
 enum LongRequest {
@@ -537,7 +560,8 @@ async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
         None => std::future::pending().await,
         Some(LongRequest::WaitsForRoom { room, until }) => {
             let room = timeout_at(*until, room).await.map_err(|_| no_room())?;
-            *request = Some(LongRequest::Arrives { _room: room, until: Instant::now() + ARRIVAL_TIMEOUT });
+            *request =
+                Some(LongRequest::Arrives { _room: room, until: Instant::now() + ARRIVAL_TIMEOUT });
             Ok(())
         }
         Some(LongRequest::Arrives { until, .. }) => {
@@ -572,7 +596,8 @@ mod tests {
     async fn a_long_request_that_is_sent_by_half_gives_its_room_back() {
         let shares = Shares::new(16, MAX_ARRIVING_BYTES, 1);
         let seats: Vec<Seat> = (0..3).map(|_| shares.enter(1).unwrap()).collect();
-        let long = |index: usize, bytes| Some(LongRequest::begin(Arc::clone(&seats[index].share), bytes));
+        let long =
+            |index: usize, bytes| Some(LongRequest::begin(Arc::clone(&seats[index].share), bytes));
         let mut half = long(0, MAX_ARRIVING_BYTES);
         assert!(!half.as_ref().unwrap().may_be_read());
         progress(&mut half).await.unwrap();

@@ -25,7 +25,9 @@ pub(super) async fn drain_node(
         return Err(Error::InvalidRequest { reason });
     };
     if peer.0 == plane.node {
-        return Err(Error::invalid_request("this is the store to drain: drain it without its address"));
+        return Err(Error::invalid_request(
+            "this is the store to drain: drain it without its address",
+        ));
     }
     let report = plane.engine.asker().drain_store(&peer, timeout).await?;
     Ok(Response::Node(node::Response::Drain(report)))

@@ -12,7 +12,8 @@ use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
 use hoplite_core::load::MAX_TROUBLE_BYTES;
 use hoplite_core::node::{
-    Inspection, LifetimeReport, PeerFault, ReduceRecord, ShardFault, SpillStatus, SpillTrouble, Troubles,
+    Inspection, LifetimeReport, PeerFault, ReduceRecord, ShardFault, SpillStatus, SpillTrouble,
+    Troubles,
 };
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, UNREACHABLE, best_informed};
 use hoplite_core::text::cut;
@@ -89,8 +90,11 @@ async fn probe(
         known.retain(|node, _| chosen.contains(node));
     }
     let report = plane.engine.survey(known.into_iter().collect(), options).await?;
-    let applied =
-        if options.apply { Some(apply(plane, shards, &report.matrix, labels).await?) } else { None };
+    let applied = if options.apply {
+        Some(apply(plane, shards, &report.matrix, labels).await?)
+    } else {
+        None
+    };
     let probed = v1::Probed { applied, ..encode_report(report, begun.elapsed()) };
     Ok(Response::Probed(Box::new(probed)))
 }
@@ -101,8 +105,9 @@ async fn apply(
     matrix: &Matrix,
     labels: BTreeMap<String, Path>,
 ) -> Result<v1::probed::Applied, Error> {
-    let status =
-        shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
+    let status = shards
+        .iter()
+        .map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version);
     // A restarted shard may have lost its version, so this store's version counts, too.
     let known = known.chain([plane.engine.status().place.version]);
@@ -114,11 +119,14 @@ async fn apply(
     let label = move |node: &str| labels.get(node).copied().unwrap_or(EVERYWHERE);
     let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, label, version));
     let places = places.await.map_err(|_| Error::ShuttingDown)?;
-    let places = places.map_err(|error| Error::InvalidRequest { reason: error.to_string().into() })?;
-    let told = shards.iter().map(|link| async { ask(link.client().place(encode_places(&places))).await });
+    let places =
+        places.map_err(|error| Error::InvalidRequest { reason: error.to_string().into() })?;
+    let told =
+        shards.iter().map(|link| async { ask(link.client().place(encode_places(&places))).await });
     let told: Vec<_> = join_all(told).await;
     let taken = told.iter().flatten().filter(|reply| reply.counts);
-    let (taken, nodes) = taken.fold((0, 0), |(taken, nodes), reply| (taken + 1, reply.nodes.max(nodes)));
+    let (taken, nodes) =
+        taken.fold((0, 0), |(taken, nodes), reply| (taken + 1, reply.nodes.max(nodes)));
     if let (0, Some(Err(error))) = (taken, told.into_iter().find(Result::is_err)) {
         return Err(error);
     }
@@ -135,7 +143,8 @@ async fn apply(
 }
 
 fn encode_report(report: SurveyReport, elapsed: Duration) -> v1::Probed {
-    let SurveyReport { matrix, lost, guessed, estimated, by_tcp, echoes, lost_echoes, train_bytes } = report;
+    let SurveyReport { matrix, lost, guessed, estimated, by_tcp, echoes, lost_echoes, train_bytes } =
+        report;
     let block_of = |blocks: &Blocks| (0..matrix.len()).map(|node| blocks.block(node)).collect();
     v1::Probed {
         blocks: matrix.blocks().map(block_of).unwrap_or_default(),
@@ -157,8 +166,14 @@ fn encode_report(report: SurveyReport, elapsed: Duration) -> v1::Probed {
     }
 }
 
-async fn list(shards: &[&ShardLink], prefix: Bytes, after: Bytes, limit: usize) -> Result<Response, Error> {
-    let request = v1::ListRequest { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) };
+async fn list(
+    shards: &[&ShardLink],
+    prefix: Bytes,
+    after: Bytes,
+    limit: usize,
+) -> Result<Response, Error> {
+    let request =
+        v1::ListRequest { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) };
     let pages = join_all(shards.iter().map(|link| {
         let (mut client, request) = (link.client(), request.clone());
         async move { ask(client.list(request)).await }
@@ -181,7 +196,11 @@ fn size_bytes(object: &Locations) -> usize {
     encode_locations(object).encoded_len() + OBJECT_OVERHEAD_BYTES
 }
 
-async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
+async fn describe(
+    plane: &LocalPlane,
+    shards: &[&ShardLink],
+    id: &ObjectId,
+) -> Result<Response, Error> {
     // Read before the query: otherwise, an object that becomes complete during the query would be
     // missing from both answers.
     let reduce = plane.engine.how_made(id);
@@ -191,8 +210,8 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         async move {
             let object = ask(client.describe(request)).await?;
             let locations = object.locations.clone();
-            let locations =
-                locations.ok_or(Error::malformed(Plane::Control, "an answer without the object"))?;
+            let locations = locations
+                .ok_or(Error::malformed(Plane::Control, "an answer without the object"))?;
             Ok((object, decode_locations(locations, Plane::Control)?))
         }
     }));
@@ -200,7 +219,10 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         join(answers, with_positions(plane, id, reduce)).await;
     let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
     let Some(best) = best_informed(known) else {
-        return Err(answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory")));
+        return Err(answers
+            .into_iter()
+            .find_map(Result::err)
+            .unwrap_or(Error::unavailable("the directory")));
     };
     let (object, locations) = answers.swap_remove(best)?;
     if reduce.is_none() {
@@ -215,8 +237,9 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
 }
 
 fn encode_lifetime(report: LifetimeReport) -> v1::response::LifetimeReport {
-    let millis =
-        |left: Option<Duration>| left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+    let millis = |left: Option<Duration>| {
+        left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
+    };
     v1::response::LifetimeReport {
         is_owner_gone: report.is_owner_gone,
         expires_in_ms: millis(report.expires_in),
@@ -290,10 +313,13 @@ async fn made_elsewhere(
     let peers = peers.into_iter().filter(|(node, _)| *node != plane.node);
     let turns = Semaphore::new(MAX_ASKED_AT_ONCE);
     let asks = peers.map(async |peer| {
-        let record = in_turn(&turns, plane.engine.asker().request_reduce_record(&peer, id)).await?.ok()??;
+        let record = in_turn(&turns, plane.engine.asker().request_reduce_record(&peer, id))
+            .await?
+            .ok()??;
         Some((peer.0, record))
     });
-    let known: Vec<(NodeId, v1::ReduceRecord)> = join_all(asks).await.into_iter().flatten().collect();
+    let known: Vec<(NodeId, v1::ReduceRecord)> =
+        join_all(asks).await.into_iter().flatten().collect();
     let of_member = |(node, record): &(NodeId, v1::ReduceRecord)| {
         let position = record.position.clone().filter(|_| record.is_running)?;
         Some(v1::MemberPosition { node: node.as_str().to_owned(), ..position })
@@ -301,8 +327,9 @@ async fn made_elsewhere(
     let mut positions: Vec<v1::MemberPosition> = known.iter().filter_map(of_member).collect();
     positions.sort_by_key(|position| position.member);
     // Only rank 0's store knows the reasons and the assumed bandwidth.
-    let knowledge =
-        |record: &v1::ReduceRecord| (record.is_running, record.bytes_per_second > 0, record.elapsed_us);
+    let knowledge = |record: &v1::ReduceRecord| {
+        (record.is_running, record.bytes_per_second > 0, record.elapsed_us)
+    };
     let (_, record) = known.into_iter().max_by_key(|(_, record)| knowledge(record))?;
     Some(v1::ReduceRecord { position: None, positions, ..record })
 }
@@ -321,7 +348,8 @@ async fn cluster(shards: &[&ShardLink]) -> Result<Response, Error> {
 async fn status(plane: &LocalPlane) -> Response {
     let versions = plane.engine.shard_versions().into_iter();
     let shards = versions.filter_map(|(shard, version)| Some((plane.shards.get(shard)?, version)));
-    let shards = join_all(shards.map(async |(link, version)| shard_status(&link, version).await)).await;
+    let shards =
+        join_all(shards.map(async |(link, version)| shard_status(&link, version).await)).await;
     let node = plane.engine.status();
     let metrics = plane.engine.metrics();
     let count = |number: usize| number as u64;
@@ -329,7 +357,9 @@ async fn status(plane: &LocalPlane) -> Response {
         node: plane.node.as_str().to_owned(),
         cluster: plane.cluster.as_str().to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        data_address: encode_address(plane.advertised.as_ref().map_or(UNREACHABLE, Advertised::address)),
+        data_address: encode_address(
+            plane.advertised.as_ref().map_or(UNREACHABLE, Advertised::address),
+        ),
         uptime_ms: u64::try_from(plane.engine.uptime().as_millis()).unwrap_or(u64::MAX),
         capacity_bytes: node.capacity_bytes,
         free_bytes: node.free_bytes,
@@ -407,7 +437,8 @@ fn troubles(plane: &LocalPlane) -> v1::Troubles {
         waits: waits.iter().map(encode_wait).collect(),
         shards: shards.collect(),
         peers: peers.iter().map(peer).collect(),
-        incompatible: incompatible.map(|fault| encode_fault("", &fault.error, now.since(fault.since))),
+        incompatible: incompatible
+            .map(|fault| encode_fault("", &fault.error, now.since(fault.since))),
     }
 }
 

@@ -100,7 +100,9 @@ impl SocketAccess {
         }
         let is_reader = readers.contains(&user);
         let is_listed = users.as_ref().is_some_and(|users| users.contains(&user))
-            || groups.as_ref().is_some_and(|groups| peer.groups.iter().any(|group| groups.contains(group)));
+            || groups
+                .as_ref()
+                .is_some_and(|groups| peer.groups.iter().any(|group| groups.contains(group)));
         let is_open = users.is_none() && groups.is_none();
         if !self.admits(user) || !(is_open || is_listed || is_reader) {
             return Err(Error::permission_denied("this user may not use the store"));
@@ -165,11 +167,14 @@ impl LocalListener {
             _ => Path::new("."),
         };
         make_directory(directory, directory_mode).map_err(io_error)?;
-        let place =
-            SocketPlace::find(path, &TrustedUsers::from_environment()).map_err(|error| match error {
-                PlaceError::Distrusted(source) => SocketError::Untrusted { path: path.to_owned(), source },
+        let place = SocketPlace::find(path, &TrustedUsers::from_environment()).map_err(
+            |error| match error {
+                PlaceError::Distrusted(source) => {
+                    SocketError::Untrusted { path: path.to_owned(), source }
+                }
                 PlaceError::System(error) => io_error(error.into()),
-            })?;
+            },
+        )?;
         let address = place.address().map_err(|error| io_error(error.into()))?;
         // Held until the old socket is replaced, so that one of two daemons that start together
         // fails.
@@ -184,7 +189,8 @@ impl LocalListener {
         // change.
         let listener = listen_on(socket).map_err(io_error)?;
         let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
-        let directory_mode = fs::metadata(directory).map_err(io_error)?.permissions().mode() & 0o7777;
+        let directory_mode =
+            fs::metadata(directory).map_err(io_error)?.permissions().mode() & 0o7777;
         let (path, access) = (path.to_owned(), access.clone());
         Ok(Self { listener, path, access, directory_mode, file, complaint: None })
     }
@@ -196,7 +202,12 @@ impl LocalListener {
             Ok(found) if FileIdentity::of(&found) == self.file => None,
             Ok(_) => Some("another file has taken its place".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                match Self::bind_within(Duration::ZERO, &self.path, &self.access, self.directory_mode) {
+                match Self::bind_within(
+                    Duration::ZERO,
+                    &self.path,
+                    &self.access,
+                    self.directory_mode,
+                ) {
                     Ok(again) => {
                         *self = again;
                         tracing::warn!(path = %self.path.display(), "the socket's file was removed; created it again");
@@ -231,7 +242,8 @@ impl AsFd for LocalListener {
 impl Drop for LocalListener {
     fn drop(&mut self) {
         // Another socket may have taken the path; its file stays.
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| FileIdentity::of(&found) == self.file) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| FileIdentity::of(&found) == self.file)
+        {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -289,9 +301,8 @@ fn remove_leftover(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketEr
         return Err(SocketError::NotASocket { path: path.to_owned() });
     }
     match probe(address) {
-        Err(Errno::CONNREFUSED) => {
-            fs::remove_file(path).map_err(|source| SocketError::Io { path: path.to_owned(), source })
-        }
+        Err(Errno::CONNREFUSED) => fs::remove_file(path)
+            .map_err(|source| SocketError::Io { path: path.to_owned(), source }),
         // A full queue of connections means that a live daemon does not accept them.
         Ok(()) | Err(Errno::AGAIN) => Err(SocketError::InUse { path: path.to_owned() }),
         Err(error) => Err(SocketError::Io { path: path.to_owned(), source: error.into() }),
@@ -310,7 +321,8 @@ mod tests {
     use super::*;
 
     const CLIENTS: ClientRules = ClientRules { users: None, groups: None, readers: Vec::new() };
-    const ACCESS: SocketAccess = SocketAccess { mode: 0o660, owner: None, group: None, clients: CLIENTS };
+    const ACCESS: SocketAccess =
+        SocketAccess { mode: 0o660, owner: None, group: None, clients: CLIENTS };
 
     #[tokio::test]
     async fn a_living_daemon_keeps_its_socket_and_a_dead_one_does_not() {
@@ -332,7 +344,8 @@ mod tests {
 
     #[test]
     fn a_socket_for_its_owner_alone_is_for_that_user_the_daemon_and_root() {
-        let private = SocketAccess { mode: 0o600, owner: Some(4_000_000), group: None, clients: CLIENTS };
+        let private =
+            SocketAccess { mode: 0o600, owner: Some(4_000_000), group: None, clients: CLIENTS };
         let ours = rustix::process::geteuid().as_raw();
         assert!([0, ours, 4_000_000].into_iter().all(|user| private.admits(user)));
         assert!(!private.admits(4_000_001));
@@ -421,7 +434,9 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let other = LocalListener::bind(&path, &ACCESS).unwrap();
         listener.restore();
-        assert!(listener.complaint.as_deref().is_some_and(|reason| reason.contains("another file")));
+        assert!(
+            listener.complaint.as_deref().is_some_and(|reason| reason.contains("another file"))
+        );
         assert_eq!(FileIdentity::of(&fs::symlink_metadata(&path).unwrap()), other.file);
         drop(other);
         let starting = lock(&directory, Duration::ZERO).unwrap();

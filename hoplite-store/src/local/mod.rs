@@ -52,7 +52,11 @@ pub(crate) struct LocalPlane {
 }
 
 /// Serves clients until `shutdown`, and then until the last connection is closed.
-pub(crate) async fn run(mut listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
+pub(crate) async fn run(
+    mut listener: LocalListener,
+    plane: Arc<LocalPlane>,
+    shutdown: CancellationToken,
+) {
     let connections = TaskTracker::new();
     let acceptor = Acceptor::new("clients");
     let mut look = tokio::time::interval(LOOK_INTERVAL);

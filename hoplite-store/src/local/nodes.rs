@@ -23,13 +23,15 @@ pub(super) struct Known {
 }
 
 pub(super) async fn nodes_of(shards: &[&ShardLink]) -> Result<Known, Error> {
-    let asked =
-        shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
+    let asked = shards
+        .iter()
+        .map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let mut nodes = Known::default();
     let mut is_known = false;
     for status in join_all(asked).await.into_iter().flatten() {
         is_known = true;
-        let is_reached = |node: &v1::status_reply::Node| node.connected && !node.data_address.is_empty();
+        let is_reached =
+            |node: &v1::status_reply::Node| node.connected && !node.data_address.is_empty();
         for node in status.nodes.into_iter().filter(is_reached) {
             let address = decode_address(&node.data_address, Plane::Control)?;
             let labels: Vec<(String, String)> = node.labels.into_iter().collect();

@@ -65,7 +65,8 @@ pub(super) async fn change_shards(
         ShardChange::Add(address) => Some(joining_shard(plane, address).await?),
         ShardChange::Remove(_) => None,
     };
-    let proposer = random_number().map_err(|_| Error::unavailable("the system's random numbers"))?;
+    let proposer =
+        random_number().map_err(|_| Error::unavailable("the system's random numbers"))?;
     let proposal = Proposal { list: next.clone(), proposer };
     let proposed = perform_all(&old, &ListStep::Propose(proposal.clone())).await;
     let accepted = proposed.iter().filter(|answer| answer.is_ok()).count();
@@ -134,7 +135,8 @@ fn refusal(proposed: Vec<Result<v1::ShardsReply, Error>>, accepted: usize, all: 
     let is_absence = |error: &Error| matches!(error, Error::Unavailable { .. });
     let refused = proposed.into_iter().filter_map(Result::err).find(|error| !is_absence(error));
     refused.unwrap_or_else(|| {
-        let what = format!("a majority of the directory's shards ({accepted} of {all} accept the change)");
+        let what =
+            format!("a majority of the directory's shards ({accepted} of {all} accept the change)");
         Error::Unavailable { what: what.into() }
     })
 }

@@ -48,7 +48,14 @@ impl Shares {
     pub(crate) fn new(max_clients: usize, max_request_bytes: usize, max_ids: usize) -> Self {
         let seats = Arc::new(Semaphore::new(max_clients.min(Semaphore::MAX_PERMITS)));
         let kept_seats = max_clients / SEATS_PER_KEPT_SEAT;
-        Self { seats, max_clients, kept_seats, max_request_bytes, max_ids, by_user: Mutex::default() }
+        Self {
+            seats,
+            max_clients,
+            kept_seats,
+            max_request_bytes,
+            max_ids,
+            by_user: Mutex::default(),
+        }
     }
 
     /// Takes a seat for a client of `user`.
@@ -62,7 +69,10 @@ impl Shares {
         let only_kept_are_free = self.seats.available_permits() <= self.kept_seats;
         if known.is_some() && self.kept_seats > 0 && only_kept_are_free {
             let limit = self.max_clients.saturating_sub(self.kept_seats);
-            return Err(Error::limit_exceeded("clients of users who have one already", limit as u64));
+            return Err(Error::limit_exceeded(
+                "clients of users who have one already",
+                limit as u64,
+            ));
         }
         let permit = Arc::clone(&self.seats).try_acquire_owned().map_err(|_| full())?;
         let share = known.unwrap_or_else(|| self.begin(&mut by_user, user));
@@ -109,8 +119,9 @@ impl Share {
         let bytes = take(&self.open, units(length_bytes)).map_err(|_| {
             Error::limit_exceeded("bytes of a user's open requests", self.max_open_bytes as u64)
         })?;
-        let ids = take(&self.ids, u32::try_from(ids).unwrap_or(u32::MAX))
-            .map_err(|_| Error::limit_exceeded("ids of a user's open requests", self.max_ids as u64))?;
+        let ids = take(&self.ids, u32::try_from(ids).unwrap_or(u32::MAX)).map_err(|_| {
+            Error::limit_exceeded("ids of a user's open requests", self.max_ids as u64)
+        })?;
         Ok(OpenRoom { _bytes: bytes, _ids: ids })
     }
 }
@@ -147,7 +158,11 @@ mod tests {
         assert!(again.arrive(1 << 20).now_or_never().is_some());
         drop((one, again));
         drop(enter(3));
-        assert_eq!(shares.by_user.lock().unwrap().len(), 2, "users without connections are forgotten");
+        assert_eq!(
+            shares.by_user.lock().unwrap().len(),
+            2,
+            "users without connections are forgotten"
+        );
     }
 
     #[test]

@@ -58,9 +58,18 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
     Arc::new(LocalPlane {
         newest,
         engine,
-        access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },
+        access: SocketAccess {
+            mode: 0o600,
+            owner: None,
+            group: None,
+            clients: ClientRules::default(),
+        },
         half_open: HalfOpen::new(MAX_HALF_OPEN),
-        shares: Shares::new(limits.max_clients, max_request_bytes(&limits), limits.max_ids_per_request),
+        shares: Shares::new(
+            limits.max_clients,
+            max_request_bytes(&limits),
+            limits.max_ids_per_request,
+        ),
         replicas: 1,
         limits,
         node,
@@ -132,7 +141,8 @@ impl Client {
     async fn create(&mut self, id: &str, size_bytes: u64) -> (CopyId, Extent) {
         let id = ObjectId::new(id).unwrap();
         let metadata = Metadata::default();
-        self.ask(Request::Node(node::Request::Create { id, size_bytes, metadata, timeout: HOUR })).await;
+        self.ask(Request::Node(node::Request::Create { id, size_bytes, metadata, timeout: HOUR }))
+            .await;
         match self.answer().await.1.unwrap() {
             Response::Node(node::Response::Created(view)) => (view.copy, view.extent),
             other => panic!("{other:?}"),
@@ -204,7 +214,8 @@ async fn a_client_that_asks_for_many_contents_at_once_gets_them_all() {
     let calls: Vec<CallId> = (1000..1000 + COUNT).map(CallId).collect();
     for call in &calls {
         let id = ObjectId::new("a").unwrap();
-        let get = node::Request::Get { id, until: Until::Contents, timeout: HOUR, allow_stale: false };
+        let get =
+            node::Request::Get { id, until: Until::Contents, timeout: HOUR, allow_stale: false };
         framing::encode(&encode_request(*call, Request::Node(get)), &mut requests).unwrap();
     }
     client.stream.write_all(&requests).await.unwrap();

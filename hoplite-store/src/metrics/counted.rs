@@ -8,17 +8,8 @@ use hoplite_daemon::metrics::{
 
 /// A put of more than some KiB consists of two requests: one for memory, and the seal.
 pub(super) const OPERATIONS: [&str; 11] = [
-    "put",
-    "get",
-    "reduce",
-    "delete",
-    "wait",
-    "locate",
-    "join",
-    "allreduce",
-    "reduce-scatter",
-    "allgather",
-    "all-to-all",
+    "put", "get", "reduce", "delete", "wait", "locate", "join", "allreduce", "reduce-scatter",
+    "allgather", "all-to-all",
 ];
 pub(super) const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
@@ -123,7 +114,8 @@ impl TransferMetrics {
                 "result",
                 &["accepted", "refused"],
             ),
-            active_serves: metrics.gauge("hoplite_store_active_serves", "Running transfers to other stores."),
+            active_serves: metrics
+                .gauge("hoplite_store_active_serves", "Running transfers to other stores."),
         }
     }
 }
@@ -198,8 +190,10 @@ impl DirectoryMetrics {
                 "error",
                 &["unavailable", TLS],
             ),
-            session_losses: metrics
-                .counter("hoplite_store_session_losses_total", "Sessions with shards that were lost."),
+            session_losses: metrics.counter(
+                "hoplite_store_session_losses_total",
+                "Sessions with shards that were lost.",
+            ),
             to_shards: metrics.counters(
                 "hoplite_store_directory_sent_messages_total",
                 "Messages to shards of the directory.",

@@ -39,7 +39,9 @@ impl SpillFiles {
                 ledger.queue.retain(|change| matches!(change, Change::Remove(_)));
                 drop(ledger);
                 self.directories.iter().for_each(RunDirectory::end_log);
-                warn_repeated!("the disks are too slow: spilled objects cannot be recovered after a crash");
+                warn_repeated!(
+                    "the disks are too slow: spilled objects cannot be recovered after a crash"
+                );
                 continue;
             }
             let Some(change) = ledger.queue.pop_front() else {
@@ -85,9 +87,11 @@ impl SpillFiles {
     /// from the file, or nothing at all.
     fn append(&self, file: SpillFile, log: &[u8], start: u64) -> io::Result<()> {
         let path = self.path(file);
-        let appended = File::options().append(true).open(&path).and_then(|mut found| found.write_all(log));
+        let appended =
+            File::options().append(true).open(&path).and_then(|mut found| found.write_all(log));
         appended.inspect_err(|_| {
-            let cut = File::options().write(true).open(&path).and_then(|found| found.set_len(start));
+            let cut =
+                File::options().write(true).open(&path).and_then(|found| found.set_len(start));
             if cut.is_err() {
                 self.directories[file.directory].end_log();
             }

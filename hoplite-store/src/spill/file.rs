@@ -105,7 +105,8 @@ pub(super) fn read_headers(
         if record.starts_with(frames::MAGIC) {
             return Ok((header, records, end));
         }
-        let (_, size_bytes) = read_record_header(&record).ok_or(Flaw::Damaged("the header of a record"))?;
+        let (_, size_bytes) =
+            read_record_header(&record).ok_or(Flaw::Damaged("the header of a record"))?;
         let offset_bytes = end;
         // The object must fit, so the sum does not overflow.
         if size_bytes > length_bytes {
@@ -148,13 +149,14 @@ pub(super) fn write(
     let fault = |error: io::Error| {
         let reason = format!("cannot write {}: {error}", path.display());
         match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                SpillFault::Full(reason)
-            }
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => SpillFault::Full(reason),
             _ => SpillFault::Failed(reason),
         }
     };
-    let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(fault)?;
+    let file =
+        File::options().write(true).create_new(true).mode(0o600).open(path).map_err(fault)?;
     let mut out = BufWriter::with_capacity(BLOCK_BYTES, file);
     out.write_all(&owner.file_header(number)).map_err(fault)?;
     let mut block = Vec::new();
@@ -284,7 +286,9 @@ fn unread(fault: SpillFault) -> SpillFault {
 fn fault_of(path: &Path, error: &io::Error) -> SpillFault {
     match error.kind() {
         io::ErrorKind::NotFound => SpillFault::Damaged(format!("{} is gone", path.display())),
-        io::ErrorKind::UnexpectedEof => SpillFault::Damaged(format!("{} is truncated", path.display())),
+        io::ErrorKind::UnexpectedEof => {
+            SpillFault::Damaged(format!("{} is truncated", path.display()))
+        }
         _ => SpillFault::Failed(format!("cannot read {}: {error}", path.display())),
     }
 }
@@ -293,5 +297,7 @@ fn blocks(size_bytes: u64) -> impl Iterator<Item = (u64, usize)> {
     let length = move |offset_bytes: u64| {
         usize::try_from(size_bytes - offset_bytes).unwrap_or(usize::MAX).min(BLOCK_BYTES)
     };
-    (0..size_bytes).step_by(BLOCK_BYTES).map(move |offset_bytes| (offset_bytes, length(offset_bytes)))
+    (0..size_bytes)
+        .step_by(BLOCK_BYTES)
+        .map(move |offset_bytes| (offset_bytes, length(offset_bytes)))
 }

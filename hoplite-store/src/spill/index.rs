@@ -87,11 +87,15 @@ pub(super) fn decode(
                 if records.get(&object.offset_bytes) != Some(&object.size_bytes) {
                     return Err(Flaw::Damaged("an object without a record"));
                 }
-                if !ids.insert(object.id.clone()) || objects.insert(object.offset_bytes, object).is_some() {
+                if !ids.insert(object.id.clone())
+                    || objects.insert(object.offset_bytes, object).is_some()
+                {
                     return Err(Flaw::Damaged("an object twice"));
                 }
             }
-            (Some([END]), false) if decode_number(content)? == objects.len() as u64 => has_ended = true,
+            (Some([END]), false) if decode_number(content)? == objects.len() as u64 => {
+                has_ended = true
+            }
             (Some([RETIRED]), true) => {
                 let offset_bytes = decode_number(content)?;
                 if !records.contains_key(&offset_bytes) {
@@ -113,7 +117,8 @@ fn decode_number(mut content: &[u8]) -> Result<u64, Flaw> {
 fn decode_object(mut content: &[u8], now: BootTime) -> Result<SpilledObject, Flaw> {
     const DAMAGED: Flaw = Flaw::Damaged("the description of an object");
     let mut number = || take_number(&mut content).ok_or(DAMAGED);
-    let (offset_bytes, put, size_bytes, ends_at) = (number()?, PutId(number()?), number()?, number()?);
+    let (offset_bytes, put, size_bytes, ends_at) =
+        (number()?, PutId(number()?), number()?, number()?);
     let [ends_with_owner, id_bytes] = take_bytes(&mut content).ok_or(DAMAGED)?;
     let (id, metadata) = content.split_at_checked(id_bytes.into()).ok_or(DAMAGED)?;
     let id = ObjectId::new(id).map_err(|_| DAMAGED)?;
@@ -241,7 +246,10 @@ mod tests {
         };
         assert!(twice(|_| {}).is_ok());
         assert_eq!(twice(|other| other.id = first_id()), Err(Flaw::Damaged("an object twice")));
-        assert_eq!(twice(|other| other.offset_bytes = 3), Err(Flaw::Damaged("an object without a record")));
+        assert_eq!(
+            twice(|other| other.offset_bytes = 3),
+            Err(Flaw::Damaged("an object without a record"))
+        );
         let longer = |other: &mut SpilledObject| {
             (other.size_bytes, other.metadata.shape) = (24, Some(vec![3]));
         };
@@ -278,7 +286,8 @@ mod tests {
     #[test]
     fn the_time_to_live_goes_on_while_no_store_runs() {
         let log = encode(&sample(), NOW);
-        let after = |ms| decode(&log, &records(&sample()), BootTime(NOW.0 + ms)).unwrap()[0].ends_in;
+        let after =
+            |ms| decode(&log, &records(&sample()), BootTime(NOW.0 + ms)).unwrap()[0].ends_in;
         assert_eq!(after(4), Some(Duration::from_millis(3)));
         assert_eq!(after(8), Some(Duration::ZERO));
     }

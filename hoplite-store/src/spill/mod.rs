@@ -140,7 +140,8 @@ impl SpillFiles {
     }
 
     pub(crate) fn config(&self) -> SpillConfig {
-        let names = self.directories.iter().map(|directory| directory.parent().display().to_string());
+        let names =
+            self.directories.iter().map(|directory| directory.parent().display().to_string());
         SpillConfig { directories: names.collect(), limit_bytes: self.limit_bytes }
     }
 
@@ -168,17 +169,23 @@ impl SpillFiles {
         let files = Arc::clone(self);
         let write = move || {
             let path = files.path(file);
-            let lengths = copies.iter().map(|(_, size_bytes, _)| SpillRecord::length_bytes(*size_bytes));
+            let lengths =
+                copies.iter().map(|(_, size_bytes, _)| SpillRecord::length_bytes(*size_bytes));
             let length_bytes = SpillRecord::FILE_HEADER_BYTES + lengths.sum::<u64>();
             files.directories[file.directory].check_room(length_bytes)?;
-            let old = |record: SpillRecord, copy| (files.path(record.file), files.stamp(record.file, copy));
+            let old = |record: SpillRecord, copy| {
+                (files.path(record.file), files.stamp(record.file, copy))
+            };
             let written = file::write(&path, (&files.owner, file.number), &copies, old, &stop);
             if written.is_err() {
                 let _ = fs::remove_file(&path);
             }
             written
         };
-        runtime.spawn_blocking(write).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
+        runtime
+            .spawn_blocking(write)
+            .await
+            .unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
     /// Reads and checks a copy. `stop` ends the read early.
@@ -203,7 +210,10 @@ impl SpillFiles {
             };
             file::read(&path, &stamp, record.offset_bytes, (&live, has_read), &stop)
         };
-        runtime.spawn_blocking(read).await.unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
+        runtime
+            .spawn_blocking(read)
+            .await
+            .unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
     /// Waits for a permit to load an object into memory; `None` if the running loads have read no
@@ -214,7 +224,9 @@ impl SpillFiles {
             let loaded_blocks = self.loaded_blocks.load(Ordering::Relaxed);
             match timeout(READ_TIMEOUT, permit.as_mut()).await {
                 Ok(permit) => return permit.ok(),
-                Err(_) if self.loaded_blocks.load(Ordering::Relaxed) == loaded_blocks => return None,
+                Err(_) if self.loaded_blocks.load(Ordering::Relaxed) == loaded_blocks => {
+                    return None;
+                }
                 Err(_) => {}
             }
         }
@@ -242,5 +254,8 @@ impl SpillFiles {
 }
 
 fn no_answer(path: &Path) -> SpillFault {
-    SpillFault::Failed(format!("cannot read {}: no answer of the disk for {READ_TIMEOUT:?}", path.display()))
+    SpillFault::Failed(format!(
+        "cannot read {}: no answer of the disk for {READ_TIMEOUT:?}",
+        path.display()
+    ))
 }

@@ -120,7 +120,8 @@ impl SpilledReader<'_> {
         if !self.rest.is_empty() {
             self.ahead = Some(self.read(end));
         }
-        let in_block = |position: u64| usize::try_from(position - block_start).unwrap_or(usize::MAX);
+        let in_block =
+            |position: u64| usize::try_from(position - block_start).unwrap_or(usize::MAX);
         block.truncate(in_block(end));
         Ok(Some((position, block.split_off(in_block(position)))))
     }
@@ -181,7 +182,10 @@ mod tests {
         let _loads = copy.files.loads.try_acquire_many(MAX_LOADS as u32).unwrap();
         assert_eq!(copy.finish(copy.start(|| Ok(7))).await.unwrap(), 7);
         assert!(copy.open(0..1).await.is_err());
-        assert!(matches!(&faults.lock().unwrap()[..], [SpillFault::Damaged(_)]), "there is no file");
+        assert!(
+            matches!(&faults.lock().unwrap()[..], [SpillFault::Damaged(_)]),
+            "there is no file"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -79,7 +79,8 @@ impl RunLog {
             content.extend(run.0.to_le_bytes());
             frames::append(&mut log, &content);
         }
-        let written = File::options().append(true).open(&self.path).and_then(|mut file| file.write_all(&log));
+        let written =
+            File::options().append(true).open(&self.path).and_then(|mut file| file.write_all(&log));
         if written.is_err() {
             let _ = fs::remove_file(&self.path);
         }

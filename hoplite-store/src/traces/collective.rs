@@ -15,7 +15,9 @@ impl Traces {
     ) -> Option<TraceContext> {
         match event {
             CollectiveEvent::Asked { membership, plan } => {
-                let begin = |given| self.begin_for("take part", SpanKind::Server, Some(given), &plan.target);
+                let begin = |given| {
+                    self.begin_for("take part", SpanKind::Server, Some(given), &plan.target)
+                };
                 let span = given.and_then(begin);
                 let context = span.as_ref().map(Span::context);
                 self.memberships.insert(*membership, (plan.put, span));
@@ -28,7 +30,9 @@ impl Traces {
                 self.memberships.remove(membership);
                 None
             }
-            CollectiveEvent::Filled { combine } => self.combines.get(combine).map(|exchange| exchange.parent),
+            CollectiveEvent::Filled { combine } => {
+                self.combines.get(combine).map(|exchange| exchange.parent)
+            }
             CollectiveEvent::Reported { enlistment, report: Report::Failed(failure) } => {
                 let enlistment = self.enlistments.remove(enlistment);
                 enlistment.map(|enlistment| enlistment.end(format!("{failure:?}"), false))
@@ -47,7 +51,8 @@ impl Traces {
         match effect {
             CollectiveEffect::Enlist { enlistment, plan } => {
                 let parent = self.coordinator(plan)?;
-                let mut span = self.begin_for("enlist", SpanKind::Client, Some(parent), &plan.target)?;
+                let mut span =
+                    self.begin_for("enlist", SpanKind::Client, Some(parent), &plan.target)?;
                 span.set("hoplite.member", plan.members[plan.index].node.to_string());
                 Some(enter(&mut self.enlistments, *enlistment, Work { span, parent }))
             }
@@ -71,7 +76,8 @@ impl Traces {
                     Some((_, span)) => span.as_ref().map(Span::context)?,
                     None => self.coordinator(plan)?,
                 };
-                let mut span = self.begin_for("exchange", SpanKind::Internal, Some(parent), &plan.target)?;
+                let mut span =
+                    self.begin_for("exchange", SpanKind::Internal, Some(parent), &plan.target)?;
                 span.set("hoplite.schedule", plan.schedule.to_string());
                 span.set("hoplite.size_bytes", number(plan.size_bytes));
                 span.set("hoplite.members", number(plan.members.len() as u64));
@@ -87,7 +93,8 @@ impl Traces {
     /// separate traces.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
-        let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();
+        let mut coordinating =
+            callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();
         if coordinating.peek().is_none() {
             return self.cause;
         }

@@ -14,7 +14,8 @@ pub(super) struct Chain {
 
 impl Chain {
     pub(super) fn new(links: Links<'_>, order: &[u32]) -> Self {
-        let hops: Vec<(u64, u64)> = order.windows(2).map(|pair| hop(links, pair[0], pair[1])).collect();
+        let hops: Vec<(u64, u64)> =
+            order.windows(2).map(|pair| hop(links, pair[0], pair[1])).collect();
         let blocks: Vec<u64> = hops.iter().map(|hop| hop.0).collect();
         let gaps: Vec<u64> = hops.iter().map(|hop| hop.1).collect();
         let sum = blocks.iter().map(|&block| u128::from(block)).sum();

@@ -56,8 +56,11 @@ impl Stage {
             }
             Peers::Ring => {
                 for a in 0..self.group {
-                    slowest =
-                        slowest.max(links.all_parts(member(a), member((a + 1) % self.group), self.parts));
+                    slowest = slowest.max(links.all_parts(
+                        member(a),
+                        member((a + 1) % self.group),
+                        self.parts,
+                    ));
                 }
             }
         }
@@ -89,13 +92,19 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
         Model::HalvingDoubling => return Err(Error::NotAPowerOfTwo { nodes }),
         Model::BCube(base) => (radices(nodes, *base)?, Peers::All),
         Model::Hierarchical(levels) => {
-            let product = levels.iter().fold(1_u64, |product, &level| product.saturating_mul(level.into()));
+            let product =
+                levels.iter().fold(1_u64, |product, &level| product.saturating_mul(level.into()));
             if product != nodes as u64 {
                 return Err(Error::LevelsDoNotMatch { product, nodes });
             }
-            (levels.iter().map(|&level| level as usize).filter(|&level| level > 1).collect(), Peers::Ring)
+            (
+                levels.iter().map(|&level| level as usize).filter(|&level| level > 1).collect(),
+                Peers::Ring,
+            )
         }
-        Model::Ring | Model::DoubleBinaryTree | Model::NcclTree | Model::Chain => (Vec::new(), Peers::All),
+        Model::Ring | Model::DoubleBinaryTree | Model::NcclTree | Model::Chain => {
+            (Vec::new(), Peers::All)
+        }
     };
     let mut stride = 1;
     let stages = groups.into_iter().map(|group| {

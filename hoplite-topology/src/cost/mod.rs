@@ -86,7 +86,9 @@ impl FromStr for Model {
             ("hierarchical", Some(levels)) => {
                 let levels: Result<Vec<u32>, _> = levels.split('x').map(str::parse).collect();
                 match levels {
-                    Ok(levels) if levels.iter().all(|&level| level > 0) => Ok(Self::Hierarchical(levels)),
+                    Ok(levels) if levels.iter().all(|&level| level > 0) => {
+                        Ok(Self::Hierarchical(levels))
+                    }
                     _ => Err(unknown()),
                 }
             }

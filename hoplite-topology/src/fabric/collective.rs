@@ -98,19 +98,22 @@ pub fn allreduce(
     let steps: Vec<Steps> = match algorithm {
         _ if ranks == 1 => Vec::new(),
         Algorithm::Ring => {
-            let flows: Vec<_> = (0..ranks).map(|rank| (order[rank], order[(rank + 1) % ranks])).collect();
+            let flows: Vec<_> =
+                (0..ranks).map(|rank| (order[rank], order[(rank + 1) % ranks])).collect();
             vec![step(&flows, 2 * (ranks as u32 - 1), bytes / ranks as f64)]
         }
         Algorithm::HalvingDoubling if ranks.is_power_of_two() => (0..ranks.ilog2())
             .map(|bit| {
-                let flows: Vec<_> = (0..ranks).map(|rank| (order[rank], order[rank ^ 1 << bit])).collect();
+                let flows: Vec<_> =
+                    (0..ranks).map(|rank| (order[rank], order[rank ^ 1 << bit])).collect();
                 step(&flows, 2, bytes / f64::from(2_u32 << bit))
             })
             .collect(),
         Algorithm::HalvingDoubling => return Err(SimulationError::NotAPowerOfTwo { ranks }),
         Algorithm::Hierarchical(factors) => {
-            let product =
-                factors.iter().fold(1_u64, |product, &factor| product.saturating_mul(factor.into()));
+            let product = factors
+                .iter()
+                .fold(1_u64, |product, &factor| product.saturating_mul(factor.into()));
             if product != ranks as u64 {
                 return Err(SimulationError::Factors { product, ranks });
             }
@@ -121,7 +124,8 @@ pub fn allreduce(
                     let digit = rank / stride % factor;
                     rank - digit * stride + (digit + 1) % factor * stride
                 };
-                let flows: Vec<_> = (0..ranks).map(|rank| (order[rank], order[next(rank)])).collect();
+                let flows: Vec<_> =
+                    (0..ranks).map(|rank| (order[rank], order[next(rank)])).collect();
                 stride *= factor;
                 step(&flows, 2 * (factor as u32 - 1), bytes / stride as f64)
             });

@@ -19,7 +19,8 @@ pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
             users.entry(link).or_default().push(flow);
         }
     }
-    let mut counts: BTreeMap<usize, usize> = users.iter().map(|(&link, flows)| (link, flows.len())).collect();
+    let mut counts: BTreeMap<usize, usize> =
+        users.iter().map(|(&link, flows)| (link, flows.len())).collect();
     loop {
         let shares = counts.iter().filter(|(_, count)| **count > 0);
         let shares = shares.map(|(&link, &count)| (left[link].max(0.0) / count as f64, link));
@@ -49,7 +50,9 @@ pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> 
     while !active.is_empty() {
         let of_active: Vec<Vec<usize>> = active.iter().map(|&flow| flows[flow].clone()).collect();
         let rates = rates(capacities, &of_active);
-        let time = |(flow, rate): (&usize, &f64)| if left[*flow] <= 0.0 { 0.0 } else { left[*flow] / rate };
+        let time = |(flow, rate): (&usize, &f64)| {
+            if left[*flow] <= 0.0 { 0.0 } else { left[*flow] / rate }
+        };
         let times: Vec<f64> = active.iter().zip(&rates).map(time).collect();
         let step = times.iter().copied().fold(f64::INFINITY, f64::min);
         if step.is_infinite() {

@@ -31,8 +31,9 @@ impl MeasuredNetwork {
     pub fn unshared(matrix: Matrix) -> Self {
         let nodes = matrix.len();
         let gap = |node: usize| {
-            let gaps =
-                (0..nodes).filter(|other| *other != node).map(|other| matrix.link(node, other).ps_per_byte);
+            let gaps = (0..nodes)
+                .filter(|other| *other != node)
+                .map(|other| matrix.link(node, other).ps_per_byte);
             gaps.min().unwrap_or(0)
         };
         Self {
@@ -68,8 +69,9 @@ impl MeasuredNetwork {
                 groups => groups,
             },
         };
-        let used: Vec<usize> =
-            (0..MAX_LEVELS).filter(|level| groups.paths.iter().any(|path| path[*level] != 0)).collect();
+        let used: Vec<usize> = (0..MAX_LEVELS)
+            .filter(|level| groups.paths.iter().any(|path| path[*level] != 0))
+            .collect();
         let mut capacities = [0.0; MAX_LEVELS];
         match uplinks {
             Some(given) if used.is_empty() || (given.len() != 1 && given.len() != used.len()) => {
@@ -83,10 +85,13 @@ impl MeasuredNetwork {
                     capacities[level] = links;
                 }
             }
-            None => capacities = groups.uplink.levels().map(|permille| f64::from(permille) / 1000.0),
+            None => {
+                capacities = groups.uplink.levels().map(|permille| f64::from(permille) / 1000.0)
+            }
         }
         let mut network = Self::unshared(matrix);
-        (network.paths, network.uplinks, network.is_derived) = (groups.paths, capacities, uplinks.is_none());
+        (network.paths, network.uplinks, network.is_derived) =
+            (groups.paths, capacities, uplinks.is_none());
         network.uplink_gaps = network.gaps_of_uplinks();
         Ok(network)
     }
@@ -125,7 +130,8 @@ impl MeasuredNetwork {
     pub(super) fn route(&self, from: u32, to: u32) -> impl Iterator<Item = LinkId> {
         let (start, end) = (self.paths[from as usize], self.paths[to as usize]);
         let crossed = move |path: Path, other: Path| {
-            let groups = groups_of(path).filter(move |group| *group != EVERYWHERE && !is_in(other, *group));
+            let groups =
+                groups_of(path).filter(move |group| *group != EVERYWHERE && !is_in(other, *group));
             groups.filter(|group| self.uplink_gaps.contains_key(group))
         };
         let up = crossed(start, end).map(|group| LinkId::Uplink { group, is_up: true });
@@ -154,7 +160,9 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
         return Err(SharedError::Groups { count: names.len(), nodes });
     }
     let levels = names.iter().map(Vec::len).max().unwrap_or(0);
-    let Some(first) = MAX_LEVELS.checked_sub(levels) else { return Err(SharedError::TooDeep { levels }) };
+    let Some(first) = MAX_LEVELS.checked_sub(levels) else {
+        return Err(SharedError::TooDeep { levels });
+    };
     let path = |names: &Vec<String>| {
         let mut path = EVERYWHERE;
         for (number, name) in path[first..].iter_mut().zip(names) {

@@ -171,7 +171,9 @@ impl Network {
                     }
                 }
             }
-            Self::Measured(network) => route.extend(network.route(from, to).map(|link| (link, 1.0))),
+            Self::Measured(network) => {
+                route.extend(network.route(from, to).map(|link| (link, 1.0)))
+            }
             Self::Torus { .. } => {}
         }
         route
@@ -201,7 +203,11 @@ impl Network {
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {
-        return Err(NetworkError::NoSuchSize { fabric, hosts, needed: "a power of two, at least 2" });
+        return Err(NetworkError::NoSuchSize {
+            fabric,
+            hosts,
+            needed: "a power of two, at least 2",
+        });
     }
     let mut switches = 2;
     while u64::from(switches) * u64::from(switches) / 2 < u64::from(hosts) {

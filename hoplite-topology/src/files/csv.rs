@@ -26,8 +26,9 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, CsvError> {
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     // Reads a header and one line more than allowed, to notice an excess.
     let rows = lines.take(MAX_NODES + 2);
-    let rows: Vec<(usize, Vec<&str>)> =
-        rows.map(|(line, text)| (line, text.split(',').take(MAX_NODES + 2).map(cell).collect())).collect();
+    let rows: Vec<(usize, Vec<&str>)> = rows
+        .map(|(line, text)| (line, text.split(',').take(MAX_NODES + 2).map(cell).collect()))
+        .collect();
     let Some((_, first)) = rows.first() else { return Err(TopologyError::NoNodes.into()) };
     if first[0].parse::<f64>().is_ok() && rows.len() == first.len() {
         let names = (0..rows.len()).map(|node| node.to_string()).collect();

@@ -42,7 +42,9 @@ pub(super) enum SlurmError {
 
 pub(super) fn is_configuration(text: &str) -> bool {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
-    first.is_some_and(|line| line.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("switchname")))
+    first.is_some_and(|line| {
+        line.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("switchname"))
+    })
 }
 
 pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
@@ -61,7 +63,9 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
         Ok(Link { alpha_ns: switches as u32 * SWITCH_NS, ps_per_byte: PS_PER_BYTE })
     })?;
     match apart {
-        Some((a, b)) => Err(SlurmError::NotConnected { a: nodes[a].0.clone(), b: nodes[b].0.clone() }),
+        Some((a, b)) => {
+            Err(SlurmError::NotConnected { a: nodes[a].0.clone(), b: nodes[b].0.clone() })
+        }
         None => Ok(matrix),
     }
 }
@@ -95,7 +99,10 @@ fn read(text: &str) -> Result<Tree, SlurmError> {
         let (mut nodes, mut switches) = (Vec::new(), Vec::new());
         for pair in line.split_whitespace() {
             let Some((key, value)) = pair.split_once('=') else {
-                return Err(SlurmError::NoPair { line: line_number, text: pair.chars().take(64).collect() });
+                return Err(SlurmError::NoPair {
+                    line: line_number,
+                    text: pair.chars().take(64).collect(),
+                });
             };
             match key.to_ascii_lowercase().as_str() {
                 "switchname" => name = Some(value.to_owned()),
@@ -115,7 +122,9 @@ fn read(text: &str) -> Result<Tree, SlurmError> {
         tree.nodes.extend(nodes.into_iter().map(|node| (node, name.clone())));
         below.extend(switches.into_iter().map(|switch| (switch, name.clone())));
         if tree.nodes.len() > MAX_NODES || below.len() > MAX_NODES {
-            return Err(TopologyError::TooManyNodes { count: tree.nodes.len().max(below.len()) }.into());
+            return Err(
+                TopologyError::TooManyNodes { count: tree.nodes.len().max(below.len()) }.into()
+            );
         }
     }
     for (switch, above) in below {
@@ -191,7 +200,8 @@ fn numbers(ranges: &str) -> Option<Vec<String>> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if !is_number(first) || !is_number(last) {
             return None;
         }

@@ -110,7 +110,8 @@ impl<'a> Anneal<'a> {
         match self.random.below(8) {
             0 => {
                 // A block has 2, 4, ... ranks, and there are at least two blocks.
-                let exponent = 1 + self.random.below(u64::from(nodes.ilog2().saturating_sub(1)).max(1));
+                let exponent =
+                    1 + self.random.below(u64::from(nodes.ilog2().saturating_sub(1)).max(1));
                 let length = 1_usize << exponent;
                 let blocks = nodes / length;
                 if blocks >= 2 {

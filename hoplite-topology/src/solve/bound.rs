@@ -52,7 +52,8 @@ fn chain_bound(links: Links<'_>) -> u128 {
 
 /// Returns the costs of the edges of a cheapest spanning tree (Prim, 1957).
 fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<Item = u64> {
-    let mut nearest: Vec<(u64, u32)> = (1..nodes as u32).map(|node| (cost(0, node), node)).collect();
+    let mut nearest: Vec<(u64, u32)> =
+        (1..nodes as u32).map(|node| (cost(0, node), node)).collect();
     std::iter::from_fn(move || {
         let index = (0..nearest.len()).min_by_key(|&index| nearest[index])?;
         let (added, node) = nearest.swap_remove(index);
@@ -71,7 +72,8 @@ fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     let least = cheapest.iter().copied().min().unwrap_or(0);
     let most = cheapest.iter().copied().max().unwrap_or(0);
     let depth = |parents: &Vec<Option<u32>>| {
-        let above = |rank: u32| std::iter::successors(parents[rank as usize], |&at| parents[at as usize]);
+        let above =
+            |rank: u32| std::iter::successors(parents[rank as usize], |&at| parents[at as usize]);
         (0..nodes).map(|rank| above(rank).count()).max().unwrap_or(0)
     };
     let depth = pair_of_trees(model, links.len()).iter().map(depth).max().unwrap_or(0);
@@ -89,7 +91,8 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
         .iter()
         .map(|stage| (0..nodes).map(|node| nearest(links, node, stage.parts)).max().unwrap_or(0))
         .collect();
-    let sum = |costs: &[u64]| total(stages.iter().zip(costs).map(|(stage, &cost)| (*stage, cost.into())));
+    let sum =
+        |costs: &[u64]| total(stages.iter().zip(costs).map(|(stage, &cost)| (*stage, cost.into())));
     let partitions = partitions(dendrogram).into_iter().map(|groups| {
         let crossing = crossing(links, stages, &groups);
         let outside: Vec<u64> = crossing.iter().zip(&least).map(|(&a, &b)| a.max(b)).collect();
@@ -104,7 +107,8 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
                 .is_some_and(|product| common.is_multiple_of(product))
         });
         let costs = inside.map(|inside| {
-            let cost = |index: usize| if inside >> index & 1 == 1 { least[index] } else { outside[index] };
+            let cost =
+                |index: usize| if inside >> index & 1 == 1 { least[index] } else { outside[index] };
             sum(&(0..stages.len()).map(cost).collect::<Vec<_>>())
         });
         costs.min().unwrap_or(0)
@@ -115,8 +119,11 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
 fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     let mut distances: Vec<u64> = dendrogram.joins().iter().map(|join| join.distance_ps).collect();
     distances.sort_unstable();
-    let mut steps: Vec<(u64, u64)> =
-        distances.windows(2).map(|pair| (pair[1] - pair[0], pair[0])).filter(|step| step.0 > 0).collect();
+    let mut steps: Vec<(u64, u64)> = distances
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0], pair[0]))
+        .filter(|step| step.0 > 0)
+        .collect();
     steps.sort_unstable_by(|a, b| b.cmp(a));
     steps.truncate(MAX_PARTITIONS);
     steps.into_iter().map(|(_, distance)| dendrogram.groups(distance)).collect()
@@ -165,7 +172,8 @@ pub(super) struct OneTree<'a> {
 impl<'a> OneTree<'a> {
     pub(super) fn new(links: Links<'a>, upper: u128) -> Self {
         let nodes = links.len();
-        let limit = links.matrix().links().map(|link| cost_of(links, link)).max().unwrap_or(0) as i64;
+        let limit =
+            links.matrix().links().map(|link| cost_of(links, link)).max().unwrap_or(0) as i64;
         Self {
             links,
             multipliers: vec![0; nodes],
@@ -229,7 +237,8 @@ impl<'a> OneTree<'a> {
             sum += i128::from(cost);
         };
         // For each node outside of the tree, its cheapest edge to the tree.
-        let mut edges: Vec<(i64, usize, usize)> = (1..outside).map(|node| (cost(0, node), node, 0)).collect();
+        let mut edges: Vec<(i64, usize, usize)> =
+            (1..outside).map(|node| (cost(0, node), node, 0)).collect();
         while let Some(index) = (0..edges.len()).min_by_key(|&index| edges[index].0) {
             let (least, node, parent) = edges.swap_remove(index);
             join(node, parent, least);
@@ -240,7 +249,8 @@ impl<'a> OneTree<'a> {
                 }
             }
         }
-        let mut ends: Vec<(i64, usize)> = (0..outside).map(|node| (cost(outside, node), node)).collect();
+        let mut ends: Vec<(i64, usize)> =
+            (0..outside).map(|node| (cost(outside, node), node)).collect();
         ends.sort_unstable();
         for (least, node) in ends.into_iter().take(2) {
             join(outside, node, least);

@@ -11,7 +11,11 @@ pub(super) const MAX_CHAIN: usize = 11;
 /// Most nodes for other models: 8! orders.
 pub(super) const MAX_NODES_OF_OTHER_MODELS: usize = 8;
 
-pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>) -> Option<Vec<u32>> {
+pub(super) fn optimum(
+    links: Links<'_>,
+    model: &Model,
+    evaluator: Evaluator<'_>,
+) -> Option<Vec<u32>> {
     match model {
         _ if links.len() <= 2 => Some(evaluator.order().to_vec()),
         // All ranks exchange at once, so all orders cost the same.
@@ -102,7 +106,8 @@ impl Paths {
             let is_before = |node: &usize| {
                 before >> node & 1 == 1
                     && self.cost(before, *node) != UNREACHABLE
-                    && self.cost(before, *node).saturating_add(hop(*node, last)) == self.cost(set, last)
+                    && self.cost(before, *node).saturating_add(hop(*node, last))
+                        == self.cost(set, last)
             };
             last = (0..self.nodes).find(is_before)?;
             set = before;
@@ -118,7 +123,8 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     let fixed = links.len() - 1;
     let cost = |a: usize, b: usize| links.whole(a as u32, b as u32);
     let paths = Paths::new(fixed, |first| cost(fixed, first), cost);
-    let (_, mut ring) = paths.cheapest(|last| cost(last, fixed), cost).expect("all nodes are linked");
+    let (_, mut ring) =
+        paths.cheapest(|last| cost(last, fixed), cost).expect("all nodes are linked");
     ring.push(fixed);
     ring.into_iter().map(|node| node as u32).collect()
 }
@@ -127,7 +133,8 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
 /// links within the limit is a candidate.
 fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
     let nodes = links.len();
-    let mut gaps: Vec<u64> = links.matrix().links().map(|link| u64::from(link.ps_per_byte)).collect();
+    let mut gaps: Vec<u64> =
+        links.matrix().links().map(|link| u64::from(link.ps_per_byte)).collect();
     gaps.sort_unstable();
     gaps.dedup();
     let mut best: Option<(u128, Vec<usize>)> = None;
@@ -136,7 +143,9 @@ fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
             let (block, gap) = hop(links, a as u32, b as u32);
             if gap <= limit { block } else { UNREACHABLE }
         };
-        let Some((blocks, path)) = Paths::new(nodes, |_| 0, block).cheapest(|_| 0, block) else { continue };
+        let Some((blocks, path)) = Paths::new(nodes, |_| 0, block).cheapest(|_| 0, block) else {
+            continue;
+        };
         let pairs = path.windows(2).map(|pair| hop(links, pair[0] as u32, pair[1] as u32).1);
         let cost = chain_cost(blocks.into(), pairs.max().unwrap_or(0), links.size_bytes());
         if best.as_ref().is_none_or(|(best, _)| cost < *best) {

@@ -31,7 +31,8 @@ fn assert_close(a: f64, b: f64) {
 fn rates_and_ends_match_the_reference() {
     let made = cases("max_min");
     let handed = cases("fabric");
-    let made = made.iter().flat_map(|case| case["expect"].as_array().unwrap()).map(|case| (case, case));
+    let made =
+        made.iter().flat_map(|case| case["expect"].as_array().unwrap()).map(|case| (case, case));
     for (case, expect) in handed.iter().map(|case| (case, &case["expect"])).chain(made) {
         let floats = |name: &str| -> Vec<f64> {
             numbers(&case[name]).into_iter().map(|number| number as f64).collect()
@@ -76,7 +77,10 @@ fn loads_and_times_match_the_reference() {
         let natural: Vec<u32> = (0..hosts).collect();
         let graph = Network::bigraph(hosts, Routing::Modulo).unwrap();
         let (hosts_per_switch, switches) = (number(&case["M"]) as u32, number(&case["N"]) as u32);
-        assert_eq!(graph, Network::BiGraph { hosts_per_switch, switches, routing: Routing::Modulo });
+        assert_eq!(
+            graph,
+            Network::BiGraph { hosts_per_switch, switches, routing: Routing::Modulo }
+        );
         let mapped = hdrm_order(&graph).unwrap();
         check_loads(&graph, &Algorithm::Ring, &natural, &[fraction(&case["bigraph"]["ring"])]);
         check_loads(&graph, hd, &natural, &fractions(&case["bigraph"]["hd"]));
@@ -90,7 +94,12 @@ fn loads_and_times_match_the_reference() {
             spines: (hosts_per_switch / 2).max(1),
             routing: Routing::Ideal,
         };
-        check_loads(&half, &Algorithm::Ring, &natural, &[fraction(&case["leaf_spine"]["ideal_half_ring"])]);
+        check_loads(
+            &half,
+            &Algorithm::Ring,
+            &natural,
+            &[fraction(&case["leaf_spine"]["ideal_half_ring"])],
+        );
         check_loads(&half, hd, &natural, &fractions(&case["leaf_spine"]["ideal_half_hd"]));
         let seconds = |order: &[u32], algorithm: &Algorithm, bytes| {
             allreduce(&graph, algorithm, order, bytes, LATENCY_S, BYTES_PER_SECOND).unwrap().seconds
@@ -117,9 +126,16 @@ fn figure_16_gives_the_defaults() {
     let seconds = |hosts| {
         let graph = Network::bigraph(hosts, Routing::Modulo).unwrap();
         let order = hdrm_order(&graph).unwrap();
-        allreduce(&graph, &Algorithm::HalvingDoubling, &order, 262_144.0, LATENCY_S, BYTES_PER_SECOND)
-            .unwrap()
-            .seconds
+        allreduce(
+            &graph,
+            &Algorithm::HalvingDoubling,
+            &order,
+            262_144.0,
+            LATENCY_S,
+            BYTES_PER_SECOND,
+        )
+        .unwrap()
+        .seconds
     };
     assert!((seconds(64) * 1e6 - 130.0).abs() < 0.1, "{}", seconds(64));
     assert!((seconds(1024) * 1e6 - 181.0).abs() < 0.1, "{}", seconds(1024));
@@ -134,12 +150,17 @@ fn a_step_ends_by_fair_rates() {
     ] {
         let hosts = network.hosts();
         let order = made::shuffled(hosts as usize, seed);
-        let flows: Vec<(u32, u32)> = (0..order.len()).map(|rank| (order[rank], order[rank ^ 4])).collect();
+        let flows: Vec<(u32, u32)> =
+            (0..order.len()).map(|rank| (order[rank], order[rank ^ 4])).collect();
         let links: Vec<_> = loads(&network, &flows).into_keys().collect();
         let routes: Vec<Vec<usize>> = flows
             .iter()
             .map(|&(from, to)| {
-                network.route(from, to).iter().map(|(link, _)| links.binary_search(link).unwrap()).collect()
+                network
+                    .route(from, to)
+                    .iter()
+                    .map(|(link, _)| links.binary_search(link).unwrap())
+                    .collect()
             })
             .collect();
         let ends = finish_times(&vec![1.0; links.len()], &routes, &vec![1.0; flows.len()]);
@@ -151,9 +172,11 @@ fn a_step_ends_by_fair_rates() {
 #[test]
 fn hierarchies_follow_racks() {
     // With one spine, a ring in order has one flow out of each leaf at a time, but n - 1 steps.
-    let tree = Network::FatTree { leaves: 4, hosts_per_leaf: 4, spines: 1, routing: Routing::Modulo };
+    let tree =
+        Network::FatTree { leaves: 4, hosts_per_leaf: 4, spines: 1, routing: Routing::Modulo };
     let natural: Vec<u32> = (0..16).collect();
-    let outcome = allreduce(&tree, &Algorithm::Hierarchical(vec![4, 4]), &natural, 16e6, 0.0, 1e9).unwrap();
+    let outcome =
+        allreduce(&tree, &Algorithm::Hierarchical(vec![4, 4]), &natural, 16e6, 0.0, 1e9).unwrap();
     let steps: Vec<(u32, f64, f64)> =
         outcome.steps.iter().map(|step| (step.count, step.bytes, step.load)).collect();
     assert_eq!(steps, [(6, 4e6, 1.0), (6, 1e6, 4.0)]);
@@ -205,13 +228,15 @@ fn crossing_pairs_share_the_uplink_measured_under_load() {
 
 #[test]
 fn uplinks_can_be_given() {
-    let network =
-        |uplinks: &[f64]| MeasuredNetwork::shared(two_racks(40_000, 40_000, 50_000), None, Some(uplinks));
+    let network = |uplinks: &[f64]| {
+        MeasuredNetwork::shared(two_racks(40_000, 40_000, 50_000), None, Some(uplinks))
+    };
     let quarter = network(&[0.25]).unwrap();
     assert_close(ring_load(&quarter, IN_RACKS), 4.0);
     assert_close(ring_load(&quarter, IN_TURN), 16.0);
     assert_close(ring_load(&network(&[4.0]).unwrap(), IN_TURN), 1.0);
-    let slow = MeasuredNetwork::shared(two_racks(40_000, 120_000, 50_000), None, Some(&[1.0])).unwrap();
+    let slow =
+        MeasuredNetwork::shared(two_racks(40_000, 120_000, 50_000), None, Some(&[1.0])).unwrap();
     assert_close(ring_load(&slow, IN_RACKS), 3.0);
     assert_close(ring_load(&slow, IN_TURN), 4.0);
     let flat = MeasuredNetwork::shared(two_racks(40_000, 40_000, 10_000), None, None).unwrap();
@@ -227,12 +252,17 @@ fn groups_can_be_given() {
     let names = |node: usize| vec![["a", "b"][node / 4].to_owned(), format!("r{}", node / 2 % 2)];
     let groups: Vec<Vec<String>> = (0..8).map(names).collect();
     let network = MeasuredNetwork::shared(matrix(), Some(&groups), Some(&[0.5, 1.0])).unwrap();
-    assert_eq!((network.groups(), network.uplinks()), (6, vec![0.5, 1.0]), "r0 of a differs from r0 of b");
+    assert_eq!(
+        (network.groups(), network.uplinks()),
+        (6, vec![0.5, 1.0]),
+        "r0 of a differs from r0 of b"
+    );
     assert_close(ring_load(&network, IN_RACKS), 2.0);
     assert_close(ring_load(&network, IN_TURN), 8.0);
     let latencies = MeasuredNetwork::shared(two_racks(0, 0, 50_000), Some(&groups), None).unwrap();
     assert_eq!((latencies.groups(), latencies.uplinks()), (0, Vec::new()));
-    let one = |groups: &[Vec<String>]| MeasuredNetwork::shared(matrix(), Some(groups), Some(&[1.0]));
+    let one =
+        |groups: &[Vec<String>]| MeasuredNetwork::shared(matrix(), Some(groups), Some(&[1.0]));
     assert_eq!(one(&groups[1..]), Err(SharedError::Groups { count: 7, nodes: 8 }));
     assert_eq!(one(&vec![Vec::new(); 8]), Err(SharedError::Levels { given: 1, levels: 0 }));
     assert_eq!(one(&vec![vec!["x".to_owned(); 5]; 8]), Err(SharedError::TooDeep { levels: 5 }));
@@ -241,19 +271,29 @@ fn groups_can_be_given() {
 #[test]
 fn networks_and_orders_that_do_not_exist_are_refused() {
     assert_eq!(Network::torus(0), Err(NetworkError::Empty));
-    assert!(matches!(Network::bigraph(48, Routing::Ideal), Err(NetworkError::NoSuchSize { hosts: 48, .. })));
+    assert!(matches!(
+        Network::bigraph(48, Routing::Ideal),
+        Err(NetworkError::NoSuchSize { hosts: 48, .. })
+    ));
     assert_eq!(Network::torus(1 << 20), Err(NetworkError::TooManyHosts { hosts: 1 << 20 }));
     let odd = Network::BiGraph { hosts_per_switch: 1, switches: 3, routing: Routing::Modulo };
     assert_eq!(odd.check(), Err(NetworkError::OddSwitches { switches: 3 }));
     let torus = Network::torus(6).unwrap();
-    let run = |algorithm, order: &[u32]| allreduce(&torus, &algorithm, order, 1.0, 0.0, 1.0).unwrap_err();
+    let run =
+        |algorithm, order: &[u32]| allreduce(&torus, &algorithm, order, 1.0, 0.0, 1.0).unwrap_err();
     let natural = [0, 1, 2, 3, 4, 5];
-    assert_eq!(run(Algorithm::HalvingDoubling, &natural), SimulationError::NotAPowerOfTwo { ranks: 6 });
+    assert_eq!(
+        run(Algorithm::HalvingDoubling, &natural),
+        SimulationError::NotAPowerOfTwo { ranks: 6 }
+    );
     assert_eq!(
         run(Algorithm::Hierarchical(vec![4]), &natural),
         SimulationError::Factors { product: 4, ranks: 6 }
     );
-    assert_eq!(run(Algorithm::Ring, &[0, 1, 2, 3, 4, 4]), SimulationError::NotAPermutation { hosts: 6 });
+    assert_eq!(
+        run(Algorithm::Ring, &[0, 1, 2, 3, 4, 4]),
+        SimulationError::NotAPermutation { hosts: 6 }
+    );
     assert_eq!(hdrm_order(&torus), Err(SimulationError::NoBiGraph));
 }
 
@@ -311,7 +351,10 @@ fn percentiles_are_by_nearest_rank() {
                 let ascending: Vec<u64> = (0..count).collect();
                 assert_eq!(percentile(&ascending, 10), Some(number(&expect["index"])));
             } else {
-                assert_eq!(percentile(&numbers(&expect["samples"]), 10), Some(number(&expect["p10"])));
+                assert_eq!(
+                    percentile(&numbers(&expect["samples"]), 10),
+                    Some(number(&expect["p10"]))
+                );
             }
         }
     }
@@ -343,7 +386,8 @@ fn a_time_that_is_not_finite_is_refused() {
     let network = Network::torus(8).unwrap();
     let order: Vec<u32> = (0..8).collect();
     for (latency_s, bytes_per_second) in [(LATENCY_S, 1e-320), (1e308, BYTES_PER_SECOND)] {
-        let outcome = allreduce(&network, &Algorithm::Ring, &order, 1e6, latency_s, bytes_per_second);
+        let outcome =
+            allreduce(&network, &Algorithm::Ring, &order, 1e6, latency_s, bytes_per_second);
         assert!(matches!(outcome, Err(SimulationError::TooLong)), "{outcome:?}");
     }
 }

@@ -10,7 +10,8 @@ use crate::made;
 /// Zones of two racks of four, shuffled, with noise of 10%; also returns each node's rack.
 fn zones(count: usize, seed: u64) -> (Matrix, Vec<usize>) {
     let nodes = 8 * count;
-    let racks: Vec<usize> = made::shuffled(nodes, seed).into_iter().map(|node| node as usize / 4).collect();
+    let racks: Vec<usize> =
+        made::shuffled(nodes, seed).into_iter().map(|node| node as usize / 4).collect();
     let mut random = Random::new(seed);
     let link = |a: usize, b: usize| {
         let base = match (racks[a], racks[b]) {
@@ -45,7 +46,9 @@ fn racks_and_zones_are_found() {
             }
             let in_order: Vec<usize> = order.iter().map(|&node| racks[node as usize]).collect();
             assert!(in_order.chunks(4).all(|rack| rack.iter().all(|group| *group == rack[0])));
-            assert!(in_order.chunks(8).all(|zone| zone.iter().all(|group| group / 2 == zone[0] / 2)));
+            assert!(
+                in_order.chunks(8).all(|zone| zone.iter().all(|group| group / 2 == zone[0] / 2))
+            );
         }
     }
 }
@@ -89,7 +92,9 @@ fn in_blocks(sizes: &[u32], halved: usize) -> [Matrix; 2] {
         }
     }
     let link = |a: u32, b: u32| match (rack_of[a as usize], rack_of[b as usize]) {
-        (one, other) if one == other => Link { alpha_ns: 20_000 + (a + b) % 7, ps_per_byte: 1000 + a % 3 },
+        (one, other) if one == other => {
+            Link { alpha_ns: 20_000 + (a + b) % 7, ps_per_byte: 1000 + a % 3 }
+        }
         (one, other) if one / 2 == other / 2 => Link { alpha_ns: 40_000, ps_per_byte: 4000 },
         _ => Link { alpha_ns: 80_000, ps_per_byte: 16_000 },
     };
@@ -111,8 +116,8 @@ fn a_matrix_of_blocks_has_the_groups_of_one_of_all_pairs() {
     for (sizes, halved) in [(&[3, 8, 5, 6, 7, 4][..], 9), (&[6, 6, 6, 6], 2), (&[2, 40], 1)] {
         let [blocks, all] = in_blocks(sizes, halved);
         for size_bytes in [0, 1 << 20] {
-            let [one, other] =
-                [&blocks, &all].map(|matrix| Dendrogram::new(Links::new(matrix, size_bytes).unwrap()));
+            let [one, other] = [&blocks, &all]
+                .map(|matrix| Dendrogram::new(Links::new(matrix, size_bytes).unwrap()));
             assert_eq!(one.joins().len(), other.joins().len());
             assert_eq!(one.levels().len(), other.levels().len(), "{sizes:?}");
             for (a, b) in one.levels().into_iter().zip(other.levels()) {

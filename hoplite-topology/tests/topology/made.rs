@@ -21,7 +21,8 @@ pub(crate) fn tables(alpha_ns: &Value, ps_per_byte: &Value) -> Matrix {
 
 pub(crate) fn random_tables(nodes: usize, seed: u64) -> [Vec<Vec<f64>>; 2] {
     let mut random = Random::new(seed);
-    let [mut alpha_ns, mut ps_per_byte] = [vec![vec![0.0; nodes]; nodes], vec![vec![0.0; nodes]; nodes]];
+    let [mut alpha_ns, mut ps_per_byte] =
+        [vec![vec![0.0; nodes]; nodes], vec![vec![0.0; nodes]; nodes]];
     for (row, (alphas, gaps)) in alpha_ns.iter_mut().zip(&mut ps_per_byte).enumerate() {
         for column in (0..nodes).filter(|&column| column != row) {
             alphas[column] = (5_000 + random.below(75_000)) as f64;

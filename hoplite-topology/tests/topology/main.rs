@@ -1,5 +1,8 @@
 //! Topology library against an independent reference, and its properties.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 mod made;
 

@@ -165,7 +165,9 @@ fn schedules_match_figure_4() {
     for case in cases("blueconnect").iter().filter(|case| case["learners"].is_array()) {
         let (stages, parts) = decompose::schedule(&order(&case["p"]));
         let name = |rank: u32| &case["learners"][rank as usize];
-        for (stage, expected) in stages.iter().zip(case["expect"]["groups_per_stage"].as_array().unwrap()) {
+        for (stage, expected) in
+            stages.iter().zip(case["expect"]["groups_per_stage"].as_array().unwrap())
+        {
             let mut named: Vec<Vec<&Value>> =
                 stage.iter().map(|group| group.iter().map(|&rank| name(rank)).collect()).collect();
             named.sort_by_key(|group| group[0].as_str());
@@ -200,13 +202,15 @@ fn the_best_decomposition_is_the_best_of_all() {
             let seconds = |factors: Vec<u32>| {
                 let mut left = bytes;
                 let stages = factors.into_iter().map(|factor| {
-                    let plan = decompose::estimate(&[factor], &[1e9], latency, left, Fabric::Tree).unwrap();
+                    let plan = decompose::estimate(&[factor], &[1e9], latency, left, Fabric::Tree)
+                        .unwrap();
                     left /= f64::from(factor);
                     plan.seconds
                 });
                 stages.sum::<f64>()
             };
-            let least = factorizations(nodes).into_iter().map(seconds).fold(f64::INFINITY, f64::min);
+            let least =
+                factorizations(nodes).into_iter().map(seconds).fold(f64::INFINITY, f64::min);
             assert!((best.seconds - least).abs() <= 1e-9 * least, "{nodes}: {best:?}, {least}");
             let product: u32 = best.stages.iter().map(|stage| stage.nodes).product();
             assert_eq!(product, nodes);
@@ -218,7 +222,8 @@ fn the_best_decomposition_is_the_best_of_all() {
 fn levels_divide_bandwidth_but_factors_of_a_level_do_not() {
     let Decomposition { stages, .. } = decompose::best(&[6, 10], &[1e9, 3e8], 1e-3, 1e3).unwrap();
     for stage in stages {
-        let (bandwidth, from) = if stage.bytes > 1e3 / 6.0 + 1e-6 { (1e9, 0) } else { (3e8 / 6.0, 1) };
+        let (bandwidth, from) =
+            if stage.bytes > 1e3 / 6.0 + 1e-6 { (1e9, 0) } else { (3e8 / 6.0, 1) };
         assert_eq!(stage.bytes_per_second, bandwidth, "level {from}");
     }
 }
@@ -239,16 +244,25 @@ fn bad_decompositions_are_refused() {
     for (bandwidth, latency, bytes) in
         [(0.0, 0.0, 1.0), (f64::NAN, 0.0, 1.0), (1.0, -1.0, 1.0), (1.0, 0.0, f64::INFINITY)]
     {
-        assert!(matches!(refused(&[2], &[bandwidth], latency, bytes), DecomposeError::OutOfRange { .. }));
+        assert!(matches!(
+            refused(&[2], &[bandwidth], latency, bytes),
+            DecomposeError::OutOfRange { .. }
+        ));
     }
-    assert_eq!(decompose::check_ranks(&[4, 16], 63), Err(DecomposeError::Product { product: 64, ranks: 63 }));
+    assert_eq!(
+        decompose::check_ranks(&[4, 16], 63),
+        Err(DecomposeError::Product { product: 64, ranks: 63 })
+    );
 }
 
 #[test]
 fn a_plan_with_a_time_that_is_not_finite_is_refused() {
     for (bandwidth, latency) in [(1e-320, 0.0), (1e9, 1e308)] {
         let refused = |result: Result<f64, DecomposeError>| {
-            assert!(matches!(result, Err(DecomposeError::OutOfRange { what: "a time", .. })), "{result:?}");
+            assert!(
+                matches!(result, Err(DecomposeError::OutOfRange { what: "a time", .. })),
+                "{result:?}"
+            );
         };
         refused(decompose::best(&[8], &[bandwidth], latency, 1e6).map(|plan| plan.seconds));
         refused(decompose::one_ring(&[8], &[bandwidth], latency, 1e6));

@@ -20,11 +20,22 @@ fn search<'a>(links: Links<'a>, model: &Model, calls: u32, moves: u32) -> Search
 }
 
 /// Checks that the search exceeds the optimum by at most `per_mille` thousandths.
-fn check(matrix: &Matrix, size_bytes: u64, model: &Model, optimum: u64, per_mille: u128, name: &str) {
+fn check(
+    matrix: &Matrix,
+    size_bytes: u64,
+    model: &Model,
+    optimum: u64,
+    per_mille: u128,
+    name: &str,
+) {
     let links = Links::new(matrix, size_bytes).unwrap();
     let found = search(links, model, 2000, 20);
     let optimum = u128::from(optimum);
-    assert!(found.lower_bound() <= optimum, "{name} {model}: bound {} of {optimum}", found.lower_bound());
+    assert!(
+        found.lower_bound() <= optimum,
+        "{name} {model}: bound {} of {optimum}",
+        found.lower_bound()
+    );
     assert!(found.best_cost() >= optimum, "{name} {model}: {} below {optimum}", found.best_cost());
     assert!(
         found.best_cost() * 1000 <= optimum * (1000 + per_mille),
@@ -54,7 +65,11 @@ fn planted_rings_are_found() {
         let name = case["name"].as_str().unwrap();
         let identity: Vec<u32> = (0..matrix.len() as u32).collect();
         let before = cost(Links::new(&matrix, 0).unwrap(), &Model::Ring, &identity).unwrap();
-        assert_eq!(before, u128::from(number(&case["identity"])), "{name} was generated differently");
+        assert_eq!(
+            before,
+            u128::from(number(&case["identity"])),
+            "{name} was generated differently"
+        );
         let per_mille = if matrix.len() <= 64 { 5 } else { 30 };
         check(&matrix, 0, &Model::Ring, number(&case["optimum"]), per_mille, name);
     }
@@ -73,7 +88,8 @@ fn planted_steps_are_found() {
     let handed = cases("optimum");
     let handed = handed.iter().filter(|case| case["planted_steps"].is_object());
     let all = all.iter().map(|case| (case, case, number(&case["optimum"])));
-    let handed = handed.map(|case| (case, &case["planted_steps"], number(&case["expect"]["hd"]["optimum"])));
+    let handed =
+        handed.map(|case| (case, &case["planted_steps"], number(&case["expect"]["hd"]["optimum"])));
     for (case, made, optimum) in all.chain(handed) {
         let name = case["name"].as_str().unwrap();
         let nodes = number(&made["n"]) as usize;
@@ -92,8 +108,13 @@ fn planted_steps_are_found() {
         let matrix = made::planted_steps(made, is_used);
         let identity: Vec<u32> = (0..nodes as u32).collect();
         let links = Links::new(&matrix, number(&case["size_bytes"])).unwrap();
-        let before = case["identity"].as_u64().unwrap_or_else(|| number(&case["expect"]["hd"]["identity"]));
-        assert_eq!(cost(links, &model, &identity), Ok(before.into()), "{name} was generated differently");
+        let before =
+            case["identity"].as_u64().unwrap_or_else(|| number(&case["expect"]["hd"]["identity"]));
+        assert_eq!(
+            cost(links, &model, &identity),
+            Ok(before.into()),
+            "{name} was generated differently"
+        );
         check(&matrix, number(&case["size_bytes"]), &model, optimum, 100, name);
     }
 }

@@ -17,7 +17,8 @@ fn models(nodes: usize) -> Vec<Model> {
     ];
     models.extend(nodes.is_power_of_two().then_some(Model::HalvingDoubling));
     models.extend(nodes.is_multiple_of(3).then(|| Model::Hierarchical(vec![3, nodes as u32 / 3])));
-    models.extend(nodes.is_multiple_of(4).then(|| Model::Hierarchical(vec![nodes as u32 / 4, 2, 2])));
+    models
+        .extend(nodes.is_multiple_of(4).then(|| Model::Hierarchical(vec![nodes as u32 / 4, 2, 2])));
     models.extend([3, 4, 5].map(Model::BCube));
     models
 }

@@ -51,7 +51,9 @@ type Numbers = BTreeMap<String, u128>;
 
 fn number(term: &Term, numbers: &Numbers) -> u128 {
     match term {
-        Term::Word(word) => word.parse().unwrap_or_else(|_| numbers.get(word).copied().unwrap_or(0)),
+        Term::Word(word) => {
+            word.parse().unwrap_or_else(|_| numbers.get(word).copied().unwrap_or(0))
+        }
         Term::List(list) => list[1..].iter().map(|term| number(term, numbers)).sum(),
     }
 }
@@ -85,8 +87,13 @@ fn raise(term: &Term, numbers: &mut Numbers) -> bool {
 /// Returns `true` if the order satisfies the query with the smallest numbers that the assertions
 /// allow.
 fn satisfies(query: &[Term], order: &[u32]) -> bool {
-    let assertions =
-        || query.iter().map(list).filter(|command| word(&command[0]) == "assert").map(|command| &command[1]);
+    let assertions = || {
+        query
+            .iter()
+            .map(list)
+            .filter(|command| word(&command[0]) == "assert")
+            .map(|command| &command[1])
+    };
     let mut numbers = Numbers::new();
     let mut is_changed = true;
     while is_changed {
@@ -121,7 +128,8 @@ fn a_query_is_satisfied_by_exactly_the_cheaper_orders() {
         for model in models {
             let model: Model = model.parse().unwrap();
             let orders: Vec<Vec<u32>> = (0..12).map(|seed| made::shuffled(nodes, seed)).collect();
-            let costs: Vec<u128> = orders.iter().map(|order| cost(links, &model, order).unwrap()).collect();
+            let costs: Vec<u128> =
+                orders.iter().map(|order| cost(links, &model, order).unwrap()).collect();
             let below = costs[0];
             let query = parse(&query(links, &model, below).unwrap());
             for (order, cost) in orders.iter().zip(&costs) {

@@ -84,10 +84,12 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         (text(".{0,60}"), any::<u64>())
             .prop_map(|(text, maximum)| Error::LimitExceeded { what: text.into(), maximum }),
         any::<u64>().prop_map(|reference| Error::UnknownReference { reference }),
-        (operation, any::<u64>(), option::of(missing())).prop_map(|(operation, micros, missing)| {
-            let missing = missing.map(Box::new);
-            Error::Timeout { operation, waited: Duration::from_micros(micros), missing }
-        }),
+        (operation, any::<u64>(), option::of(missing())).prop_map(
+            |(operation, micros, missing)| {
+                let missing = missing.map(Box::new);
+                Error::Timeout { operation, waited: Duration::from_micros(micros), missing }
+            }
+        ),
     ];
     let of_objects = prop_oneof![
         id().prop_map(|id| Error::AlreadyExists { id }),
@@ -106,8 +108,10 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         excess().prop_map(|excess| Error::QuotaExceeded(Box::new(excess))),
         id().prop_map(|id| Error::ObjectLost { id }),
         id().prop_map(|id| Error::Deleted { id }),
-        (id(), text(".{0,60}")).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
-        (id(), text(".{0,60}")).prop_map(|(id, text)| Error::SpillFailed { id, reason: text.into() }),
+        (id(), text(".{0,60}"))
+            .prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),
+        (id(), text(".{0,60}"))
+            .prop_map(|(id, text)| Error::SpillFailed { id, reason: text.into() }),
         id().prop_map(|id| Error::DuplicateId { id }),
         id().prop_map(|id| Error::Superseded { id }),
     ];
@@ -116,7 +120,8 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         text(".{0,60}").prop_map(|text| Error::PermissionDenied { reason: text.into() }),
         (text(".{0,60}"), text(".{0,60}"))
             .prop_map(|(refused, in_use)| Error::ShardListMismatch { refused, in_use }),
-        (plane, text(".{0,60}")).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
+        (plane, text(".{0,60}"))
+            .prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
         text(".{0,60}").prop_map(|text| Error::Unavailable { what: text.into() }),
         Just(Error::ShuttingDown),
         Just(Error::Draining),

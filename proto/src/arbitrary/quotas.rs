@@ -28,6 +28,12 @@ pub(super) fn quota() -> impl Strategy<Value = Quota> {
 pub(super) fn excess() -> impl Strategy<Value = QuotaExcess> {
     let resource = select(vec![QuotaResource::Memory, QuotaResource::Objects]);
     (quota_subject(), resource, any::<(u64, u64, u64)>()).prop_map(
-        |(subject, resource, (needed, used, limit))| QuotaExcess { subject, resource, needed, used, limit },
+        |(subject, resource, (needed, used, limit))| QuotaExcess {
+            subject,
+            resource,
+            needed,
+            used,
+            limit,
+        },
     )
 }

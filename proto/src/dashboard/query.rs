@@ -3,7 +3,8 @@
 /// Returns the decoded value of `name` in `a=b&c=d`; `None` if it is missing or invalid.
 pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let pairs = query.split(|byte| *byte == b'&');
-    let mut values = pairs.filter_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+    let mut values =
+        pairs.filter_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
     decode(values.next()?)
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    AttemptId, Decision, Failure, MAX_EXPLANATION_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER,
-    Member, Plan, Report,
+    AttemptId, Decision, Failure, MAX_EXPLANATION_BYTES, MAX_PAIRS_PER_MEMBER,
+    MAX_SOURCES_PER_MEMBER, Member, Plan, Report,
 };
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
@@ -100,7 +100,8 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
         return Err(malformed("an attempt without members, or a member without sources"));
     }
     let radices = enlist.radices.iter().map(|radix| decode_index(*radix, MAX_MEMBERS + 1));
-    let schedule = Schedule::hierarchical(enlist.members.len(), &radices.collect::<Result<Vec<_>>>()?);
+    let schedule =
+        Schedule::hierarchical(enlist.members.len(), &radices.collect::<Result<Vec<_>>>()?);
     let schedule = schedule.ok_or(malformed("a schedule that does not fit the members"))?;
     let (size_bytes, frame_bytes) = (enlist.size_bytes, enlist.frame_bytes);
     let metadata = metadata::decode(enlist.metadata, size_bytes)?;
@@ -111,9 +112,12 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     {
         return Err(malformed("an operation that the elements do not have"));
     }
-    if !(1..=u64::from(MAX_BLOCK_BYTES)).contains(&frame_bytes) || !frame_bytes.is_multiple_of(element_bytes)
+    if !(1..=u64::from(MAX_BLOCK_BYTES)).contains(&frame_bytes)
+        || !frame_bytes.is_multiple_of(element_bytes)
     {
-        return Err(malformed("frames whose size is zero, too large, or not a whole number of elements"));
+        return Err(malformed(
+            "frames whose size is zero, too large, or not a whole number of elements",
+        ));
     }
     let index = decode_index(enlist.index, enlist.members.len())?;
     let ranks = if kind.makes_target {
@@ -157,7 +161,11 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     })
 }
 
-fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64) -> Result<Vec<Vec<usize>>> {
+fn decode_ranks(
+    members: &[v1::SessionMember],
+    participants: u32,
+    elements: u64,
+) -> Result<Vec<Vec<usize>>> {
     let participants = decode_index(participants, MAX_MEMBERS + 1)?;
     let mut is_seen = vec![false; participants];
     let mut decode = |member: &v1::SessionMember| {
@@ -179,7 +187,9 @@ fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64)
 pub fn encode_report(report: &Report) -> Option<v1::End> {
     let failure = match report {
         Report::Filled => return None,
-        Report::Done => return Some(v1::End { outcome: Outcome::Complete.into(), ..Default::default() }),
+        Report::Done => {
+            return Some(v1::End { outcome: Outcome::Complete.into(), ..Default::default() });
+        }
         Report::Failed(failure) => failure,
     };
     let refused = |outcome: Outcome, reason: &Error| v1::End {
@@ -210,7 +220,9 @@ pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     let failure = match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Complete, ..) => return Ok(Report::Done),
         (Outcome::Refused, Some(reason), _) => Failure::Refused(error::decode(reason, Plane::Data)),
-        (Outcome::Disagrees, Some(reason), _) => Failure::Disagrees(error::decode(reason, Plane::Data)),
+        (Outcome::Disagrees, Some(reason), _) => {
+            Failure::Disagrees(error::decode(reason, Plane::Data))
+        }
         (Outcome::InputFailed, _, Some(failed)) => {
             let (index, outcome) = decode_failed_input(&failed, members)?;
             Failure::Peer { index, outcome }
@@ -271,7 +283,11 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
 /// # Errors
 /// [`Error::Malformed`] for another member's progress, impossible numbers, or a stage with control
 /// characters.
-pub fn decode_position(position: v1::Position, member: usize, members: usize) -> Result<Option<Position>> {
+pub fn decode_position(
+    position: v1::Position,
+    member: usize,
+    members: usize,
+) -> Result<Option<Position>> {
     let Some(position) = position.position else { return Ok(None) };
     let v1::MemberPosition { stage, final_bytes, size_bytes, .. } = position;
     if (position.member, position.members) != (encode_index(member), encode_index(members)) {
@@ -325,14 +341,23 @@ pub fn decode_known(known: v1::Position) -> Result<Option<v1::ReduceRecord>> {
     }
     let position = match position {
         Some(position) => {
-            let members = usize::try_from(position.members).ok().filter(|members| *members <= MAX_MEMBERS);
+            let members =
+                usize::try_from(position.members).ok().filter(|members| *members <= MAX_MEMBERS);
             let members = members.ok_or(malformed("too many members"))?;
             let member = decode_index(position.member, members)?;
-            decode_position(v1::Position { position: Some(position), record: None }, member, members)?
+            decode_position(
+                v1::Position { position: Some(position), record: None },
+                member,
+                members,
+            )?
         }
         None => None,
     };
-    Ok(Some(v1::ReduceRecord { position: position.map(encode_position), positions: Vec::new(), ..record }))
+    Ok(Some(v1::ReduceRecord {
+        position: position.map(encode_position),
+        positions: Vec::new(),
+        ..record
+    }))
 }
 
 fn encode_index(index: usize) -> u32 {
@@ -385,8 +410,10 @@ mod tests {
 
     #[test]
     fn what_another_store_knows_is_checked_before_it_is_shown() {
-        let position = v1::MemberPosition { member: 1, members: 2, size_bytes: 8, ..Default::default() };
-        let record = v1::ReduceRecord { op: "sum".into(), plan: "ring of 2".into(), ..Default::default() };
+        let position =
+            v1::MemberPosition { member: 1, members: 2, size_bytes: 8, ..Default::default() };
+        let record =
+            v1::ReduceRecord { op: "sum".into(), plan: "ring of 2".into(), ..Default::default() };
         let known = |position: Option<v1::MemberPosition>, record: &v1::ReduceRecord| {
             decode_known(v1::Position { position, record: Some(record.clone()) })
         };
@@ -471,14 +498,18 @@ mod tests {
         assert!(refused(|plan| plan.members = vec![plan.members[0].clone(); MAX_MEMBERS + 1]));
         assert!(refused(|plan| plan.members[0].address = "x".to_owned()));
         assert!(refused(|plan| plan.sources.clear()));
-        assert!(refused(|plan| plan.sources = vec![plan.sources[0].clone(); MAX_SOURCES_PER_MEMBER + 1]));
+        assert!(refused(
+            |plan| plan.sources = vec![plan.sources[0].clone(); MAX_SOURCES_PER_MEMBER + 1]
+        ));
         assert!(refused(|plan| plan.size_bytes = 4095));
         assert!(refused(|plan| plan.frame_bytes = 0));
         assert!(refused(|plan| plan.frame_bytes = 2 << 20));
         assert!(refused(|plan| plan.frame_bytes = 4098));
         assert!(refused(|plan| plan.account.push('x')));
         for disturbing in ["\x1b[2J", "a\nline", "\u{9b}", "\u{202e}"] {
-            assert!(decode_plan(v1::Enlist { account: disturbing.to_owned(), ..enlist(4, 1) }).is_err());
+            assert!(
+                decode_plan(v1::Enlist { account: disturbing.to_owned(), ..enlist(4, 1) }).is_err()
+            );
         }
         assert!(!refused(|plan| plan.account = "3.2\u{b5}s".to_owned()));
         assert!(refused(|plan| plan.attempt = None));
@@ -496,15 +527,22 @@ mod tests {
         assert!(!refused_parts(4, |_| {}));
         assert!(refused_parts(3, |_| {}), "a rank that is none");
         assert!(refused_parts(5, |_| {}), "a rank that nobody has");
-        assert!(refused_parts(0, |plan| plan.members.iter_mut().for_each(|member| member.ranks.clear())));
+        assert!(refused_parts(0, |plan| plan
+            .members
+            .iter_mut()
+            .for_each(|member| member.ranks.clear())));
         assert!(refused_parts(4, |plan| plan.members[0].ranks = vec![1]), "one that two have");
         assert!(refused_parts(5, |plan| plan.members[1].ranks.push(4)), "more ranks than sources");
         assert!(refused_parts(4, |plan| plan.size_bytes -= 4), "parts that are not alike");
         assert!(refused_parts(u32::MAX, |_| {}));
-        assert!(decode_take(v1::Take { target: vec![1].into(), index: 256, ..Default::default() }).is_err());
+        assert!(
+            decode_take(v1::Take { target: vec![1].into(), index: 256, ..Default::default() })
+                .is_err()
+        );
         assert!(decode_stop(v1::Stop { error: None }).is_err());
         let target = ObjectId::new("t").unwrap();
-        let (attempt, lost) = (AttemptId { run: 1, number: 2 }, Error::ObjectLost { id: target.clone() });
+        let (attempt, lost) =
+            (AttemptId { run: 1, number: 2 }, Error::ObjectLost { id: target.clone() });
         let whole = encode_reject(&target, attempt, &lost);
         assert!(decode_reject(v1::Reject { attempt: None, ..whole.clone() }).is_err());
         assert!(decode_reject(v1::Reject { error: None, ..whole }).is_err());

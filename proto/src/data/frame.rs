@@ -142,7 +142,12 @@ impl Kind {
     const fn max_length_bytes(self) -> u32 {
         match self {
             Self::Block => MAX_BLOCK_BYTES,
-            Self::Combined | Self::Release | Self::Filled | Self::Commit | Self::Probe | Self::Armed => 0,
+            Self::Combined
+            | Self::Release
+            | Self::Filled
+            | Self::Commit
+            | Self::Probe
+            | Self::Armed => 0,
             _ => MAX_CONTROL_BYTES,
         }
     }
@@ -186,14 +191,16 @@ pub struct Header {
 impl Header {
     /// Makes the header of a block; `None` if the block is too long.
     pub fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
-        let length_bytes = u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
+        let length_bytes =
+            u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
         Some(Self { kind: Kind::Block, length_bytes, payload_crc, offset_bytes })
     }
 
     /// Makes the header of a frame that is no block; `None` if the payload is too long.
     pub fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
-        let length_bytes =
-            u32::try_from(payload.len()).ok().filter(|length| *length <= kind.max_length_bytes())?;
+        let length_bytes = u32::try_from(payload.len())
+            .ok()
+            .filter(|length| *length <= kind.max_length_bytes())?;
         Some(Self { kind, length_bytes, payload_crc: crc32c(payload), offset_bytes: 0 })
     }
 
@@ -217,7 +224,11 @@ impl Header {
     /// # Errors
     /// [`FrameError::PayloadDamaged`].
     pub const fn check_payload(&self, crc: u32) -> Result<(), FrameError> {
-        if crc == self.payload_crc { Ok(()) } else { Err(FrameError::PayloadDamaged { kind: self.kind }) }
+        if crc == self.payload_crc {
+            Ok(())
+        } else {
+            Err(FrameError::PayloadDamaged { kind: self.kind })
+        }
     }
 
     /// Encodes the header.
@@ -290,17 +301,20 @@ mod tests {
     fn any_header() -> impl Strategy<Value = Header> {
         let block = (any::<u64>(), 0..=MAX_BLOCK_BYTES, any::<u32>())
             .prop_map(|(offset, length, crc)| Header::block(offset, length.into(), crc).unwrap());
-        let control =
-            (1_u8..=17, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(number, payload)| {
+        let control = (1_u8..=17, prop::collection::vec(any::<u8>(), 0..300)).prop_map(
+            |(number, payload)| {
                 let kind = Kind::from_number(number).unwrap();
-                Header::control(kind, if kind.max_length_bytes() == 0 { &[] } else { &payload }).unwrap()
-            });
+                Header::control(kind, if kind.max_length_bytes() == 0 { &[] } else { &payload })
+                    .unwrap()
+            },
+        );
         prop_oneof![block, control]
     }
 
     #[test]
     fn a_header_is_laid_out_as_documented() {
-        let bytes = Header::block(0x0102_0304_0506_0708, 0x000a_0b0c, 0xdead_beef).unwrap().encode();
+        let bytes =
+            Header::block(0x0102_0304_0506_0708, 0x000a_0b0c, 0xdead_beef).unwrap().encode();
         assert_eq!(&bytes[..8], b"HPLD\x01\x03\0\0");
         assert_eq!(&bytes[8..16], b"\x0c\x0b\x0a\0\xef\xbe\xad\xde");
         assert_eq!(&bytes[16..24], b"\x08\x07\x06\x05\x04\x03\x02\x01");
@@ -329,7 +343,8 @@ mod tests {
 
         let mut long = good;
         long[8..12].copy_from_slice(&(MAX_CONTROL_BYTES + 1).to_le_bytes());
-        let expected = FrameError::TooLong { kind: Kind::Pull, length_bytes: MAX_CONTROL_BYTES + 1 };
+        let expected =
+            FrameError::TooLong { kind: Kind::Pull, length_bytes: MAX_CONTROL_BYTES + 1 };
         assert_eq!(Header::decode(&sealed(long)), Err(expected));
 
         let header = Header::decode(&good).unwrap();

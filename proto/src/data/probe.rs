@@ -69,7 +69,9 @@ pub fn encode_packet(packet: &Packet) -> [u8; PACKET_BYTES] {
 pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     let bytes: &[u8; PACKET_BYTES] = bytes.try_into().ok()?;
     let [m0, m1, m2, m3, kind, 0, 0, 0, rest @ ..] = *bytes else { return None };
-    let [a0, a1, a2, a3, a4, a5, a6, a7, n0, n1, n2, n3, 0, 0, 0, 0, rest @ ..] = rest else { return None };
+    let [a0, a1, a2, a3, a4, a5, a6, a7, n0, n1, n2, n3, 0, 0, 0, 0, rest @ ..] = rest else {
+        return None;
+    };
     let kind = match kind {
         1 => PacketKind::Ask { is_prompt: false },
         2 => PacketKind::Ask { is_prompt: true },
@@ -168,7 +170,9 @@ pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
 pub fn checked_train_bytes(bytes: u64) -> Result<u64> {
     match bytes {
         0 => Err(malformed("an empty train")),
-        bytes if bytes > MAX_TRAIN_BYTES => Err(Error::limit_exceeded("bytes of a train", MAX_TRAIN_BYTES)),
+        bytes if bytes > MAX_TRAIN_BYTES => {
+            Err(Error::limit_exceeded("bytes of a train", MAX_TRAIN_BYTES))
+        }
         bytes => Ok(bytes),
     }
 }
@@ -221,8 +225,9 @@ mod tests {
             Just(PacketKind::Reply),
             any::<bool>().prop_map(|is_prompt| PacketKind::Ask { is_prompt }),
         ];
-        (kind, any::<u64>(), any::<u32>(), any::<u64>())
-            .prop_map(|(kind, nonce, number, round_trip_ns)| Packet { kind, nonce, number, round_trip_ns })
+        (kind, any::<u64>(), any::<u32>(), any::<u64>()).prop_map(
+            |(kind, nonce, number, round_trip_ns)| Packet { kind, nonce, number, round_trip_ns },
+        )
     }
 
     proptest! {
@@ -263,11 +268,14 @@ mod tests {
         }
         assert!(decode_arm(&v1::Arm { nonce: 7, asker: "x".to_owned() }).is_err());
         let train = SurveyWork::Train { bytes: 1 << 20, at_least: Duration::from_millis(10) };
-        for work in
-            [SurveyWork::Echo { probes: Probes::Auto }, SurveyWork::Echo { probes: Probes::Count(3) }, train]
-        {
+        for work in [
+            SurveyWork::Echo { probes: Probes::Auto },
+            SurveyWork::Echo { probes: Probes::Count(3) },
+            train,
+        ] {
             let node = NodeId::new("n").unwrap();
-            let measure = Measure { nonce: 7, node, address: asker, echo_address: Some(asker), work };
+            let measure =
+                Measure { nonce: 7, node, address: asker, echo_address: Some(asker), work };
             assert_eq!(decode_measure(&encode_measure(&measure)), Ok(measure.clone()));
             let refused = |change: fn(&mut v1::Measure)| {
                 let mut wire = encode_measure(&measure);
@@ -279,7 +287,9 @@ mod tests {
             assert!(refused(|wire| wire.address.clear()));
             assert!(refused(|wire| wire.echo_address = "10.0.0.1:0".to_owned()));
         }
-        assert!(checked_train_bytes(0).is_err() && checked_train_bytes(MAX_TRAIN_BYTES + 1).is_err());
+        assert!(
+            checked_train_bytes(0).is_err() && checked_train_bytes(MAX_TRAIN_BYTES + 1).is_err()
+        );
         let echoes = Echoes { forth_ns: 1, back_ns: 2, count: 3, lost: 4 };
         for finding in [
             Finding::Nothing,

@@ -8,7 +8,8 @@ use hoplite_core::shard::{NodeInfo, ShardRun};
 use super::encode_node;
 use super::shards::decode_shard_list;
 use crate::bounds::{
-    MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_store_address, encode_address,
+    MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_store_address,
+    encode_address,
 };
 use crate::v1;
 
@@ -43,7 +44,10 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId, newest: Version) -> R
         !key.is_empty() && key.len() <= MAX_LABEL_KEY_BYTES && value.len() <= MAX_LABEL_VALUE_BYTES
     };
     if !labels.iter().all(is_bounded) {
-        return Err(Error::malformed(Plane::Control, "a label's key has 1 to 63 bytes, its value up to 255"));
+        return Err(Error::malformed(
+            Plane::Control,
+            "a label's key has 1 to 63 bytes, its value up to 255",
+        ));
     }
     labels.sort_unstable();
     let shards = v1::ShardList { version: hello.shards_version, names: hello.shards };
@@ -118,15 +122,21 @@ mod tests {
         for (store, shard) in [(8, 9), (9, 8), (8, 8), (9, 9)]
             .map(|(store, shard)| (Version::new(store).unwrap(), Version::new(shard).unwrap()))
         {
-            let decoded =
-                decode_hello(v1::Hello { newest_version: store.number(), ..hello() }, &cluster(), shard);
+            let decoded = decode_hello(
+                v1::Hello { newest_version: store.number(), ..hello() },
+                &cluster(),
+                shard,
+            );
             assert_eq!(decoded.unwrap().version, store.min(shard));
             let welcome = welcome(ShardRun(7), shard);
             assert_eq!(check_welcome(&welcome, store), Ok((ShardRun(7), store.min(shard))));
         }
         // The messages of a program that speaks version 8 only.
         let old = v1::Hello { version: 8, newest_version: 0, ..hello() };
-        assert_eq!(decode_hello(old, &cluster(), Version::NEWEST).unwrap().version, Version::OLDEST);
+        assert_eq!(
+            decode_hello(old, &cluster(), Version::NEWEST).unwrap().version,
+            Version::OLDEST
+        );
         let old = v1::Welcome { version: 8, newest_version: 0, run: 7 };
         assert_eq!(check_welcome(&old, Version::NEWEST), Ok((ShardRun(7), Version::OLDEST)));
     }
@@ -152,7 +162,10 @@ mod tests {
         let long = [("rack".to_owned(), "x".repeat(256))].into();
         assert!(matches!(refusal(v1::Hello { labels: long, ..hello() }), Error::Malformed { .. }));
         let shards = |shards| refusal(v1::Hello { shards, ..hello() });
-        assert!(matches!(shards(vec!["s:1".to_owned(); 257]), Error::LimitExceeded { maximum: 256, .. }));
+        assert!(matches!(
+            shards(vec!["s:1".to_owned(); 257]),
+            Error::LimitExceeded { maximum: 256, .. }
+        ));
         for bad in [vec![], vec![String::new()], vec!["x".repeat(261)], vec!["s:1".to_owned(); 2]] {
             assert!(matches!(shards(bad), Error::Malformed { .. }));
         }

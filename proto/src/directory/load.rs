@@ -5,9 +5,9 @@ use std::time::Duration;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{
-    ClientLoad, Detail, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS, MAX_LOG_LINE_BYTES,
-    MAX_LOG_LINES, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, TransferLoad,
-    Trouble, TroubleKind,
+    ClientLoad, Detail, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS,
+    MAX_LOG_LINE_BYTES, MAX_LOG_LINES, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES,
+    MAX_TROUBLES, ReduceLoad, TransferLoad, Trouble, TroubleKind,
 };
 use hoplite_core::placement::MAX_SHARDS;
 use hoplite_core::tally::{Tally, WAIT_CLASSES, Waits};
@@ -41,7 +41,11 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         transfers: load.transfers.iter().map(encode_transfer).collect(),
         reduces: load.reduces.into_iter().map(encode_reduce).collect(),
         links: load.links.iter().map(encode_link).collect(),
-        trouble_kinds: load.troubles.iter().map(|trouble| encode_kind(trouble.kind).into()).collect(),
+        trouble_kinds: load
+            .troubles
+            .iter()
+            .map(|trouble| encode_kind(trouble.kind).into())
+            .collect(),
         troubles: load.troubles.into_iter().map(|trouble| trouble.text).collect(),
         gets: load.tally.gets,
         failures: load.tally.failures,
@@ -64,8 +68,11 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("classes of waits in a report", report.waits.len(), WAIT_CLASSES)?;
     report.troubles.iter().try_for_each(|trouble| check_text(trouble, MAX_TROUBLE_BYTES))?;
     let kinds = report.trouble_kinds.into_iter().chain(std::iter::repeat(0));
-    let troubles =
-        report.troubles.into_iter().zip(kinds).map(|(text, kind)| Trouble { kind: decode_kind(kind), text });
+    let troubles = report
+        .troubles
+        .into_iter()
+        .zip(kinds)
+        .map(|(text, kind)| Trouble { kind: decode_kind(kind), text });
     let mut waits = Waits::default();
     waits.0.iter_mut().zip(report.waits).for_each(|(count, told)| *count = told);
     Ok(Load {
@@ -143,7 +150,10 @@ fn decode_detail(detail: wire::Detail) -> Result<Detail> {
         check_text(&name, MAX_CLIENT_BYTES)?;
         Ok(ClientLoad { name, references, bytes, held_bytes, calls })
     };
-    Ok(Detail { clients: detail.clients.into_iter().map(client).collect::<Result<_>>()?, log: detail.log })
+    Ok(Detail {
+        clients: detail.clients.into_iter().map(client).collect::<Result<_>>()?,
+        log: detail.log,
+    })
 }
 
 fn encode_transfer(transfer: &TransferLoad) -> wire::Transfer {
@@ -179,7 +189,10 @@ fn encode_reduce(reduce: ReduceLoad) -> wire::Reduce {
 
 fn decode_reduce(reduce: wire::Reduce) -> Result<ReduceLoad> {
     if reduce.op.len() > MAX_OP_BYTES || reduce.plan.len() > MAX_PLAN_BYTES {
-        return Err(Error::malformed(Plane::Control, "a reduce that is described at too great a length"));
+        return Err(Error::malformed(
+            Plane::Control,
+            "a reduce that is described at too great a length",
+        ));
     }
     Ok(ReduceLoad {
         target: ObjectId::new(&reduce.target)?,
@@ -201,7 +214,8 @@ mod tests {
     fn load(name: &str, numbers: [u64; 4], lists: usize) -> Load {
         let id = ObjectId::new(name).unwrap();
         let [one, two, three, four] = numbers;
-        let transfer = TransferLoad { id: id.clone(), size_bytes: one, valid_bytes: two, rate: three };
+        let transfer =
+            TransferLoad { id: id.clone(), size_bytes: one, valid_bytes: two, rate: three };
         let link = LinkLoad {
             peer: NodeId::new(name).unwrap(),
             bytes_per_second: four,
@@ -292,8 +306,8 @@ mod tests {
         let lines = detailed(|detail| detail.log.push(String::new()));
         let line = detailed(|detail| detail.log[0] = "\u{202e}".to_owned());
         for wrong in [
-            transfers, reduces, links, peer, shards, plan, op, troubles, long, control, id, waits, clients,
-            name, lines, line,
+            transfers, reduces, links, peer, shards, plan, op, troubles, long, control, id, waits,
+            clients, name, lines, line,
         ] {
             assert!(decode_load(wrong).is_err());
         }

@@ -12,8 +12,8 @@ use super::{
     encode_nodes, encode_retention,
 };
 use crate::bounds::{
-    MAX_LOCATIONS, check_count, decode_optional_node, decode_store_address, encode_address, encode_id,
-    encode_optional_node,
+    MAX_LOCATIONS, check_count, decode_optional_node, decode_store_address, encode_address,
+    encode_id, encode_optional_node,
 };
 use crate::{metadata, v1};
 

@@ -33,8 +33,9 @@ pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
     check_version(places.version)?;
     let count = places.nodes.len();
-    let decode =
-        |node: v1::measured_places::Node| Ok((NodeId::new(&node.node)?, decode_levels(&node.groups)?));
+    let decode = |node: v1::measured_places::Node| {
+        Ok((NodeId::new(&node.node)?, decode_levels(&node.groups)?))
+    };
     let paths: std::collections::BTreeMap<_, _> =
         places.nodes.into_iter().map(decode).collect::<Result<_>>()?;
     if paths.len() < count {
@@ -46,7 +47,11 @@ pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
 
 pub(super) fn encode_placed(placed: Placed) -> v1::Placed {
     let Placed { version, path, uplink } = placed;
-    v1::Placed { version, groups: encode_levels(path), uplinks_permille: encode_levels(uplink.levels()) }
+    v1::Placed {
+        version,
+        groups: encode_levels(path),
+        uplinks_permille: encode_levels(uplink.levels()),
+    }
 }
 
 pub(super) fn decode_placed(placed: v1::Placed) -> Result<Placed> {
@@ -58,7 +63,9 @@ pub(super) fn decode_placed(placed: v1::Placed) -> Result<Placed> {
 
 fn check_version(version: u64) -> Result<()> {
     let is_given = (1..=MAX_VERSION).contains(&version);
-    is_given.then_some(()).ok_or(Error::malformed(Plane::Control, "a version of places that nobody gives"))
+    is_given
+        .then_some(())
+        .ok_or(Error::malformed(Plane::Control, "a version of places that nobody gives"))
 }
 
 #[cfg(test)]
@@ -94,7 +101,10 @@ mod tests {
             change(&mut places);
             decode_places(places).unwrap_err()
         };
-        assert!(matches!(refused(|places| places.nodes[0].node.clear()), Error::InvalidName { .. }));
+        assert!(matches!(
+            refused(|places| places.nodes[0].node.clear()),
+            Error::InvalidName { .. }
+        ));
         for error in [
             refused(|places| places.nodes[0] = places.nodes[1].clone()),
             refused(|places| places.version = 0),

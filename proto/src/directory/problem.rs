@@ -32,7 +32,8 @@ pub fn decode_problems(problems: Vec<v1::Problem>) -> Vec<Problem> {
         Some(Place { node, object: ObjectId::new(&place.object).ok(), text: shown(&place.text) })
     };
     let problem = |problem: v1::Problem| {
-        let places: Vec<Place> = problem.places.into_iter().take(MAX_PLACES).filter_map(place).collect();
+        let places: Vec<Place> =
+            problem.places.into_iter().take(MAX_PLACES).filter_map(place).collect();
         let count = usize::try_from(problem.count).unwrap_or(usize::MAX).max(places.len());
         Some(Problem { kind: decode_kind(problem.kind, Plane::Control).ok()?, count, places })
     };
@@ -56,7 +57,11 @@ mod tests {
 
     #[test]
     fn problems_round_trip() {
-        let place = Place { node: NodeId::new("a").ok(), object: ObjectId::new("x").ok(), text: "y".into() };
+        let place = Place {
+            node: NodeId::new("a").ok(),
+            object: ObjectId::new("x").ok(),
+            text: "y".into(),
+        };
         let problem = |kind| Problem { kind, count: 9, places: vec![place.clone()] };
         let all: Vec<Problem> = ProblemKind::ALL.into_iter().map(problem).collect();
         assert_eq!(decode_problems(encode_problems(&all)), all);
@@ -66,11 +71,15 @@ mod tests {
     fn problems_of_a_hostile_shard_are_bounded() {
         let place = || v1::problem::Place { text: "\u{e4}".repeat(1 << 20), ..Default::default() };
         let invalid = v1::problem::Place { node: "/".to_owned(), ..Default::default() };
-        let places = vec![invalid, place(), place(), place(), place(), place(), place(), place(), place()];
+        let places =
+            vec![invalid, place(), place(), place(), place(), place(), place(), place(), place()];
         let hostile = |kind| v1::Problem { kind, count: 0, places: places.clone() };
         let found = decode_problems(vec![hostile(1), hostile(1), hostile(99), hostile(-1)]);
         assert_eq!(found.len(), 1);
-        assert_eq!((found[0].kind, found[0].count, found[0].places.len()), (ProblemKind::Full, 7, 7));
+        assert_eq!(
+            (found[0].kind, found[0].count, found[0].places.len()),
+            (ProblemKind::Full, 7, 7)
+        );
         assert!(found[0].places.iter().all(|place| place.text.len() <= MAX_TEXT_BYTES));
     }
 }

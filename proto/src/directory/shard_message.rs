@@ -9,7 +9,9 @@ use hoplite_core::shard::{
 };
 
 use super::places::{decode_placed, encode_placed};
-use super::replication::{decode_replicate, decode_replication, encode_replicate, encode_replication};
+use super::replication::{
+    decode_replicate, decode_replication, encode_replicate, encode_replication,
+};
 use super::shards::{decode_shard_list, encode_shard_list};
 use super::{
     decode_location_state, decode_locations, encode_location_state, encode_locations, encode_node,
@@ -49,15 +51,18 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
             crc: bytes.crc(),
             bytes: bytes.into(),
         }),
-        ToStore::Failed { request, error } => {
-            wire::Body::Failed(wire::Failed { request: request.0, error: Some(error::encode(&error)) })
-        }
+        ToStore::Failed { request, error } => wire::Body::Failed(wire::Failed {
+            request: request.0,
+            error: Some(error::encode(&error)),
+        }),
         ToStore::Drop { id, put, reason } => wire::Body::Drop(wire::Drop {
             id: encode_id(&id),
             put: put.0,
             reason: encode_drop_reason(reason),
         }),
-        ToStore::Promote { id, put } => wire::Body::Promote(wire::Promote { id: encode_id(&id), put: put.0 }),
+        ToStore::Promote { id, put } => {
+            wire::Body::Promote(wire::Promote { id: encode_id(&id), put: put.0 })
+        }
         ToStore::GiveWay { grant } => wire::Body::GiveWay(wire::GiveWay { grant: grant.0 }),
         ToStore::Placed(placed) => wire::Body::Placed(encode_placed(placed)),
         ToStore::TakeOver { id, put, metadata, bytes } => wire::Body::TakeOver(wire::TakeOver {
@@ -120,7 +125,10 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
         },
         wire::Body::Locations(update) => ToStore::Locations {
             request: RequestId(update.request),
-            locations: decode_locations(update.locations.ok_or(malformed("no locations"))?, Plane::Control)?,
+            locations: decode_locations(
+                update.locations.ok_or(malformed("no locations"))?,
+                Plane::Control,
+            )?,
         },
         wire::Body::Replicate(order) => ToStore::Replicate(decode_replicate(order)?),
         wire::Body::Replication(news) => ToStore::Replication(decode_replication(news)?),
@@ -245,9 +253,9 @@ fn decode_verdict(verdict: wire::published::Verdict) -> Result<Verdict> {
             equality: match wire::Equality::try_from(conflict.equality) {
                 Ok(wire::Equality::Equal) => Equality::Equal,
                 Ok(wire::Equality::Different) => Equality::Different,
-                Ok(wire::Equality::Unknown) => {
-                    Equality::Unknown { holder: decode_holder(&conflict.holder, &conflict.holder_address)? }
-                }
+                Ok(wire::Equality::Unknown) => Equality::Unknown {
+                    holder: decode_holder(&conflict.holder, &conflict.holder_address)?,
+                },
                 _ => return Err(malformed("unknown equality")),
             },
         },
@@ -285,14 +293,18 @@ mod tests {
         }
         let batch = ShardMessages { welcome: Some(v1::Welcome::default()), ..Default::default() };
         assert!(decode_shard_batch(batch).is_err());
-        let batch = ShardMessages { error: Some(error::encode(&Error::ShuttingDown)), ..Default::default() };
+        let batch = ShardMessages {
+            error: Some(error::encode(&Error::ShuttingDown)),
+            ..Default::default()
+        };
         assert_eq!(decode_shard_batch(batch), Err(Error::ShuttingDown));
     }
 
     #[test]
     fn a_failure_without_an_error_is_still_a_failure() {
         let body = wire::Body::Failed(wire::Failed { request: 7, error: None });
-        let Ok(ToStore::Failed { request, error }) = decode_to_store(ShardMessage { body: Some(body) })
+        let Ok(ToStore::Failed { request, error }) =
+            decode_to_store(ShardMessage { body: Some(body) })
         else {
             panic!("not a failure");
         };

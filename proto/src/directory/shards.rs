@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn steps_round_trip_and_bad_ones_are_refused() {
-        let proposal = Proposal { list: ShardList::new(["a:1", "b:1"]).with_version(7), proposer: 3 };
+        let proposal =
+            Proposal { list: ShardList::new(["a:1", "b:1"]).with_version(7), proposer: 3 };
         for step in [ListStep::Propose, ListStep::Commit, ListStep::Withdraw] {
             let step = Some(step(proposal.clone()));
             assert_eq!(decode_list_step(encode_list_step(step.as_ref())), Ok(step));

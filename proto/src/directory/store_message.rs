@@ -6,16 +6,16 @@ use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::shard::{
-    DeleteTerms, DeleteWait, GrantId, InlineBytes, LocationState, Publish, PullOutcome, Query, RequestId,
-    ToShard, UnpublishReason, Wants,
+    DeleteTerms, DeleteWait, GrantId, InlineBytes, LocationState, Publish, PullOutcome, Query,
+    RequestId, ToShard, UnpublishReason, Wants,
 };
 
 use super::places::{decode_placed, encode_placed};
 use super::replication::{decode_lead, decode_not_replicated, encode_lead, encode_not_replicated};
 use super::shards::{decode_shard_list, encode_shard_list};
 use super::{
-    decode_location_state, decode_retention, decode_slow_peers, encode_location_state, encode_nodes,
-    encode_retention,
+    decode_location_state, decode_retention, decode_slow_peers, encode_location_state,
+    encode_nodes, encode_retention,
 };
 use crate::bounds::{
     MAX_AVOIDED_NODES, MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_delete_wait,
@@ -49,21 +49,30 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
             avoid: encode_nodes(&query.avoid),
         }),
         ToShard::Cancel { request } => wire::Body::Cancel(wire::Cancel { request: request.0 }),
-        ToShard::ReturnSlot { grant, outcome } => {
-            wire::Body::ReturnSlot(wire::ReturnSlot { grant: grant.0, outcome: encode_pull_outcome(outcome) })
-        }
+        ToShard::ReturnSlot { grant, outcome } => wire::Body::ReturnSlot(wire::ReturnSlot {
+            grant: grant.0,
+            outcome: encode_pull_outcome(outcome),
+        }),
         ToShard::Delete { request, id, terms } => wire::Body::Delete(wire::Delete {
             request: request.0,
             id: encode_id(&id),
             only: terms.only.map(|put| put.0),
             wait_all: terms.wait == DeleteWait::All,
         }),
-        ToShard::Forget { id, put } => wire::Body::Forget(wire::Forget { id: encode_id(&id), put: put.0 }),
+        ToShard::Forget { id, put } => {
+            wire::Body::Forget(wire::Forget { id: encode_id(&id), put: put.0 })
+        }
         ToShard::Subscribe { request, id, wants } => {
             let wants_bytes = wants == Wants::Bytes;
-            wire::Body::Subscribe(wire::Subscribe { request: request.0, id: encode_id(&id), wants_bytes })
+            wire::Body::Subscribe(wire::Subscribe {
+                request: request.0,
+                id: encode_id(&id),
+                wants_bytes,
+            })
         }
-        ToShard::Unsubscribe { request } => wire::Body::Unsubscribe(wire::Unsubscribe { request: request.0 }),
+        ToShard::Unsubscribe { request } => {
+            wire::Body::Unsubscribe(wire::Unsubscribe { request: request.0 })
+        }
         ToShard::Placed(placed) => wire::Body::Placed(encode_placed(placed)),
         ToShard::SlowLinks { peers } => {
             wire::Body::SlowLinks(wire::SlowLinks { peers: encode_nodes(&peers) })
@@ -100,7 +109,10 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
         wire::Body::Delete(delete) => ToShard::Delete {
             request: RequestId(delete.request),
             id: ObjectId::new(&delete.id)?,
-            terms: DeleteTerms { only: delete.only.map(PutId), wait: decode_delete_wait(delete.wait_all) },
+            terms: DeleteTerms {
+                only: delete.only.map(PutId),
+                wait: decode_delete_wait(delete.wait_all),
+            },
         },
         wire::Body::Forget(forget) => {
             ToShard::Forget { id: ObjectId::new(&forget.id)?, put: PutId(forget.put) }
@@ -114,7 +126,9 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
             ToShard::Unsubscribe { request: RequestId(unsubscribe.request) }
         }
         wire::Body::Placed(placed) => ToShard::Placed(decode_placed(placed)?),
-        wire::Body::SlowLinks(slow) => ToShard::SlowLinks { peers: decode_slow_peers(&slow.peers)? },
+        wire::Body::SlowLinks(slow) => {
+            ToShard::SlowLinks { peers: decode_slow_peers(&slow.peers)? }
+        }
         wire::Body::Lead(lead) => ToShard::Lead(decode_lead(lead)?),
         wire::Body::NotReplicated(refusal) => decode_not_replicated(refusal)?,
         wire::Body::Drain(drain) => ToShard::Drain { is_draining: drain.is_draining },
@@ -159,17 +173,25 @@ fn encode_absence(absence: Duration) -> u64 {
 fn decode_publish(publish: wire::Publish) -> Result<Publish> {
     let state = decode_location_state(publish.state, Plane::Control)?;
     if publish.slot.is_some() && state != LocationState::Complete {
-        return Err(Error::malformed(Plane::Control, "a slot that is returned before all bytes have come"));
+        return Err(Error::malformed(
+            Plane::Control,
+            "a slot that is returned before all bytes have come",
+        ));
     }
     let crc = publish.inline_crc;
     let checked = |bytes: Bytes| {
-        let damaged = Error::malformed(Plane::Control, "inline bytes that are not those that were put");
+        let damaged =
+            Error::malformed(Plane::Control, "inline bytes that are not those that were put");
         InlineBytes::checked(bytes, crc).ok_or(damaged)
     };
     if let Some(inline) = &publish.inline {
         check_count("inline bytes", inline.len(), MAX_INLINE_BYTES)?;
-        if u64::try_from(inline.len()) != Ok(publish.size_bytes) || state != LocationState::Complete {
-            return Err(Error::malformed(Plane::Control, "inline bytes that are not all of the object"));
+        if u64::try_from(inline.len()) != Ok(publish.size_bytes) || state != LocationState::Complete
+        {
+            return Err(Error::malformed(
+                Plane::Control,
+                "inline bytes that are not all of the object",
+            ));
         }
     }
     Ok(Publish {
@@ -223,18 +245,23 @@ mod tests {
         assert!(decode_publish(publish()).is_ok());
         let inline = Some(Bytes::from_static(b"abc"));
         let inline_crc = crc32c(b"abc");
-        assert!(decode_publish(wire::Publish { inline: inline.clone(), inline_crc, ..publish() }).is_ok());
+        assert!(
+            decode_publish(wire::Publish { inline: inline.clone(), inline_crc, ..publish() })
+                .is_ok()
+        );
         assert!(
             decode_publish(wire::Publish { inline: inline.clone(), ..publish() }).is_err(),
             "other bytes"
         );
         assert!(
-            decode_publish(wire::Publish { size_bytes: 4, inline: inline.clone(), ..publish() }).is_err()
+            decode_publish(wire::Publish { size_bytes: 4, inline: inline.clone(), ..publish() })
+                .is_err()
         );
         let state = v1::LocationState::Partial.into();
         assert!(decode_publish(wire::Publish { state, inline, ..publish() }).is_err());
         let long = Bytes::from(vec![0; MAX_INLINE_BYTES + 1]);
-        let publish = wire::Publish { size_bytes: long.len() as u64, inline: Some(long), ..publish() };
+        let publish =
+            wire::Publish { size_bytes: long.len() as u64, inline: Some(long), ..publish() };
         assert!(matches!(decode_publish(publish), Err(Error::LimitExceeded { .. })));
     }
 
@@ -248,11 +275,17 @@ mod tests {
             ..Default::default()
         };
         let batch = |count| StoreMessages { hello: None, messages: vec![cancel.clone(); count] };
-        assert_eq!(decode_store_batch(batch(MAX_MESSAGES_PER_BATCH)).unwrap().len(), MAX_MESSAGES_PER_BATCH);
+        assert_eq!(
+            decode_store_batch(batch(MAX_MESSAGES_PER_BATCH)).unwrap().len(),
+            MAX_MESSAGES_PER_BATCH
+        );
         assert!(decode_store_batch(batch(MAX_MESSAGES_PER_BATCH + 1)).is_err());
         assert!(
-            decode_store_batch(StoreMessages { hello: Some(v1::Hello::default()), messages: vec![] })
-                .is_err()
+            decode_store_batch(StoreMessages {
+                hello: Some(v1::Hello::default()),
+                messages: vec![]
+            })
+            .is_err()
         );
         assert!(decode_to_shard(StoreMessage::default()).is_err());
     }

@@ -24,7 +24,8 @@ pub(super) fn encode_ownerless(page: OwnerlessPage) -> wire::Ownerless {
 
 pub(super) fn decode_ownerless(page: wire::Ownerless) -> Result<OwnerlessPage> {
     check_count("objects in a page", page.objects.len(), MAX_LISTED_OBJECTS)?;
-    let owner = |owner: &Bytes| if owner.is_empty() { Ok(None) } else { Owner::new(owner).map(Some) };
+    let owner =
+        |owner: &Bytes| if owner.is_empty() { Ok(None) } else { Owner::new(owner).map(Some) };
     let decode = |object: wire::ownerless::Object| {
         Ok(Ownerless {
             id: ObjectId::new(&object.id)?,

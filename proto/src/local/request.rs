@@ -4,7 +4,8 @@ use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::node::{
-    self, ByteRange, CallId, Confirm, CopyId, Inspection, MAX_BATCH_ITEMS, Reduce, ReduceOrder, Until,
+    self, ByteRange, CallId, Confirm, CopyId, Inspection, MAX_BATCH_ITEMS, Reduce, ReduceOrder,
+    Until,
 };
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, ShardChange};
 use hoplite_core::shard::DeleteWait;
@@ -13,13 +14,15 @@ use prost::Message;
 
 use super::quota::{decode_set, encode_set};
 use crate::bounds::{
-    MAX_BATCH_PUT_BYTES, MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_delete_wait, decode_timeout,
-    encode_id, encode_timeout,
+    MAX_BATCH_PUT_BYTES, MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_delete_wait,
+    decode_timeout, encode_id, encode_timeout,
 };
 use crate::data::probe::probes;
 use crate::enumeration::enumeration;
 use crate::metadata::decode_replicas;
-use crate::reduce::{decode_agreement, decode_kind, decode_op, encode_agreement, encode_kind, encode_op};
+use crate::reduce::{
+    decode_agreement, decode_kind, decode_op, encode_agreement, encode_kind, encode_op,
+};
 use crate::v1::request as wire;
 use crate::{metadata, v1};
 
@@ -68,9 +71,11 @@ fn decode_batch(batch: wire::Batch, max_ids: usize) -> Result<node::Request> {
     let mut requests = Vec::with_capacity(batch.items.len());
     let mut put_bytes = 0;
     for item in batch.items {
-        let item = v1::Request::decode(item)
-            .map_err(|_| Error::malformed(Plane::Local, "an item of a batch that is not a request"))?;
-        let body = item.body.ok_or(Error::malformed(Plane::Local, "an item of a batch without a body"))?;
+        let item = v1::Request::decode(item).map_err(|_| {
+            Error::malformed(Plane::Local, "an item of a batch that is not a request")
+        })?;
+        let body =
+            item.body.ok_or(Error::malformed(Plane::Local, "an item of a batch without a body"))?;
         match decode_body(body, max_ids)? {
             Request::Node(request) if request.is_for_batches() => {
                 if let node::Request::Put { bytes, .. } = &request {
@@ -92,19 +97,23 @@ fn decode_batch(batch: wire::Batch, max_ids: usize) -> Result<node::Request> {
 #[expect(clippy::too_many_lines, reason = "one arm for each kind of request")]
 fn encode_node_request(request: node::Request) -> wire::Body {
     match request {
-        node::Request::Create { id, size_bytes, metadata, timeout } => wire::Body::Create(wire::Create {
-            id: encode_id(&id),
-            size_bytes,
-            metadata: Some(metadata::encode(&metadata)),
-            timeout_ms: encode_timeout(timeout),
-        }),
-        node::Request::Put { id, metadata, bytes, confirm, timeout } => wire::Body::Put(wire::Put {
-            id: encode_id(&id),
-            metadata: Some(metadata::encode(&metadata)),
-            contents: bytes,
-            confirm: confirm == Confirm::Yes,
-            timeout_ms: encode_timeout(timeout),
-        }),
+        node::Request::Create { id, size_bytes, metadata, timeout } => {
+            wire::Body::Create(wire::Create {
+                id: encode_id(&id),
+                size_bytes,
+                metadata: Some(metadata::encode(&metadata)),
+                timeout_ms: encode_timeout(timeout),
+            })
+        }
+        node::Request::Put { id, metadata, bytes, confirm, timeout } => {
+            wire::Body::Put(wire::Put {
+                id: encode_id(&id),
+                metadata: Some(metadata::encode(&metadata)),
+                contents: bytes,
+                confirm: confirm == Confirm::Yes,
+                timeout_ms: encode_timeout(timeout),
+            })
+        }
         node::Request::Seal { copy, timeout } => {
             wire::Body::Seal(wire::Seal { copy: copy.0, timeout_ms: encode_timeout(timeout) })
         }
@@ -134,11 +143,16 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             count: u64::try_from(count).unwrap_or(u64::MAX),
             timeout_ms: encode_timeout(timeout),
         }),
-        node::Request::Locate { id, timeout } => {
-            wire::Body::Locate(wire::Locate { id: encode_id(&id), timeout_ms: encode_timeout(timeout) })
+        node::Request::Locate { id, timeout } => wire::Body::Locate(wire::Locate {
+            id: encode_id(&id),
+            timeout_ms: encode_timeout(timeout),
+        }),
+        node::Request::Subscribe { id } => {
+            wire::Body::Subscribe(wire::Subscribe { id: encode_id(&id) })
         }
-        node::Request::Subscribe { id } => wire::Body::Subscribe(wire::Subscribe { id: encode_id(&id) }),
-        node::Request::Unsubscribe { call } => wire::Body::Unsubscribe(wire::Unsubscribe { call: call.0 }),
+        node::Request::Unsubscribe { call } => {
+            wire::Body::Unsubscribe(wire::Unsubscribe { call: call.0 })
+        }
         node::Request::Cancel { call } => wire::Body::Cancel(wire::Cancel { call: call.0 }),
         node::Request::Drain { timeout } => {
             wire::Body::Drain(wire::Drain { timeout_ms: encode_timeout(timeout) })
@@ -152,7 +166,9 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             })
         }
         node::Request::ListQuotas => wire::Body::ListQuotas(wire::ListQuotas {}),
-        node::Request::SetQuota { subject, limits } => wire::Body::SetQuota(encode_set(&subject, limits)),
+        node::Request::SetQuota { subject, limits } => {
+            wire::Body::SetQuota(encode_set(&subject, limits))
+        }
         node::Request::Reduce(reduce) => wire::Body::Reduce(encode_reduce(&reduce)),
         node::Request::Inspect(inspection) => encode_inspection(inspection),
         node::Request::Collective(kind, reduce) => wire::Body::Coordinate(wire::Coordinate {
@@ -174,9 +190,11 @@ fn encode_node_request(request: node::Request) -> wire::Body {
 
 fn encode_inspection(inspection: Inspection) -> wire::Body {
     match inspection {
-        Inspection::List { prefix, after, limit } => {
-            wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
-        }
+        Inspection::List { prefix, after, limit } => wire::Body::List(wire::List {
+            prefix,
+            after,
+            limit: u32::try_from(limit).unwrap_or(u32::MAX),
+        }),
         Inspection::Describe { id } => wire::Body::Describe(wire::Describe { id: encode_id(&id) }),
         Inspection::DrainNode { node, timeout } => {
             wire::Body::DrainNode(wire::DrainNode { node, timeout_ms: timeout.map(encode_timeout) })
@@ -193,7 +211,10 @@ fn encode_inspection(inspection: Inspection) -> wire::Body {
         Inspection::ProbeProgress => wire::Body::ProbeProgress(wire::ProbeProgress {}),
         Inspection::Shards => wire::Body::Shards(wire::Shards {}),
         Inspection::ChangeShards { change, force } => {
-            wire::Body::ChangeShards(wire::ChangeShards { change: Some(encode_change(change)), force })
+            wire::Body::ChangeShards(wire::ChangeShards {
+                change: Some(encode_change(change)),
+                force,
+            })
         }
     }
 }
@@ -208,10 +229,13 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         },
         wire::Body::Put(put) => decode_put(put)?,
         wire::Body::Batch(batch) => decode_batch(batch, max_ids)?,
-        wire::Body::Seal(seal) => {
-            node::Request::Seal { copy: CopyId(seal.copy), timeout: decode_timeout(seal.timeout_ms) }
+        wire::Body::Seal(seal) => node::Request::Seal {
+            copy: CopyId(seal.copy),
+            timeout: decode_timeout(seal.timeout_ms),
+        },
+        wire::Body::SealUnconfirmed(seal) => {
+            node::Request::SealUnconfirmed { copy: CopyId(seal.copy) }
         }
-        wire::Body::SealUnconfirmed(seal) => node::Request::SealUnconfirmed { copy: CopyId(seal.copy) },
         wire::Body::Abort(abort) => node::Request::Abort { copy: CopyId(abort.copy) },
         wire::Body::Get(get) => node::Request::Get {
             id: ObjectId::new(&get.id)?,
@@ -234,10 +258,16 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             id: ObjectId::new(&locate.id)?,
             timeout: decode_timeout(locate.timeout_ms),
         },
-        wire::Body::Subscribe(subscribe) => node::Request::Subscribe { id: ObjectId::new(&subscribe.id)? },
-        wire::Body::Unsubscribe(unsubscribe) => node::Request::Unsubscribe { call: CallId(unsubscribe.call) },
+        wire::Body::Subscribe(subscribe) => {
+            node::Request::Subscribe { id: ObjectId::new(&subscribe.id)? }
+        }
+        wire::Body::Unsubscribe(unsubscribe) => {
+            node::Request::Unsubscribe { call: CallId(unsubscribe.call) }
+        }
         wire::Body::Cancel(cancel) => node::Request::Cancel { call: CallId(cancel.call) },
-        wire::Body::Drain(drain) => node::Request::Drain { timeout: decode_timeout(drain.timeout_ms) },
+        wire::Body::Drain(drain) => {
+            node::Request::Drain { timeout: decode_timeout(drain.timeout_ms) }
+        }
         wire::Body::DrainProgress(_) => node::Request::DrainProgress,
         wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
         wire::Body::Coordinate(coordinate) => decode_collective(coordinate, max_ids)?,
@@ -265,7 +295,9 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::ProbeProgress(_) => node::Request::Inspect(Inspection::ProbeProgress),
         wire::Body::Shards(_) => node::Request::Inspect(Inspection::Shards),
         wire::Body::ChangeShards(change) => decode_change_shards(change)?,
-        wire::Body::Doorbell(doorbell) => return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) }),
+        wire::Body::Doorbell(doorbell) => {
+            return Ok(Request::Doorbell { copy: CopyId(doorbell.copy) });
+        }
     };
     Ok(Request::Node(request))
 }
@@ -282,7 +314,8 @@ fn decode_put(put: wire::Put) -> Result<node::Request> {
 }
 
 fn decode_collective(coordinate: wire::Coordinate, max_ids: usize) -> Result<node::Request> {
-    let reduce = coordinate.reduce.ok_or(Error::malformed(Plane::Local, "a collective without a reduce"))?;
+    let reduce =
+        coordinate.reduce.ok_or(Error::malformed(Plane::Local, "a collective without a reduce"))?;
     let kind = decode_kind(coordinate.collective, Plane::Local)?;
     Ok(node::Request::Collective(kind, decode_reduce(reduce, max_ids)?))
 }
@@ -306,12 +339,15 @@ fn decode_describe(describe: &wire::Describe) -> Result<node::Request> {
     Ok(node::Request::Inspect(Inspection::Describe { id: ObjectId::new(&describe.id)? }))
 }
 
-fn decode_change_shards(wire::ChangeShards { change, force }: wire::ChangeShards) -> Result<node::Request> {
-    let change =
-        match change.ok_or(Error::malformed(Plane::Local, "a change of the shards without a shard"))? {
-            wire::change_shards::Change::Add(address) => ShardChange::Add(address),
-            wire::change_shards::Change::Remove(address) => ShardChange::Remove(address),
-        };
+fn decode_change_shards(
+    wire::ChangeShards { change, force }: wire::ChangeShards,
+) -> Result<node::Request> {
+    let change = match change
+        .ok_or(Error::malformed(Plane::Local, "a change of the shards without a shard"))?
+    {
+        wire::change_shards::Change::Add(address) => ShardChange::Add(address),
+        wire::change_shards::Change::Remove(address) => ShardChange::Remove(address),
+    };
     check_count("bytes of the address of a shard", change.address().len(), MAX_SHARD_NAME_BYTES)?;
     Ok(node::Request::Inspect(Inspection::ChangeShards { change, force }))
 }
@@ -356,9 +392,10 @@ fn encode_reduce(reduce: &Reduce) -> wire::Reduce {
         count: u64::try_from(reduce.count).unwrap_or(u64::MAX),
         op: encode_op(reduce.op),
         order: encode_order(reduce.order),
-        range: reduce
-            .range
-            .map(|ByteRange { offset_bytes, length_bytes }| wire::ByteRange { offset_bytes, length_bytes }),
+        range: reduce.range.map(|ByteRange { offset_bytes, length_bytes }| wire::ByteRange {
+            offset_bytes,
+            length_bytes,
+        }),
         replicas: reduce.replicas.into(),
         timeout_ms: encode_timeout(reduce.timeout),
     }
@@ -371,9 +408,10 @@ fn decode_reduce(reduce: wire::Reduce, max_ids: usize) -> Result<Reduce> {
         count: usize::try_from(reduce.count).unwrap_or(usize::MAX),
         op: decode_op(reduce.op, Plane::Local)?,
         order: decode_order(reduce.order, Plane::Local)?,
-        range: reduce
-            .range
-            .map(|wire::ByteRange { offset_bytes, length_bytes }| ByteRange { offset_bytes, length_bytes }),
+        range: reduce.range.map(|wire::ByteRange { offset_bytes, length_bytes }| ByteRange {
+            offset_bytes,
+            length_bytes,
+        }),
         replicas: decode_replicas(reduce.replicas)?,
         timeout: decode_timeout(reduce.timeout_ms),
     };
@@ -465,7 +503,10 @@ mod tests {
         assert!(decoded(reduce(&["a", "b"], 1)).is_ok());
         assert!(matches!(decoded(reduce(&[], 0)), Err(Error::InvalidRequest { .. })));
         for count in [0, 3, u64::MAX] {
-            assert!(matches!(decoded(reduce(&["a", "b"], count)), Err(Error::InvalidRequest { .. })));
+            assert!(matches!(
+                decoded(reduce(&["a", "b"], count)),
+                Err(Error::InvalidRequest { .. })
+            ));
         }
         assert_eq!(decoded(reduce(&["a", "a"], 1)), duplicate("a"));
         assert_eq!(decoded(reduce(&["a", "t"], 1)), duplicate("t"));
@@ -493,7 +534,9 @@ mod tests {
     fn listings_are_bounded() {
         let list = wire::List { limit: u32::MAX, ..Default::default() };
         let decoded_list = decoded(wire::Body::List(list));
-        let Ok(Request::Node(node::Request::Inspect(Inspection::List { limit, .. }))) = decoded_list else {
+        let Ok(Request::Node(node::Request::Inspect(Inspection::List { limit, .. }))) =
+            decoded_list
+        else {
             panic!("not a list")
         };
         assert_eq!(limit, MAX_LISTED_OBJECTS);

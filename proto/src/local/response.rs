@@ -109,7 +109,9 @@ fn encode_node_response(response: node::Response) -> wire::Body {
         node::Response::Drain(report) => wire::Body::Drain(encode_drain(report)),
         node::Response::Ownerless(page) => wire::Body::Ownerless(encode_ownerless(page)),
         node::Response::Quotas(quotas) => wire::Body::Quotas(encode_quotas(quotas)),
-        node::Response::Progress { valid_bytes } => wire::Body::Progress(wire::Progress { valid_bytes }),
+        node::Response::Progress { valid_bytes } => {
+            wire::Body::Progress(wire::Progress { valid_bytes })
+        }
     }
 }
 
@@ -127,7 +129,9 @@ fn decode_body(body: wire::Body) -> Result<Response> {
             count: decode_number(deleted.count)?,
             absent: decode_named_nodes(&deleted.absent, deleted.absent_count)?,
         },
-        wire::Body::Ready(ready) => node::Response::Ready { indices: decode_indices(&ready.indices)? },
+        wire::Body::Ready(ready) => {
+            node::Response::Ready { indices: decode_indices(&ready.indices)? }
+        }
         wire::Body::Reduced(reduced) => {
             node::Response::Reduced { indices: decode_distinct(&reduced.indices)? }
         }
@@ -137,9 +141,13 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Drain(report) => node::Response::Drain(decode_drain(report)?),
         wire::Body::Ownerless(page) => node::Response::Ownerless(decode_ownerless(page)?),
         wire::Body::Quotas(quotas) => node::Response::Quotas(decode_quotas(quotas)?),
-        wire::Body::Progress(progress) => node::Response::Progress { valid_bytes: progress.valid_bytes },
+        wire::Body::Progress(progress) => {
+            node::Response::Progress { valid_bytes: progress.valid_bytes }
+        }
         wire::Body::Listing(listing) => return decode_listing(listing),
-        wire::Body::Description(description) => return Ok(Response::Description(Box::new(description))),
+        wire::Body::Description(description) => {
+            return Ok(Response::Description(Box::new(description)));
+        }
         wire::Body::Status(status) => return Ok(Response::Status(Box::new(status))),
         wire::Body::Cluster(status) => return Ok(Response::Cluster(Box::new(status))),
         wire::Body::Probed(probed) => return Ok(Response::Probed(Box::new(probed))),
@@ -154,7 +162,9 @@ fn decode_body(body: wire::Body) -> Result<Response> {
 fn decode_batch(batch: wire::Batch) -> Result<node::Response> {
     check_count("answers in a batch", batch.items.len(), MAX_BATCH_ITEMS)?;
     let decode = |item: v1::Response| match item.body {
-        None | Some(wire::Body::Batch(_)) => Err(malformed("an item of a batch that is not an answer")),
+        None | Some(wire::Body::Batch(_)) => {
+            Err(malformed("an item of a batch that is not an answer"))
+        }
         Some(wire::Body::Error(error)) => Ok(Err(error::decode(error, Plane::Local))),
         Some(body) => match decode_body(body)? {
             Response::Node(response) => Ok(Ok(response)),
@@ -184,12 +194,16 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     let needed = view.size_bytes.checked_add(HEADER_BYTES);
     let end = view.extent_offset_bytes.checked_add(view.extent_length_bytes);
     let is_aligned = view.extent_offset_bytes.is_multiple_of(HEADER_BYTES);
-    if end.is_none() || !is_aligned || needed.is_none_or(|needed| needed > view.extent_length_bytes) {
+    if end.is_none() || !is_aligned || needed.is_none_or(|needed| needed > view.extent_length_bytes)
+    {
         return Err(malformed("an extent that cannot hold the object"));
     }
     Ok(ObjectView {
         copy: CopyId(view.copy),
-        extent: Extent { offset_bytes: view.extent_offset_bytes, length_bytes: view.extent_length_bytes },
+        extent: Extent {
+            offset_bytes: view.extent_offset_bytes,
+            length_bytes: view.extent_length_bytes,
+        },
         put: PutId(view.put),
         size_bytes: view.size_bytes,
         metadata: metadata::decode(view.metadata, view.size_bytes)?,
@@ -211,7 +225,8 @@ fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
     let mut left_bytes = view.size_bytes;
     let mut order = Vec::with_capacity(ranges.order.len());
     for request::ByteRange { offset_bytes, length_bytes } in ranges.order {
-        let end_bytes = offset_bytes.checked_add(length_bytes).filter(|end| *end <= view.size_bytes);
+        let end_bytes =
+            offset_bytes.checked_add(length_bytes).filter(|end| *end <= view.size_bytes);
         let left = left_bytes.checked_sub(length_bytes);
         let (Some(_), Some(left)) = (end_bytes, left) else {
             return Err(malformed("ranges that do not match the object"));

@@ -4,7 +4,9 @@
 use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use hoplite_client::{AllreduceOptions, GetOptions, Lifetime, ObjectId, ReduceOptions, Replicas, Result};
+use hoplite_client::{
+    AllreduceOptions, GetOptions, Lifetime, ObjectId, ReduceOptions, Replicas, Result,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 

@@ -15,7 +15,9 @@ use futures::stream::{FuturesUnordered, TryStreamExt};
 use hoplite_core::id::Incarnation;
 use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, ReduceLoad, TransferLoad};
 use hoplite_core::placement::ShardList;
-use hoplite_core::shard::{LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore};
+use hoplite_core::shard::{
+    LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore,
+};
 use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
 use hoplite_proto::directory::{decode_shard_batch, encode_hello, encode_load, encode_to_shard};
 use hoplite_proto::v1::directory_client::DirectoryClient;
@@ -128,14 +130,22 @@ async fn gather(
 impl Node {
     async fn send(&self, messages: Vec<ToShard>) -> anyhow::Result<()> {
         let messages = messages.into_iter().map(encode_to_shard).collect();
-        self.outbox.send(StoreMessages { hello: None, messages }).await.context("the session has ended")
+        self.outbox
+            .send(StoreMessages { hello: None, messages })
+            .await
+            .context("the session has ended")
     }
 
     async fn request(&self, number: usize) -> anyhow::Result<()> {
         let id = ObjectId::new(BROADCAST)?;
         let request = RequestId(number as u64);
-        let query =
-            Query { request, id, timeout: Duration::from_secs(3600), resume: None, avoid: Vec::new() };
+        let query = Query {
+            request,
+            id,
+            timeout: Duration::from_secs(3600),
+            resume: None,
+            avoid: Vec::new(),
+        };
         self.send(vec![ToShard::Query(query)]).await
     }
 
@@ -180,7 +190,10 @@ async fn join(
         .await?;
     let outbound = futures::stream::poll_fn(move |cx| queued.poll_recv(cx));
     let mut inbound = client.session(outbound).await?.into_inner();
-    ensure!(inbound.message().await?.is_some_and(|first| first.welcome.is_some()), "the node is refused");
+    ensure!(
+        inbound.message().await?.is_some_and(|first| first.welcome.is_some()),
+        "the node is refused"
+    );
     let mut reports = JoinSet::new();
     reports.spawn(send_load(client, node, load(number, receivers)));
     Ok(Node { outbox, inbound, _reports: reports })
@@ -216,7 +229,8 @@ fn load(number: usize, receivers: usize) -> Load {
         op: "sum".to_owned(),
         joined: 61,
         sources: 64,
-        plan: "chain of 2 dimensions, estimated to take 412.0ms; the next best is a tree, 466.1ms".to_owned(),
+        plan: "chain of 2 dimensions, estimated to take 412.0ms; the next best is a tree, 466.1ms"
+            .to_owned(),
         elapsed: Duration::from_millis(213),
     });
     Load {
@@ -260,10 +274,12 @@ fn publish(id: &str, size_bytes: u64) -> ToShard {
 /// Makes links to the nodes of the rack, and to the same place in other racks. One port is slow.
 fn links(number: usize) -> Vec<LinkLoad> {
     let (rack, place) = (number / 32, number % 32);
-    let inside =
-        (0..32).filter(|other| *other != place).map(|other| (rack * 32 + other, 2_900_000_000, 14_000));
-    let across =
-        (0..4).filter(|other| *other != rack).map(|other| (other * 32 + place, 1_150_000_000, 43_000));
+    let inside = (0..32)
+        .filter(|other| *other != place)
+        .map(|other| (rack * 32 + other, 2_900_000_000, 14_000));
+    let across = (0..4)
+        .filter(|other| *other != rack)
+        .map(|other| (other * 32 + place, 1_150_000_000, 43_000));
     let all = across.chain(inside).enumerate().map(|(index, (peer, usual, round_trip_ns))| {
         let broken = number == 7 || peer == 7;
         let usual = if broken { 240_000_000 } else { usual };

@@ -17,7 +17,9 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use hoplite_client::blocking::{Client, ObjectWriter};
-use hoplite_client::{AllreduceOptions, Lifetime, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
+use hoplite_client::{
+    AllreduceOptions, Lifetime, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions,
+};
 use hoplite_tests::TIME_LIMIT;
 
 #[derive(Default)]

@@ -20,7 +20,9 @@ fn an_unknown_object_is_a_timeout() {
     let started = Instant::now();
     for timeout in [Duration::ZERO, Duration::from_millis(120)] {
         let is_right = |error: ObjectError, expected: Operation| match error {
-            ObjectError::Timeout { operation, waited, .. } => operation == expected && waited >= timeout,
+            ObjectError::Timeout { operation, waited, .. } => {
+                operation == expected && waited >= timeout
+            }
             _ => false,
         };
         assert!(is_right(refusal(client.get("none", timeout)), Operation::Get));
@@ -101,10 +103,16 @@ fn an_id_is_put_once_on_two_nodes() {
         one.put_with(&id, &first, confirmed()).unwrap();
         let conflicts = other.status().unwrap().put_conflicts;
         assert!(exists(refusal(other.put_with(&id, &bytes(2, size), confirmed()))), "other bytes");
-        assert!(exists(refusal(other.put_with(&id, &bytes(1, size + 1), confirmed()))), "another size");
+        assert!(
+            exists(refusal(other.put_with(&id, &bytes(1, size + 1), confirmed()))),
+            "another size"
+        );
         assert_eq!(other.status().unwrap().put_conflicts, conflicts + 2);
         other.put_with(&id, &first, confirmed()).expect("the same object may be put again");
-        assert!(exists(refusal(other.put_with(&id, &bytes(2, size), confirmed()))), "other bytes, again");
+        assert!(
+            exists(refusal(other.put_with(&id, &bytes(2, size), confirmed()))),
+            "other bytes, again"
+        );
         for client in [&one, &other] {
             assert!(client.get(&id, TIME_LIMIT).unwrap()[..] == first[..]);
         }
@@ -132,7 +140,8 @@ fn a_put_during_another_waits_for_its_bytes() {
     let mut cluster = Cluster::of(3);
     let size = 1 << 20;
     let first = bytes(1, size);
-    let mut writer = cluster.client(0).create("object", size as u64, PutOptions::default()).unwrap();
+    let mut writer =
+        cluster.client(0).create("object", size as u64, PutOptions::default()).unwrap();
     writer.write(&first[..size / 2]).unwrap();
     let observer = cluster.client(0);
     await_that("the directory to know it", || {
@@ -175,7 +184,10 @@ fn empty_objects_are_objects() {
         let view = client.get("empty", TIME_LIMIT).unwrap();
         assert_eq!((&view[..], view.metadata()), (&b""[..], &shape));
         assert_eq!(client.get_into("empty", &mut [], TIME_LIMIT).unwrap(), 0);
-        assert_eq!(client.get_reader("empty", TIME_LIMIT).unwrap().read(&mut [0; 4], TIME_LIMIT).unwrap(), 0);
+        assert_eq!(
+            client.get_reader("empty", TIME_LIMIT).unwrap().read(&mut [0; 4], TIME_LIMIT).unwrap(),
+            0
+        );
         assert!(client.contains("empty").unwrap());
         assert_eq!(client.wait(["empty"], 1, TIME_LIMIT).unwrap(), [0]);
     }
@@ -198,7 +210,9 @@ fn objects_larger_than_the_arena_are_refused_at_once() {
         (1 << 20, refusal(small.create("object", 1 << 20, PutOptions::default()))),
         (u64::MAX, refusal(small.create("object", u64::MAX, PutOptions::default()))),
     ] {
-        let ObjectError::ObjectTooLarge { size_bytes, limit_bytes, .. } = error else { panic!("{error}") };
+        let ObjectError::ObjectTooLarge { size_bytes, limit_bytes, .. } = error else {
+            panic!("{error}")
+        };
         assert_eq!(size_bytes, size);
         assert!(limit_bytes < 1 << 20, "the header needs room too");
     }
@@ -242,7 +256,11 @@ fn inconsistent_requests_are_refused() {
     let error = refusal(client.wait(["object"], 2, TIME_LIMIT));
     assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
     let metadata = Metadata { dtype: Dtype::F64, shape: Some(vec![2]), ..Metadata::default() };
-    let error = refusal(client.put_with("typed", b"12345", PutOptions { metadata, ..PutOptions::default() }));
+    let error = refusal(client.put_with(
+        "typed",
+        b"12345",
+        PutOptions { metadata, ..PutOptions::default() },
+    ));
     assert!(matches!(error, ObjectError::InvalidMetadata(_)), "{error}");
     cluster.assert_serves();
 }

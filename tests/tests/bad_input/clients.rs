@@ -1,8 +1,8 @@
 //! Clients that die between any two messages leave nothing.
 
 use hoplite_proto::v1::request::{
-    Abort, Body, Create, Delete, Doorbell, Follow, Get, List, Locate, Release, Seal, SealUnconfirmed,
-    Subscribe, Wait,
+    Abort, Body, Create, Delete, Doorbell, Follow, Get, List, Locate, Release, Seal,
+    SealUnconfirmed, Subscribe, Wait,
 };
 use hoplite_proto::v1::response::Body as Answer;
 use hoplite_tests::cluster::{Cluster, await_that};
@@ -14,7 +14,12 @@ use super::TIME_LIMIT;
 const TIMEOUT_MS: u64 = 60_000;
 
 fn id(text: &str) -> hoplite_proto::v1::request::Get {
-    Get { id: text.as_bytes().to_vec().into(), until: 0, timeout_ms: TIMEOUT_MS, allow_stale: false }
+    Get {
+        id: text.as_bytes().to_vec().into(),
+        until: 0,
+        timeout_ms: TIMEOUT_MS,
+        allow_stale: false,
+    }
 }
 
 fn get(text: &str) -> Body {
@@ -142,7 +147,11 @@ const SCRIPTS: &[(&str, Script)] = &[
 const FOLLOWERS: &[(&str, Script)] = &[
     ("get what is being written, and follow it", |client| {
         let copy = got(client, get_started("half"));
-        client.request(Body::Follow(Follow { copy, beyond_bytes: 3 << 19, timeout_ms: TIMEOUT_MS }));
+        client.request(Body::Follow(Follow {
+            copy,
+            beyond_bytes: 3 << 19,
+            timeout_ms: TIMEOUT_MS,
+        }));
     }),
     ("get what is being written", |client| {
         client.request(get("half"));
@@ -163,7 +172,9 @@ fn a_client_may_die_between_any_two_messages() {
         let mut client = RawClient::greeted(&cluster.socket(0));
         script(&mut client);
         drop(client);
-        await_that(&format!("the client gone after {what:?}"), || here.status().unwrap().clients == 1);
+        await_that(&format!("the client gone after {what:?}"), || {
+            here.status().unwrap().clients == 1
+        });
         await_that(&format!("nothing waiting in the directory after {what:?}"), || {
             here.status().unwrap().shards[0].waiting_queries == 0
         });
@@ -179,7 +190,8 @@ fn a_client_may_die_between_any_two_messages() {
         here.delete(["new"], TIME_LIMIT).unwrap();
         await_that(&format!("memory back after {what:?}"), || {
             let status = here.status().unwrap();
-            let all_is_evictable = status.free_bytes + status.evictable_bytes == status.capacity_bytes;
+            let all_is_evictable =
+                status.free_bytes + status.evictable_bytes == status.capacity_bytes;
             all_is_evictable && status.pulls == 0 && status.pinned_bytes == 0
         });
     }
@@ -188,7 +200,10 @@ fn a_client_may_die_between_any_two_messages() {
     }
     half.write(&bytes(3, 2 << 20)[1 << 20..]).unwrap();
     half.seal().unwrap();
-    assert!(here.get("half", TIME_LIMIT).unwrap()[..] == bytes(3, 2 << 20)[..], "the writer never noticed");
+    assert!(
+        here.get("half", TIME_LIMIT).unwrap()[..] == bytes(3, 2 << 20)[..],
+        "the writer never noticed"
+    );
     assert_eq!(there.delete(["large", "small", "half"], TIME_LIMIT).unwrap(), 3);
     for client in [&here, &there] {
         await_that("all memory back", || {

@@ -27,7 +27,8 @@ fn failure(path: &Path, timeout: Duration) -> ConnectFailure {
 }
 
 fn complaint(path: &Path) -> String {
-    let (code, text) = run_to_end(Command::new(program("hoplite")).arg("--socket").arg(path).arg("status"));
+    let (code, text) =
+        run_to_end(Command::new(program("hoplite")).arg("--socket").arg(path).arg("status"));
     assert_eq!(code, 1);
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.contains(&path.display().to_string()), "{text}");
@@ -53,7 +54,9 @@ fn a_path_without_a_store_is_described() {
 
     drop(UnixListener::bind(path("left over")).unwrap());
     assert!(matches!(failure(&path("left over"), SHORT), ConnectFailure::NotListening));
-    assert!(complaint(&path("left over")).contains("no daemon listens on this socket: `hoplite start`"));
+    assert!(
+        complaint(&path("left over")).contains("no daemon listens on this socket: `hoplite start`")
+    );
 
     let silent = UnixListener::bind(path("silent")).unwrap();
     assert!(matches!(failure(&path("silent"), SHORT), ConnectFailure::TimedOut { .. }));
@@ -102,7 +105,9 @@ fn a_socket_of_another_user_is_refused_by_name() {
     let metadata = fs::metadata(cluster.socket(0)).unwrap();
     assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o660, 0));
     let command_line = cluster.directory().join("hoplite");
-    assert!(Command::new("cp").arg(program("hoplite")).arg(&command_line).status().unwrap().success());
+    assert!(
+        Command::new("cp").arg(program("hoplite")).arg(&command_line).status().unwrap().success()
+    );
     let mut command = Command::new(&command_line);
     command.arg("--socket").arg(cluster.socket(0)).arg("status").uid(NOBODY).gid(NOBODY);
     let (code, text) = run_to_end(&mut command);

@@ -53,9 +53,11 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 fn headers_are_bounded() {
     let mut cluster = Cluster::open(1);
     let address = cluster.shard_addresses[0].clone();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("it listens");
+        let mut client =
+            DirectoryClient::connect(format!("http://{address}")).await.expect("it listens");
         for length in [20_000, 1_000_000] {
             let mut request = tonic::Request::new(ListRequest::default());
             request.metadata_mut().insert("x", "y".repeat(length).parse().expect("it is text"));
@@ -98,8 +100,10 @@ fn with_hello(hello: Hello) -> StoreMessages {
 }
 
 async fn rejection(address: &str, bad_input: Vec<StoreMessages>) -> Error {
-    let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
-    let open = futures::StreamExt::chain(futures::stream::iter(bad_input), futures::stream::pending());
+    let mut client =
+        DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
+    let open =
+        futures::StreamExt::chain(futures::stream::iter(bad_input), futures::stream::pending());
     let ended = async {
         let mut answers = client.session(open).await?.into_inner();
         loop {
@@ -108,7 +112,8 @@ async fn rejection(address: &str, bad_input: Vec<StoreMessages>) -> Error {
             }
         }
     };
-    let ended = tokio::time::timeout(super::TIME_LIMIT, ended).await.expect("the shard ends the session");
+    let ended =
+        tokio::time::timeout(super::TIME_LIMIT, ended).await.expect("the shard ends the session");
     from_status(&ended.expect_err("the session ends with an error"))
 }
 
@@ -121,7 +126,8 @@ fn messages_with(field: &str) -> Vec<String> {
         let outer = format!("{name}.");
         message.nested_type.iter().for_each(|inner| search(&outer, inner, field, found));
     }
-    let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
+    let set =
+        FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
     let mut found = Vec::new();
     let messages = set.file.iter().flat_map(|file| &file.message_type);
     messages.for_each(|message| search("", message, field, &mut found));
@@ -130,7 +136,11 @@ fn messages_with(field: &str) -> Vec<String> {
 
 #[test]
 fn no_reply_reveals_an_incarnation() {
-    assert_eq!(messages_with("incarnation"), ["Hello"], "stores tell it to shards, and shards to nobody");
+    assert_eq!(
+        messages_with("incarnation"),
+        ["Hello"],
+        "stores tell it to shards, and shards to nobody"
+    );
     let mut cluster = Cluster::open(1);
     let address = cluster.shard_addresses[0].clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -165,13 +175,21 @@ fn invalid_sessions_are_refused_with_a_reason() {
     };
     let then = |messages| vec![with_hello(hello()), StoreMessages { hello: None, messages }];
     for (what, bad_input, code) in [
-        ("another version", vec![with_hello(Hello { version: 99, ..hello() })], ErrorCode::VersionMismatch),
+        (
+            "another version",
+            vec![with_hello(Hello { version: 99, ..hello() })],
+            ErrorCode::VersionMismatch,
+        ),
         (
             "another cluster",
             vec![with_hello(Hello { cluster: "other".to_owned(), ..hello() })],
             ErrorCode::ClusterMismatch,
         ),
-        ("no name", vec![with_hello(Hello { node: String::new(), ..hello() })], ErrorCode::InvalidName),
+        (
+            "no name",
+            vec![with_hello(Hello { node: String::new(), ..hello() })],
+            ErrorCode::InvalidName,
+        ),
         (
             "a name that is taken",
             vec![with_hello(Hello { node: "node-0".to_owned(), ..hello() })],
@@ -221,7 +239,8 @@ fn invalid_inspections_are_refused_with_a_reason() {
             assert_eq!(from_status(&status).code(), ErrorCode::InvalidId);
         }
         let prefix = vec![7; 256].into();
-        let status = client.list(ListRequest { prefix, ..ListRequest::default() }).await.unwrap_err();
+        let status =
+            client.list(ListRequest { prefix, ..ListRequest::default() }).await.unwrap_err();
         assert_eq!(from_status(&status).code(), ErrorCode::InvalidId);
         let prefix = vec![7; 16 << 20].into();
         assert!(client.list(ListRequest { prefix, ..ListRequest::default() }).await.is_err());

@@ -81,7 +81,11 @@ fn invalid_requests_are_refused_or_end_the_connection() {
     assert_eq!(outcome(&pull(b"object", put ^ 1, 200_000, 0)), no_copy, "another put of it");
     let refused = (end::Outcome::Refused, ErrorCode::InvalidRequest as u32);
     assert_eq!(outcome(&pull(b"object", put, 200_001, 0)), refused, "another size");
-    assert_eq!(outcome(&pull(b"object", put, 200_000, 200_000)), (end::Outcome::Complete, 0), "its end");
+    assert_eq!(
+        outcome(&pull(b"object", put, 200_000, 200_000)),
+        (end::Outcome::Complete, 0),
+        "its end"
+    );
     peer.send(Kind::DigestRequest, &DigestRequest { id: b"unknown".to_vec().into(), put: 1 });
     assert_eq!(peer.receive().map(|(kind, _)| kind), Some(Kind::End as u8));
 
@@ -99,12 +103,16 @@ fn invalid_requests_are_refused_or_end_the_connection() {
         ),
         ("a block that nobody asked for", data_frame(Kind::Block, &[0; 4096])),
         ("an end that nobody asked for", data_frame(Kind::End, &End::default().encode_to_vec())),
-        ("a second hello", data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec())),
+        (
+            "a second hello",
+            data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()),
+        ),
         ("an oversized pull", data_frame_claiming(Kind::Pull as u8, 1, (64 << 10) + 1, b"")),
         ("eight zeros", vec![0; 8]),
         (
             "half a frame",
-            data_frame(Kind::Pull, &pull(b"object", put, 200_000, 0).encode_to_vec())[..40].to_vec(),
+            data_frame(Kind::Pull, &pull(b"object", put, 200_000, 0).encode_to_vec())[..40]
+                .to_vec(),
         ),
     ] {
         let mut peer = RawPeer::greeted(&address);
@@ -125,7 +133,8 @@ fn a_receiver_that_stops_reading_blocks_no_other() {
     client.put("object", &expected).unwrap();
     let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
     let mut peer = RawPeer::greeted(&cluster.data_address(0));
-    let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, ..Pull::default() };
+    let pull =
+        Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, ..Pull::default() };
     peer.send(Kind::Pull, &pull);
     await_that("the transfer begun", || client.status().unwrap().sent_bytes > 0);
     let mut dying = RawPeer::greeted(&cluster.data_address(0));
@@ -135,7 +144,11 @@ fn a_receiver_that_stops_reading_blocks_no_other() {
     assert!(cluster.client(1).get("object", TIME_LIMIT).unwrap()[..] == expected[..]);
     cluster.assert_serves();
     assert!(client.status().unwrap().sent_bytes < 4 * size as u64, "the peer took little of it");
-    assert_eq!(client.delete(["object"], TIME_LIMIT).unwrap(), 1, "a delete does not wait for the peer");
+    assert_eq!(
+        client.delete(["object"], TIME_LIMIT).unwrap(),
+        1,
+        "a delete does not wait for the peer"
+    );
     await_that("all memory back", || {
         let status = client.status().unwrap();
         status.copies == 0 && status.free_bytes == status.capacity_bytes
@@ -215,7 +228,10 @@ fn invalid_hops_end_the_connection() {
     for (what, bad_input) in [
         ("no message", data_frame(Kind::Combine, &[0xff; 40])),
         ("an oversized one", data_frame_claiming(Kind::Combine as u8, 1, (64 << 10) + 1, b"")),
-        ("half of one", data_frame(Kind::Combine, &combine(&cluster, put).encode_to_vec())[..60].to_vec()),
+        (
+            "half of one",
+            data_frame(Kind::Combine, &combine(&cluster, put).encode_to_vec())[..60].to_vec(),
+        ),
         ("the news of a hop", data_frame(Kind::Combined, b"")),
         ("a release with a payload", data_frame(Kind::Release, b"x")),
     ] {
@@ -283,7 +299,10 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
         assert_eq!(client.status().unwrap().copies, 2);
         let mut puller = RawPeer::greeted(&address);
         let (id, size_bytes) = (output(1), 200_000);
-        puller.send(Kind::Pull, &Pull { id, put: 1, size_bytes, awaits_hop: true, ..Pull::default() });
+        puller.send(
+            Kind::Pull,
+            &Pull { id, put: 1, size_bytes, awaits_hop: true, ..Pull::default() },
+        );
         let mut pulled = Vec::new();
         while let Some((kind, payload)) = puller.receive_other()
             && kind != Kind::End as u8

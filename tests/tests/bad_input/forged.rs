@@ -1,5 +1,8 @@
 //! Clients that write garbage into the headers of objects.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -16,10 +19,12 @@ struct Arena(File);
 impl Arena {
     fn of(store: u32) -> Self {
         let is_arena = |path: &std::path::Path| {
-            fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("memfd:hoplite-arena"))
+            fs::read_link(path)
+                .is_ok_and(|target| target.to_string_lossy().contains("memfd:hoplite-arena"))
         };
         let descriptors = fs::read_dir(format!("/proc/{store}/fd")).unwrap();
-        let path = descriptors.map(|entry| entry.unwrap().path()).find(|path| is_arena(path)).unwrap();
+        let path =
+            descriptors.map(|entry| entry.unwrap().path()).find(|path| is_arena(path)).unwrap();
         Self(File::options().read(true).write(true).open(path).unwrap())
     }
 
@@ -70,7 +75,10 @@ fn a_forged_header_does_not_block_readers() {
             }
             client.put("x", &contents).unwrap();
         }
-        assert!(cluster.client(1).get("x", TIME_LIMIT).unwrap()[..] == contents[..], "{size} bytes");
+        assert!(
+            cluster.client(1).get("x", TIME_LIMIT).unwrap()[..] == contents[..],
+            "{size} bytes"
+        );
         cluster.assert_serves();
     }
 }

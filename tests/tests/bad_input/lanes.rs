@@ -1,5 +1,8 @@
 //! Peers that misuse the further connections (lanes) of a stream.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use hoplite_client::blocking::Client;
 use hoplite_proto::v1::{End, Lane, Lanes, Pull, end};
@@ -15,13 +18,15 @@ use crate::lanes::await_request;
 const SIZE: usize = 24 << 20;
 
 fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
-    let store_arguments = ["--insecure", "--lanes", "16", "--metrics", "0"].map(str::to_owned).to_vec();
+    let store_arguments =
+        ["--insecure", "--lanes", "16", "--metrics", "0"].map(str::to_owned).to_vec();
     let cluster = Cluster::start(Plan { store_arguments, ..Plan::open() });
     let client = cluster.client(0);
     let contents = bytes(1, SIZE);
     client.put("object", &contents).unwrap();
     let put = client.get("object", TIME_LIMIT).unwrap().put_id().0;
-    let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: SIZE as u64, ..Pull::default() };
+    let pull =
+        Pull { id: b"object".to_vec().into(), put, size_bytes: SIZE as u64, ..Pull::default() };
     (cluster, client, contents, pull)
 }
 
@@ -109,7 +114,10 @@ fn forged_and_malformed_keys_join_nothing() {
     while main.receive_other().expect("the stream has an end").0 != Kind::End as u8 {}
     assert_eq!(outcome_of(&mut peer, &lanes.key), end::Outcome::NoCopy);
     peer.send(Kind::Pull, &Pull { offset_bytes: SIZE as u64 - 100, ..pull });
-    assert_eq!(peer.receive().map(|(kind, payload)| (kind, payload.len())), Some((Kind::Block as u8, 100)));
+    assert_eq!(
+        peer.receive().map(|(kind, payload)| (kind, payload.len())),
+        Some((Kind::Block as u8, 100))
+    );
     cluster.assert_serves();
 }
 

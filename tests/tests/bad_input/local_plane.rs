@@ -18,8 +18,9 @@ fn error_code(answer: Answer) -> u32 {
 fn a_client_without_a_hello_is_disconnected() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.socket(0);
-    let long = ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096), ..Default::default() }
-        .encode_to_vec();
+    let long =
+        ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096), ..Default::default() }
+            .encode_to_vec();
     let long_frame = [u32::try_from(long.len()).unwrap().to_le_bytes().as_slice(), &long].concat();
     let endless = u32::MAX.to_le_bytes();
     for (what, bad_input) in [
@@ -96,7 +97,12 @@ fn invalid_requests_are_answered_with_errors() {
     };
     let with = |metadata| {
         let id = b"object".to_vec().into();
-        Body::Create(request::Create { id, size_bytes: 8, metadata: Some(metadata), timeout_ms: 100 })
+        Body::Create(request::Create {
+            id,
+            size_bytes: 8,
+            metadata: Some(metadata),
+            timeout_ms: 100,
+        })
     };
     let reduce = |change: fn(&mut request::Reduce)| {
         let mut reduce = request::Reduce {
@@ -118,11 +124,21 @@ fn invalid_requests_are_answered_with_errors() {
         (with(nonsense), ErrorCode::InvalidMetadata),
         (with(misshapen), ErrorCode::InvalidMetadata),
         (
-            Body::Get(request::Get { id: vec![].into(), until: 0, timeout_ms: 100, allow_stale: false }),
+            Body::Get(request::Get {
+                id: vec![].into(),
+                until: 0,
+                timeout_ms: 100,
+                allow_stale: false,
+            }),
             ErrorCode::InvalidId,
         ),
         (
-            Body::Get(request::Get { id: vec![1].into(), until: 77, timeout_ms: 100, allow_stale: false }),
+            Body::Get(request::Get {
+                id: vec![1].into(),
+                until: 77,
+                timeout_ms: 100,
+                allow_stale: false,
+            }),
             ErrorCode::Malformed,
         ),
         (Body::Seal(request::Seal { copy, timeout_ms: 100 }), ErrorCode::UnknownReference),
@@ -182,8 +198,11 @@ fn a_client_that_reads_no_answers_blocks_no_other() {
     let watcher = cluster.client(0);
     let mut client = RawClient::greeted(&cluster.socket(0));
     client.request(Body::Subscribe(request::Subscribe { id: b"object".to_vec().into() }));
-    let question =
-        v1::Request { call: 1000, body: Some(Body::Status(request::Status {})), ..Default::default() };
+    let question = v1::Request {
+        call: 1000,
+        body: Some(Body::Status(request::Status {})),
+        ..Default::default()
+    };
     while client.try_send_message(&question, std::time::Duration::from_millis(300)) {}
     cluster.assert_serves();
     drop(client);

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
-use hoplite_client::{Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOptions};
+use hoplite_client::{
+    Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOptions,
+};
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
 use hoplite_tests::contents::bytes;
@@ -71,7 +73,8 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
     assert_mismatch(&error, ("array-0", "f32[50, 1000]"), ("small-0", "f32[3]"));
     std::thread::scope(|scope| {
         let client = cluster.client(0);
-        let late = scope.spawn(move || attempt(&client, "target", &["array", "late"], ReduceOp::Sum));
+        let late =
+            scope.spawn(move || attempt(&client, "target", &["array", "late"], ReduceOp::Sum));
         put(&one, "late", Dtype::F64, Some(vec![50, 500]), 200_000);
         assert_mismatch(&late.join().unwrap(), right, ("late", "f64[50, 500]"));
     });
@@ -94,7 +97,9 @@ fn operations_that_a_type_lacks_are_refused() {
             put(&cluster.client(node), &name, dtype, None, size);
             for op in ReduceOp::ALL.iter().copied().filter(|op| !op.is_defined_for(dtype)) {
                 let error = attempt(&client, "target", &[&name], op);
-                let ObjectError::TypeMismatch { id: named, reason } = &error else { panic!("{error}") };
+                let ObjectError::TypeMismatch { id: named, reason } = &error else {
+                    panic!("{error}")
+                };
                 assert_eq!(*named, id(&name));
                 assert_eq!(**reason, format!("{op} is not defined for elements of type {dtype}"));
             }
@@ -110,14 +115,20 @@ fn invalid_lists_of_sources_are_refused() {
     put(&client, "a", Dtype::F32, None, 400);
     let duplicate = |sources: &[&str], target: &str, named: &str| {
         let error = attempt(&client, target, sources, ReduceOp::Sum);
-        assert!(matches!(&error, ObjectError::DuplicateId { id: twice } if *twice == id(named)), "{error}");
+        assert!(
+            matches!(&error, ObjectError::DuplicateId { id: twice } if *twice == id(named)),
+            "{error}"
+        );
     };
     duplicate(&["a", "a"], "target", "a");
     duplicate(&["a", "unknown", "unknown"], "target", "unknown");
     duplicate(&["a", "target"], "target", "target");
     let count = |sources: &[&str], count| {
-        let options =
-            ReduceOptions { num_objects: Some(count), timeout: TIMEOUT, ..ReduceOptions::default() };
+        let options = ReduceOptions {
+            num_objects: Some(count),
+            timeout: TIMEOUT,
+            ..ReduceOptions::default()
+        };
         let error = refusal(client.reduce_with("target", sources, options));
         assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
     };
@@ -141,15 +152,23 @@ fn ranges_that_do_not_fit_are_refused() {
     put(&cluster.client(1), "large", Dtype::F64, None, 200_000);
     put(&cluster.client(1), "small", Dtype::F64, None, 800);
     for (name, size) in [("large", 200_000), ("small", 800)] {
-        for (offset_bytes, length_bytes) in
-            [(4, 8), (8, 4), (0, size + 8), (size, 8), (size + 8, 0), (8, u64::MAX - 7), (u64::MAX - 7, 8)]
-        {
+        for (offset_bytes, length_bytes) in [
+            (4, 8),
+            (8, 4),
+            (0, size + 8),
+            (size, 8),
+            (size + 8, 0),
+            (8, u64::MAX - 7),
+            (u64::MAX - 7, 8),
+        ] {
             let range = Some(hoplite_client::ByteRange { offset_bytes, length_bytes });
             let options = ReduceOptions { range, timeout: TIMEOUT, ..ReduceOptions::default() };
             let error = refusal(client.reduce_with("target", [name], options));
             let is_named = match &error {
                 ObjectError::TypeMismatch { id: named, .. } => *named == id(name),
-                ObjectError::InvalidRequest { .. } => offset_bytes.checked_add(length_bytes).is_none(),
+                ObjectError::InvalidRequest { .. } => {
+                    offset_bytes.checked_add(length_bytes).is_none()
+                }
                 _ => false,
             };
             assert!(is_named, "{offset_bytes} {length_bytes}: {error}");
@@ -169,7 +188,8 @@ fn a_target_that_exists_is_refused() {
         let name = format!("target-{size}-{node}");
         // The put waits for the directory, which small puts usually do not.
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
-        let options = PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };
+        let options =
+            PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(node).put_with(&name, &bytes(1, size), options).unwrap();
         for caller in 0..3 {
             let error = attempt(&cluster.client(caller), &name, &sources, ReduceOp::Sum);
@@ -178,7 +198,10 @@ fn a_target_that_exists_is_refused() {
                 "{error}"
             );
         }
-        assert!(cluster.client(2).get(&name, TIME_LIMIT).unwrap()[..] == bytes(1, size)[..], "it stays");
+        assert!(
+            cluster.client(2).get(&name, TIME_LIMIT).unwrap()[..] == bytes(1, size)[..],
+            "it stays"
+        );
     }
     std::thread::scope(|scope| {
         let client = cluster.client(0);

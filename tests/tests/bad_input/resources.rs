@@ -1,4 +1,7 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -34,7 +37,9 @@ fn limited_store(limits: &str, socket: &Path) -> Command {
 fn a_limit_below_the_memory_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("store.sock");
-    for (limits, memory, name) in [("-f 1000", "64MiB", "ulimit -f"), ("-v 1900000", "2GiB", "ulimit -v")] {
+    for (limits, memory, name) in
+        [("-f 1000", "64MiB", "ulimit -f"), ("-v 1900000", "2GiB", "ulimit -v")]
+    {
         let mut store = limited_store(limits, &socket);
         let (code, text) = run_to_end(store.args(["--log", "error", "--memory", memory]));
         assert_eq!(code, 1, "{limits}: {text}");
@@ -61,13 +66,15 @@ fn the_doctor_names_limits_that_keep_a_store_from_working() {
     let output = limited("-f 1000", "hoplite").args(["doctor", "--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "it ends by itself");
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == "shared memory");
+    let found =
+        findings.as_array().unwrap().iter().find(|finding| finding["what"] == "shared memory");
     let found = found.unwrap();
     assert_eq!(found["verdict"], "bad");
     assert!(found["says"].as_str().unwrap().contains("ulimit -f"), "{found}");
     let output = limited("-v 4000000", "hoplite").args(["doctor", "--json"]).output().unwrap();
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == "memory").unwrap();
+    let found =
+        findings.as_array().unwrap().iter().find(|finding| finding["what"] == "memory").unwrap();
     assert!(found["says"].as_str().unwrap().contains("ulimit -v"), "{found}");
 }
 
@@ -96,15 +103,20 @@ fn no_client_can_truncate_the_memory_of_a_store() {
     client.put("object", &contents).unwrap();
     let mut tried = 0;
     for entry in fs::read_dir(format!("/proc/{}/fd", store.pid())).unwrap().flatten() {
-        let is_arena =
-            fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().contains("hoplite-arena"));
+        let is_arena = fs::read_link(entry.path())
+            .is_ok_and(|to| to.to_string_lossy().contains("hoplite-arena"));
         if !is_arena {
             continue;
         }
         let opened = fs::OpenOptions::new().write(true).open(entry.path()).unwrap();
         for size in [0, 4096, 32 << 20] {
             let error = opened.set_len(size).unwrap_err();
-            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{}", opened.as_raw_fd());
+            assert_eq!(
+                error.kind(),
+                std::io::ErrorKind::PermissionDenied,
+                "{}",
+                opened.as_raw_fd()
+            );
         }
         tried += 1;
     }
@@ -119,7 +131,9 @@ fn huge_pages_that_are_not_reserved_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("store.sock");
     let mut command = Command::new(program("hoplite-store"));
-    command.args(["--log", "error", "--huge-pages=2MiB", "--memory", "4GiB", "--socket"]).arg(&socket);
+    command
+        .args(["--log", "error", "--huge-pages=2MiB", "--memory", "4GiB", "--socket"])
+        .arg(&socket);
     let (code, text) = run_to_end(&mut command);
     assert_eq!(code, 1, "this test expects fewer than 2048 reserved huge pages");
     assert!(text.contains("huge pages") || text.contains("ulimit"), "{text}");
@@ -151,11 +165,22 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.directory().join("flooded.sock");
     let mut command = limited_store("-n 128", &socket);
-    command.args(["--memory", "16MiB", "--node-id", "flooded", "--directory", &cluster.shard_addresses[0]]);
+    command.args([
+        "--memory",
+        "16MiB",
+        "--node-id",
+        "flooded",
+        "--directory",
+        &cluster.shard_addresses[0],
+    ]);
     let mut store = Daemon::start("flooded", &mut command);
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
-    let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned(), ..Default::default() };
+    let hello = ClientHello {
+        version: PROTOCOL_VERSION,
+        program: "flood".to_owned(),
+        ..Default::default()
+    };
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {
             let mut client = RawClient::connect(&socket);
@@ -230,7 +255,8 @@ fn memory_returns_to_the_system_after_a_peak() {
     let used = || pids.map(|pid| private_bytes(pid) >> 20);
     let clients: Vec<Client> = (0..4).map(|_| cluster.client(0)).collect();
     let before = used();
-    let ids = |client: usize| (0..OBJECTS / 4).map(move |number| format!("object-{client}-{number}"));
+    let ids =
+        |client: usize| (0..OBJECTS / 4).map(move |number| format!("object-{client}-{number}"));
     std::thread::scope(|scope| {
         for (number, client) in clients.iter().enumerate() {
             scope.spawn(move || {
@@ -250,7 +276,10 @@ fn memory_returns_to_the_system_after_a_peak() {
     await_that("half of the memory back", || {
         (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 2)
     });
-    eprintln!("MiB of store and shard: {before:?} before, {peak:?} with objects, {:?} after", used());
+    eprintln!(
+        "MiB of store and shard: {before:?} before, {peak:?} with objects, {:?} after",
+        used()
+    );
     assert!((0..2).all(|at| peak[at] - before[at] > 60), "this test fills {peak:?} MiB");
     cluster.assert_serves();
 }

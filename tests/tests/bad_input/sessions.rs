@@ -1,12 +1,15 @@
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::net::TcpListener;
 use std::thread::scope;
 
 use bytes::Bytes;
 use hoplite_proto::v1::{
-    self, Agreement, AttemptId, Collective, Dtype, End, Enlist, MemberSource, Metadata, ReduceOp, Reject,
-    SessionMember, Stop, Take, end,
+    self, Agreement, AttemptId, Collective, Dtype, End, Enlist, MemberSource, Metadata, ReduceOp,
+    Reject, SessionMember, Stop, Take, end,
 };
 use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
@@ -31,7 +34,8 @@ fn attempt(number: u64) -> Option<AttemptId> {
 }
 
 fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
-    let member = |node: &str, address| SessionMember { node: node.to_owned(), address, ranks: vec![] };
+    let member =
+        |node: &str, address| SessionMember { node: node.to_owned(), address, ranks: vec![] };
     Enlist {
         target: b"target".to_vec().into(),
         attempt: attempt(1000),
@@ -118,7 +122,10 @@ fn invalid_attempts_end_the_connection() {
         ("a word that nobody waits for", data_frame(Kind::Commit, b"")),
         ("a word with a payload", data_frame(Kind::Commit, b"x")),
         ("an end that nobody waits for", data_frame(Kind::Stop, &Stop::default().encode_to_vec())),
-        ("a rejection without a reason", data_frame(Kind::Reject, &Reject::default().encode_to_vec())),
+        (
+            "a rejection without a reason",
+            data_frame(Kind::Reject, &Reject::default().encode_to_vec()),
+        ),
         ("what is asked for by nobody", data_frame(Kind::Take, &beyond.encode_to_vec())),
     ] {
         let mut peer = RawPeer::greeted(&address);
@@ -150,14 +157,17 @@ fn impossible_attempts_are_refused_without_leftovers() {
         assert_eq!(ended(&mut peer).outcome(), end::Outcome::Refused, "{what}");
         await_no_target(&cluster);
     }
-    let unknown = Take { target: right.target.clone(), put: 7, index: 1, offset_bytes: 1, ..Take::default() };
+    let unknown =
+        Take { target: right.target.clone(), put: 7, index: 1, offset_bytes: 1, ..Take::default() };
     peer.send(Kind::Take, &unknown);
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
-    coordinator
-        .send(Kind::Enlist, &Enlist { put: 3000, attempt: attempt(3000), ..enlist(&cluster, put, address) });
+    coordinator.send(
+        Kind::Enlist,
+        &Enlist { put: 3000, attempt: attempt(3000), ..enlist(&cluster, put, address) },
+    );
     let _member = RawPeer::accepted(&listener);
     peer.send(Kind::Take, &Take { put: 3000, index: 0, offset_bytes: 0, ..unknown });
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy, "it is no member");
@@ -186,7 +196,11 @@ fn a_member_accepts_only_the_next_block_of_its_stream() {
         let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
         coordinator.send(
             Kind::Enlist,
-            &Enlist { put: number, attempt: attempt(number), ..enlist(&cluster, put, address.clone()) },
+            &Enlist {
+                put: number,
+                attempt: attempt(number),
+                ..enlist(&cluster, put, address.clone())
+            },
         );
         scope(|scope| {
             scope.spawn(|| {

@@ -11,7 +11,15 @@ use hoplite_tests::http::get;
 fn store(socket: &Path) -> Command {
     let mut command = Command::new(program("hoplite-store"));
     command
-        .args(["--log", "error", "--memory", "1MiB", "--no-prefault", "--print-addresses", "--socket"])
+        .args([
+            "--log",
+            "error",
+            "--memory",
+            "1MiB",
+            "--no-prefault",
+            "--print-addresses",
+            "--socket",
+        ])
         .arg(socket);
     command
 }
@@ -55,7 +63,10 @@ fn a_full_or_read_only_file_system_is_named() {
     for (options, why) in [("nr_inodes=1", "No space left"), ("ro", "Read-only file system")] {
         let mut command = Command::new("unshare");
         let script = "mount -t tmpfs -o $OPTIONS none $PLACE && exec \"$@\"";
-        command.args(["-m", "sh", "-c", script, "sh"]).env("OPTIONS", options).env("PLACE", directory.path());
+        command
+            .args(["-m", "sh", "-c", script, "sh"])
+            .env("OPTIONS", options)
+            .env("PLACE", directory.path());
         let inner = store(&socket);
         command.arg(inner.get_program()).args(inner.get_args());
         let line = reason(&mut command);
@@ -99,8 +110,9 @@ fn invalid_settings_are_usage_errors() {
         &["--huge-pages", "--arena-file", "/dev/shm/no-such-file"],
         &["--arena-file", "/proc/no-such-file"],
     ] {
-        let (code, text) =
-            run_to_end(Command::new(program("hoplite-store")).arg("--socket").arg(&socket).args(arguments));
+        let (code, text) = run_to_end(
+            Command::new(program("hoplite-store")).arg("--socket").arg(&socket).args(arguments),
+        );
         assert_eq!(code, 2, "{arguments:?}: {text}");
         assert!(!text.is_empty());
     }
@@ -130,7 +142,15 @@ fn a_full_log_disk_does_not_stop_the_daemons() {
         let socket = directory.path().join("store.sock");
         let mut command = Command::new("sh");
         command.args(["-c", "exec \"$@\" 2>/dev/full", "sh"]).arg(program(program_name));
-        command.args(["--log", "debug", "--log-format", format, "--metrics", "0", "--print-addresses"]);
+        command.args([
+            "--log",
+            "debug",
+            "--log-format",
+            format,
+            "--metrics",
+            "0",
+            "--print-addresses",
+        ]);
         let is_store = program_name == "hoplite-store";
         if is_store {
             command.args(["--memory", "1MiB", "--no-prefault", "--socket"]).arg(&socket);
@@ -160,7 +180,8 @@ fn two_stores_share_a_host_without_any_port() {
         .map(|name| Daemon::start(name, &mut store(&directory.path().join(name))))
         .collect();
     for name in ["one", "two"] {
-        let client = hoplite_client::blocking::Client::connect(directory.path().join(name)).unwrap();
+        let client =
+            hoplite_client::blocking::Client::connect(directory.path().join(name)).unwrap();
         client.put("object", name.as_bytes()).expect("these are two clusters");
         assert_eq!(&client.get("object", super::TIME_LIMIT).unwrap()[..], name.as_bytes());
     }

@@ -1,5 +1,8 @@
 //! Crowds of anonymous peers, and half-open handshakes, on every port.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 use std::collections::VecDeque;
 use std::fs;
@@ -56,7 +59,8 @@ fn cluster(place: &tempfile::TempDir) -> Cluster {
 }
 
 fn ports(cluster: &Cluster) -> [Port; 4] {
-    let [store, shard] = [&cluster.stores[0], &cluster.shards[0]].map(|daemon| daemon.as_ref().unwrap());
+    let [store, shard] =
+        [&cluster.stores[0], &cluster.shards[0]].map(|daemon| daemon.as_ref().unwrap());
     let [of_store, of_shard] = [store, shard].map(|daemon| daemon.addresses().metrics.unwrap());
     [
         Port {
@@ -87,8 +91,9 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
             name: "dashboard",
             address: shard.addresses().dashboard.unwrap(),
             places: 32,
-            beginning: b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\ntoken="
-                .to_vec(),
+            beginning:
+                b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\ntoken="
+                    .to_vec(),
             counter: "hoplite_http_refused_connections_total{port=\"dashboard\"}",
             metrics: of_shard,
         },
@@ -129,7 +134,8 @@ fn counted(port: &Port) -> f64 {
 }
 
 fn private_bytes(daemon: &Option<Daemon>) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon.as_ref().unwrap().pid())).unwrap();
+    let status =
+        fs::read_to_string(format!("/proc/{}/status", daemon.as_ref().unwrap().pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
 }
@@ -178,7 +184,11 @@ fn a_handshake_that_stays_half_open_ends() {
                 slow.write_all(&port.beginning).unwrap();
                 let began = Instant::now();
                 while slow.write_all(b"x").is_ok() {
-                    assert!(began.elapsed() < HANDSHAKE_LIMIT, "the slow one is still at the {}", port.name);
+                    assert!(
+                        began.elapsed() < HANDSHAKE_LIMIT,
+                        "the slow one is still at the {}",
+                        port.name
+                    );
                     thread::sleep(Duration::from_millis(100));
                 }
                 await_end(&silent, HANDSHAKE_LIMIT.saturating_sub(began.elapsed()));
@@ -194,7 +204,8 @@ async fn shout(address: SocketAddr) -> usize {
     let service = "x".repeat(4 << 20);
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(TIME_LIMIT);
+        let endpoint =
+            Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(TIME_LIMIT);
         let channel = endpoint.connect().await.unwrap();
         for _ in 0..CALLS {
             let mut client = HealthClient::new(channel.clone());
@@ -214,7 +225,8 @@ fn requests_of_visitors_are_not_buffered() {
     let place = tempfile::tempdir().unwrap();
     let mut cluster = cluster(&place);
     let address: SocketAddr = cluster.shard_addresses[0].parse().unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let before = private_bytes(&cluster.shards[0]);
     let peak = thread::scope(|scope| {
         let shouting = scope.spawn(|| runtime.block_on(shout(address)));
@@ -228,7 +240,8 @@ fn requests_of_visitors_are_not_buffered() {
     });
     assert!(peak < MAX_SHOUTED_BYTES, "the directory grew by {peak} bytes");
     let healthy = runtime.block_on(async {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(TIME_LIMIT);
+        let endpoint =
+            Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(TIME_LIMIT);
         let channel = endpoint.connect().await.unwrap();
         HealthClient::new(channel).check(HealthCheckRequest::default()).await
     });
@@ -291,14 +304,25 @@ fn hello_of_tls() -> Vec<u8> {
 fn ten_thousand_handshakes_of_tls_cost_a_store_little() {
     let place = tempfile::tempdir().unwrap();
     let certs = place.path().join("certs");
-    let made = Command::new(program("hoplite")).arg("certs").arg(&certs).arg("n,127.0.0.1").output().unwrap();
+    let made = Command::new(program("hoplite"))
+        .arg("certs")
+        .arg(&certs)
+        .arg("n,127.0.0.1")
+        .output()
+        .unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let flags = [("--tls-cert", "n.pem"), ("--tls-key", "n-key.pem"), ("--tls-ca", "ca.pem")];
-    let flags = flags.map(|(flag, file)| [flag.to_owned(), certs.join(file).display().to_string()]).concat();
+    let flags = flags
+        .map(|(flag, file)| [flag.to_owned(), certs.join(file).display().to_string()])
+        .concat();
     let metrics = ["--metrics", "0"].map(str::to_owned);
     let store_arguments = [&flags[..], &metrics].concat();
-    let mut cluster =
-        Cluster::start(Plan { nodes: 2, store_arguments, shard_arguments: flags, ..Plan::default() });
+    let mut cluster = Cluster::start(Plan {
+        nodes: 2,
+        store_arguments,
+        shard_arguments: flags,
+        ..Plan::default()
+    });
     cluster.assert_serves();
     let mut greeted = TcpStream::connect(cluster.data_address(0)).unwrap();
     greeted.set_read_timeout(Some(TIME_LIMIT)).unwrap();

@@ -1,5 +1,8 @@
 //! Command line with daemons of `hoplite up`.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 mod output;
 mod up;
@@ -65,7 +68,8 @@ impl Up {
 
     fn put(&self, node: usize, id: &str, bytes: &[u8], arguments: &[&str]) -> Output {
         let mut command = self.hoplite(node, &["put", id, "-"]);
-        let mut child = command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let _ = child.stdin.take().unwrap().write_all(bytes);
         child.wait_with_output().unwrap()
     }
@@ -119,7 +123,9 @@ fn pattern(length: usize) -> Vec<u8> {
 fn stat_shows_the_effect_of_labels() {
     let up = Up::start_with(4, 1, &["--labels", "rack=0,1"]);
     assert!(up.put(0, "x", &vec![7; 1 << 20], &[]).status.success());
-    for (node, grant) in [(1, ["node-1", "node-0", "first-of-group"]), (2, ["node-2", "node-0", "closest"])] {
+    for (node, grant) in
+        [(1, ["node-1", "node-0", "first-of-group"]), (2, ["node-2", "node-0", "closest"])]
+    {
         up.succeed(node, &["get", "x"]);
         let stat = String::from_utf8(up.succeed(0, &["stat", "x"])).unwrap();
         let is_said = |line: &str| line.split_whitespace().skip(2).take(3).eq(grant);
@@ -148,7 +154,10 @@ fn objects_pass_from_node_to_node() {
     assert_eq!(listed[2]["size_bytes"], 5_000_001);
     assert_eq!(listed[2]["complete"], 2);
     assert_eq!(listed[2]["pinned"], serde_json::json!(["node-0"]));
-    assert_eq!((&listed[2]["creator"], &listed[3]["creator"]), (&"node-0".into(), &"node-0".into()));
+    assert_eq!(
+        (&listed[2]["creator"], &listed[3]["creator"]),
+        (&"node-0".into(), &"node-0".into())
+    );
     let got_ms = listed[2]["unused_ms"].as_u64().unwrap();
     assert!(got_ms <= listed[2]["age_ms"].as_u64().unwrap(), "{listed}");
     let by_size = up.json(1, &["ls", "--sort", "size", "--limit", "2", "--json"]);
@@ -166,11 +175,14 @@ fn objects_pass_from_node_to_node() {
 fn stat_and_status_show_the_location_of_objects() {
     let up = Up::start(2, 1);
     let bytes = pattern(400_000);
-    assert!(up.put(0, "array", &bytes, &["--dtype", "f32", "--shape", "100,1000"]).status.success());
+    assert!(
+        up.put(0, "array", &bytes, &["--dtype", "f32", "--shape", "100,1000"]).status.success()
+    );
     up.succeed(1, &["get", "array", "-o", "/dev/null"]);
     // The stores tell the end of a transfer after the receiver has its object.
     eventually("the end of the transfer", || {
-        let (stat, status) = (up.json(0, &["stat", "array", "--json"]), up.json(0, &["status", "--json"]));
+        let (stat, status) =
+            (up.json(0, &["stat", "array", "--json"]), up.json(0, &["status", "--json"]));
         stat["grants"][0]["outcome"] == "complete" && status["transfers"]["sent_bytes"] == 400_000
     });
     let stat = up.json(0, &["stat", "array", "--json"]);
@@ -184,7 +196,9 @@ fn stat_and_status_show_the_location_of_objects() {
     let status = up.json(0, &["status", "--json"]);
     assert_eq!(status["node"], "node-0");
     // A pause of the machine ends sessions.
-    eventually("the session", || up.json(0, &["status", "--json"])["shards"][0]["connected"] == true);
+    eventually("the session", || {
+        up.json(0, &["status", "--json"])["shards"][0]["connected"] == true
+    });
     assert_eq!(status["reduces"]["coordinated"], 0);
     for arguments in [&["stat", "array"][..], &["status"], &["ls"]] {
         let text = String::from_utf8(up.succeed(1, arguments)).unwrap();
@@ -213,14 +227,17 @@ fn wait_prints_ready_objects() {
 fn arrays_of_several_nodes_are_reduced() {
     let up = Up::start(3, 1);
     let array = |factor: u16| -> Vec<u8> {
-        (0..50_000_u16).flat_map(|index| (f32::from(index) * f32::from(factor)).to_le_bytes()).collect()
+        (0..50_000_u16)
+            .flat_map(|index| (f32::from(index) * f32::from(factor)).to_le_bytes())
+            .collect()
     };
     let put = |node, id, factor| {
         let output = up.put(node, id, &array(factor), &["--dtype", "f32", "--shape", "50,1000"]);
         assert!(output.status.success(), "{output:?}");
     };
     put(1, "b", 2);
-    let mut reduce = up.hoplite(0, &["reduce", "sum", "a", "b", "c"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut reduce =
+        up.hoplite(0, &["reduce", "sum", "a", "b", "c"]).stdout(Stdio::piped()).spawn().unwrap();
     put(2, "c", 3);
     put(0, "a", 1);
     let mut text = String::new();
@@ -230,14 +247,18 @@ fn arrays_of_several_nodes_are_reduced() {
     joined.sort_unstable();
     assert_eq!(joined, ["a", "b", "c"]);
     assert_eq!(up.succeed(1, &["get", "sum"]), array(6));
-    assert_eq!(up.json(2, &["stat", "sum", "--json"])["object"]["shape"], serde_json::json!([50, 1000]));
+    assert_eq!(
+        up.json(2, &["stat", "sum", "--json"])["object"]["shape"],
+        serde_json::json!([50, 1000])
+    );
 
     let largest = ["reduce", "largest", "a", "never", "c", "--op", "max", "--num", "2", "--json"];
     let report = up.json(2, &largest);
     assert_eq!(report["id"], "largest");
     assert_eq!(report["reduced"].as_array().unwrap().len(), 2);
     assert_eq!(up.succeed(1, &["get", "largest"]), array(3));
-    let in_order = up.succeed(1, &["reduce", "fixed", "c", "a", "b", "--deterministic", "--timeout", "0"]);
+    let in_order =
+        up.succeed(1, &["reduce", "fixed", "c", "a", "b", "--deterministic", "--timeout", "0"]);
     assert_eq!(in_order, b"c\na\nb\n");
 }
 
@@ -269,13 +290,17 @@ fn an_impossible_reduce_prints_the_reason() {
 fn all_participants_get_the_reduction_of_all_arrays() {
     let up = Up::start(3, 1);
     let array = |factor: u16| -> Vec<u8> {
-        (0..50_000_u16).flat_map(|index| (f32::from(index) * f32::from(factor)).to_le_bytes()).collect()
+        (0..50_000_u16)
+            .flat_map(|index| (f32::from(index) * f32::from(factor)).to_le_bytes())
+            .collect()
     };
-    let put =
-        |node, id, factor| assert!(up.put(node, id, &array(factor), &["--dtype", "f32"]).status.success());
+    let put = |node, id, factor| {
+        assert!(up.put(node, id, &array(factor), &["--dtype", "f32"]).status.success())
+    };
     let call = |rank: usize, output: &[&str]| {
         let number = rank.to_string();
-        let arguments = [&["allreduce", "sum", "a", "b", "c", "--rank", &number][..], output].concat();
+        let arguments =
+            [&["allreduce", "sum", "a", "b", "c", "--rank", &number][..], output].concat();
         up.hoplite(rank, &arguments).stdout(Stdio::piped()).spawn().unwrap()
     };
     let file = up.path("sum");
@@ -294,8 +319,18 @@ fn all_participants_get_the_reduction_of_all_arrays() {
     assert_eq!(fs::read(&file).unwrap(), array(6));
     assert_eq!(up.succeed(2, &["get", "sum"]), array(6));
 
-    let largest =
-        ["allreduce", "largest", "b", "--rank", "0", "--op", "max", "--deterministic", "--timeout", "0"];
+    let largest = [
+        "allreduce",
+        "largest",
+        "b",
+        "--rank",
+        "0",
+        "--op",
+        "max",
+        "--deterministic",
+        "--timeout",
+        "0",
+    ];
     assert_eq!(up.succeed(1, &largest), array(2));
 }
 
@@ -315,7 +350,8 @@ fn an_impossible_allreduce_prints_the_reason_and_leaves_no_file() {
         assert!(line.contains(why), "{arguments:?}: {line}");
     }
     assert!(names(&up.path("files")).is_empty());
-    let nowhere = up.fail(0, &["allreduce", "t", "a", "--rank", "0", "-o", "/no/such/directory/file"]);
+    let nowhere =
+        up.fail(0, &["allreduce", "t", "a", "--rank", "0", "-o", "/no/such/directory/file"]);
     assert!(nowhere.contains("cannot write /no/such/directory/file"), "{nowhere}");
 }
 
@@ -332,13 +368,16 @@ fn a_barrier_holds_until_all_participants_arrive() {
         let mut command = up.hoplite(rank % 2, &[]);
         command.args(arguments(rank)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let missing =
-        up.fail(1, &["barrier", "ready", "--participants", "4", "--rank", "3", "--timeout", "200ms"]);
+    let missing = up
+        .fail(1, &["barrier", "ready", "--participants", "4", "--rank", "3", "--timeout", "200ms"]);
     assert!(missing.contains("in vain for ranks 0, 1, 2"), "{missing}");
     let mut early = [0, 1, 3].map(call);
     let waits = ["wait", "ready/0", "ready/1", "ready/3"];
     up.succeed(0, &waits);
-    assert!(early.iter_mut().all(|call| call.try_wait().unwrap().is_none()), "one of four has not come");
+    assert!(
+        early.iter_mut().all(|call| call.try_wait().unwrap().is_none()),
+        "one of four has not come"
+    );
     for call in early.into_iter().chain([call(2)]) {
         let output = call.wait_with_output().unwrap();
         assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
@@ -352,7 +391,10 @@ fn a_timeout_of_zero_returns_available_objects() {
     let up = Up::start(2, 1);
     let bytes = pattern(5_000_001);
     assert!(up.put(0, "large", &bytes, &["--timeout", "0s"]).status.success());
-    assert_eq!(up.succeed(1, &["wait", "nope", "large", "--num", "1", "--timeout", "0"]), b"large\n");
+    assert_eq!(
+        up.succeed(1, &["wait", "nope", "large", "--num", "1", "--timeout", "0"]),
+        b"large\n"
+    );
     assert_eq!(up.succeed(1, &["get", "large", "--timeout", "0"]), bytes);
     let nope = up.fail(1, &["get", "nope", "--timeout", "0s"]);
     assert!(nope.starts_with("hoplite: get of nope timed out after 0s"), "{nope}");
@@ -388,7 +430,8 @@ fn a_signal_ends_waits_and_puts_in_one_line() {
             // Waits for the last of the program's handlers, because an earlier signal would kill
             // it.
             eventually("it listens to signals", || catches(child.id(), Signal::HUP));
-            kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
+            kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal)
+                .unwrap();
             assert_eq!(
                 failure(&child.wait_with_output().unwrap()),
                 "hoplite: interrupted\n",
@@ -424,7 +467,9 @@ fn failures_are_one_line_and_usage_errors_are_2() {
     assert!(failure(&up.put(0, "y", b"12345", &["--dtype", "f32"])).contains("f32"));
     assert!(failure(&up.put(0, "y", &pattern(33 << 20), &[])).contains("larger than"));
     assert!(up.fail(0, &["put", "y", "/no/such/file"]).contains("/no/such/file"));
-    assert!(up.fail(0, &["get", "x", "-o", "/no/such/directory/file"]).contains("/no/such/directory"));
+    assert!(
+        up.fail(0, &["get", "x", "-o", "/no/such/directory/file"]).contains("/no/such/directory")
+    );
     assert!(up.fail(0, &["get", "x", "--socket", "/no/such/socket"]).contains("/no/such/socket"));
 
     let long = "x".repeat(256);
@@ -445,7 +490,10 @@ fn failures_are_one_line_and_usage_errors_are_2() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
         assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}");
         let text = String::from_utf8_lossy(&output.stderr);
-        assert!(!text.contains("--socket"), "the usage names only flags of the command line: {text}");
+        assert!(
+            !text.contains("--socket"),
+            "the usage names only flags of the command line: {text}"
+        );
     }
 }
 
@@ -460,10 +508,13 @@ fn a_get_that_cannot_end_leaves_no_file() {
         let mut writer = client.create(id, 2 << 20, PutOptions::default()).unwrap();
         writer.write(&bytes).unwrap();
         let output = outputs.join(id);
-        let get = up.hoplite(1, &["get", id, "-o"]).arg(&output).stderr(Stdio::piped()).spawn().unwrap();
+        let get =
+            up.hoplite(1, &["get", id, "-o"]).arg(&output).stderr(Stdio::piped()).spawn().unwrap();
         eventually("half of it is written", || {
             let names = names(&outputs);
-            names.first().is_some_and(|name| fs::metadata(outputs.join(name)).unwrap().len() == 1 << 20)
+            names
+                .first()
+                .is_some_and(|name| fs::metadata(outputs.join(name)).unwrap().len() == 1 << 20)
         });
         assert!(!output.exists());
         (writer, get)
@@ -542,10 +593,13 @@ fn benchmarks_report_what_they_measured() {
         assert!(output.status.success(), "{output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let local = ["local", "--size", "1MiB", "--samples", "100", "--cold-samples", "3", "--repetitions", "2"];
+    let local = [
+        "local", "--size", "1MiB", "--samples", "100", "--cold-samples", "3", "--repetitions", "2",
+    ];
     let local = bench(&local);
     let p2p = bench(&["p2p", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
-    let broadcast = bench(&["broadcast", "--size", "1MiB", "--receivers", "2", "--repetitions", "2"]);
+    let broadcast =
+        bench(&["broadcast", "--size", "1MiB", "--receivers", "2", "--repetitions", "2"]);
     let reduce = bench(&["reduce", "--size", "1MiB", "--nodes", "2,3", "--repetitions", "2"]);
     let kernels = bench(&["kernels", "--size", "64KiB", "--dtype", "f32", "--repetitions", "2"]);
     let directory = ["--objects", "100", "--copies", "120", "--receivers", "4", "--gets", "500"];
@@ -553,7 +607,8 @@ fn benchmarks_report_what_they_measured() {
     let figures = directory["figures"].as_array().unwrap();
     assert_eq!(figures.len(), 8, "{directory}");
     assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{directory}");
-    for (report, count) in [(&local, 13), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)] {
+    for (report, count) in [(&local, 13), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)]
+    {
         let measurements = report["measurements"].as_array().unwrap();
         assert_eq!(measurements.len(), count, "{report}");
         for measurement in measurements {

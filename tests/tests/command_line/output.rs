@@ -11,16 +11,23 @@ fn each_verb_prints_json() {
     let (input, output) = (input.to_str().unwrap(), output.to_str().unwrap());
     fs::write(input, 1.5_f32.to_le_bytes()).unwrap();
     let put = up.json(0, &["put", "x", input, "--dtype", "float32", "--shape", "1", "--json"]);
-    assert_eq!((&put["id"], &put["id_hex"], &put["size_bytes"]), (&"x".into(), &"78".into(), &4.into()));
+    assert_eq!(
+        (&put["id"], &put["id_hex"], &put["size_bytes"]),
+        (&"x".into(), &"78".into(), &4.into())
+    );
     let get = up.json(0, &["get", "x", "-o", output, "--json"]);
     assert_eq!((&get["size_bytes"], &get["output"]), (&4.into(), &output.into()));
     assert_eq!(fs::read(output).unwrap(), 1.5_f32.to_le_bytes());
     let total = up.json(0, &["allreduce", "t", "x", "--rank", "0", "-o", output, "--json"]);
     assert_eq!((&total["id"], &total["size_bytes"]), (&"t".into(), &4.into()));
-    let waited = up.hoplite(0, &["wait", "x", "y", "--timeout", "50ms", "--json"]).output().unwrap();
+    let waited =
+        up.hoplite(0, &["wait", "x", "y", "--timeout", "50ms", "--json"]).output().unwrap();
     assert!(failure(&waited).contains("not ready: y"));
     let waited: Value = serde_json::from_slice(&waited.stdout).unwrap();
-    assert_eq!((&waited["ready"][0]["id"], &waited["missing"][0]["id"]), (&"x".into(), &"y".into()));
+    assert_eq!(
+        (&waited["ready"][0]["id"], &waited["missing"][0]["id"]),
+        (&"x".into(), &"y".into())
+    );
     let met = up.json(0, &["barrier", "b", "--rank", "0", "--participants", "1", "--json"]);
     assert_eq!((&met["id"], &met["participants"]), (&"b".into(), &1.into()));
     let deleted = up.json(0, &["delete", "x", "x", "z", "--json"]);
@@ -55,7 +62,10 @@ fn in_terminal(up: &Up, line: &str) -> (i32, String) {
     let line = format!("{} {line}", program("hoplite").display());
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    command.env("HOPLITE_SOCKET", up.socket(0)).env_remove("HOPLITE_TIMEOUT").env_remove("NO_COLOR");
+    command
+        .env("HOPLITE_SOCKET", up.socket(0))
+        .env_remove("HOPLITE_TIMEOUT")
+        .env_remove("NO_COLOR");
     let output = command.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap();
     (output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -86,7 +96,8 @@ fn shells_read_the_completions_and_man_the_pages() {
     }
     let completing = "source <($0 completion bash); COMP_WORDS=(hoplite allr); COMP_CWORD=1; \
         _hoplite hoplite allr hoplite; echo ${COMPREPLY[0]}";
-    let output = Command::new("bash").arg("-c").arg(completing).arg(program("hoplite")).output().unwrap();
+    let output =
+        Command::new("bash").arg("-c").arg(completing).arg(program("hoplite")).output().unwrap();
     assert_eq!(text(&output.stdout), "allreduce\n", "{output:?}");
     let place = tempfile::tempdir().unwrap();
     assert!(hoplite(&["man"]).arg(place.path().join("man1")).status().unwrap().success());

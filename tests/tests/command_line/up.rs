@@ -21,8 +21,15 @@ fn up_goes_on_without_a_drained_store_and_ends_with_the_last() {
 fn stop_does_not_claim_that_a_store_of_up_is_absent() {
     let mut up = Up::start(1, 1);
     let text = up.fail(0, &["stop"]);
-    assert!(text.contains("a store runs at") && text.contains("`hoplite start` did not start it"), "{text}");
+    assert!(
+        text.contains("a store runs at") && text.contains("`hoplite start` did not start it"),
+        "{text}"
+    );
     assert!(up.daemon.is_running());
     up.succeed(0, &["status"]);
-    assert_eq!(up.succeed(1, &["stop"]).last_chunk(), Some(b"node-1.sock\n"), "no store was started there");
+    assert_eq!(
+        up.succeed(1, &["stop"]).last_chunk(),
+        Some(b"node-1.sock\n"),
+        "no store was started there"
+    );
 }

@@ -1,5 +1,8 @@
 //! Failures that Hoplite tolerates: real processes are killed or frozen.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 mod chances;
 mod paused;
@@ -15,7 +18,13 @@ use hoplite_client::blocking::ObjectWriter;
 use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, await_that};
 
-fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_bytes: usize) -> ObjectWriter {
+fn begin(
+    cluster: &Cluster,
+    node: usize,
+    id: &str,
+    contents: &[u8],
+    written_bytes: usize,
+) -> ObjectWriter {
     let size_bytes = contents.len() as u64;
     let mut writer = cluster.client(node).create(id, size_bytes, PutOptions::default()).unwrap();
     writer.write(&contents[..written_bytes]).unwrap();

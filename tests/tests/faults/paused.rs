@@ -35,8 +35,9 @@ fn a_delete_that_waited_for_a_frozen_shard_is_discarded() {
     let delete = Delete { request: 1, id: Bytes::from_static(b"x"), ..Delete::default() };
     let delete = StoreMessage { body: Some(Body::Delete(delete)), ..StoreMessage::default() };
     let session = async {
-        let mut client =
-            DirectoryClient::connect(format!("http://{}", cluster.shard_addresses[0])).await.unwrap();
+        let mut client = DirectoryClient::connect(format!("http://{}", cluster.shard_addresses[0]))
+            .await
+            .unwrap();
         let (frames, inbound) = unbounded();
         frames.unbounded_send(StoreMessages { hello: Some(hello), messages: vec![] }).unwrap();
         let mut answers = client.session(inbound).await.unwrap().into_inner();
@@ -53,7 +54,8 @@ fn a_delete_that_waited_for_a_frozen_shard_is_discarded() {
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let ended = runtime.block_on(async { tokio::time::timeout(TIME_LIMIT, session).await.unwrap() });
+    let ended =
+        runtime.block_on(async { tokio::time::timeout(TIME_LIMIT, session).await.unwrap() });
     assert!(matches!(ended, Error::Unavailable { .. }), "{ended}");
     for node in 0..2 {
         cluster.await_sessions(node);

@@ -31,7 +31,10 @@ fn a_delete_ends_running_streams() {
     let new = bytes(2, size);
     cluster.client(2).put("object", &new).expect("the id is free at once");
     for node in 0..nodes {
-        assert!(cluster.client(node).get("object", TIME_LIMIT).unwrap()[..] == new[..], "node {node}");
+        assert!(
+            cluster.client(node).get("object", TIME_LIMIT).unwrap()[..] == new[..],
+            "node {node}"
+        );
     }
     cluster.assert_serves();
 }
@@ -92,7 +95,11 @@ fn gets_before_the_put_get_it() {
                 assert!(receiver.join().unwrap().unwrap() == expected);
             }
         });
-        assert_eq!(cluster.client(0).status().unwrap().received_bytes, 0, "the origin fetches nothing");
+        assert_eq!(
+            cluster.client(0).status().unwrap().received_bytes,
+            0,
+            "the origin fetches nothing"
+        );
         assert_eq!(cluster.client(0).delete(["object"], TIME_LIMIT).unwrap(), 1);
         for node in 0..nodes {
             cluster.await_empty(node);

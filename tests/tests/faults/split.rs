@@ -57,7 +57,10 @@ fn a_delete_also_waits_for_stores_that_only_the_second_shard_reaches() {
         thread::sleep(Duration::from_millis(500));
         // After its lease, the frozen store cannot serve the object any more.
         let is_finished = delete.is_finished();
-        assert!(!is_finished || frozen.elapsed() > LEASE / 2, "the other store may still serve the object");
+        assert!(
+            !is_finished || frozen.elapsed() > LEASE / 2,
+            "the other store may still serve the object"
+        );
         shard.signal(Signal::CONT);
         let deletion = delete.join().unwrap().unwrap();
         assert_eq!(deletion.count, 1);
@@ -154,7 +157,11 @@ fn the_memory_of_a_shard_that_was_cut_off_beats_no_newer_put() {
     for node in 0..4 {
         split.cluster.await_sessions(node);
         for id in &ids {
-            assert_eq!(client(node).get(id, TIME_LIMIT).unwrap()[..], *b"newer", "node {node}: {id}");
+            assert_eq!(
+                client(node).get(id, TIME_LIMIT).unwrap()[..],
+                *b"newer",
+                "node {node}: {id}"
+            );
         }
     }
     assert_eq!(client(2).status().unwrap().put_conflicts, 0);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{
-    Confirmation, DeleteOptions, DeleteWait, GetOptions, Metadata, NodeId, ObjectView, PutOptions, Replicas,
+    Confirmation, DeleteOptions, DeleteWait, GetOptions, Metadata, NodeId, ObjectView, PutOptions,
+    Replicas,
 };
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
@@ -33,10 +34,14 @@ fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) 
 fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
     std::thread::scope(|scope| {
         let reads: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| client.get("replaced", TIME_LIMIT).map(|view| view[..] == *new)))
+            .map(|_| {
+                scope.spawn(|| client.get("replaced", TIME_LIMIT).map(|view| view[..] == *new))
+            })
             .collect();
         let absent: Vec<_> = ["deleted", "of-the-frozen"]
-            .map(|id| scope.spawn(move || client.get(id, Duration::from_secs(3)).map(|view| view.len())))
+            .map(|id| {
+                scope.spawn(move || client.get(id, Duration::from_secs(3)).map(|view| view.len()))
+            })
             .into();
         let kept = scope.spawn(|| client.get("kept", TIME_LIMIT).map(|view| view[..] == *old));
         std::thread::sleep(Duration::from_millis(100));
@@ -52,7 +57,10 @@ fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
     });
     cluster.await_sessions(1);
     for node in 0..2 {
-        assert!(cluster.client(node).get("replaced", TIME_LIMIT).unwrap()[..] == *new, "node {node}");
+        assert!(
+            cluster.client(node).get("replaced", TIME_LIMIT).unwrap()[..] == *new,
+            "node {node}"
+        );
         assert!(!cluster.client(node).contains("deleted").unwrap(), "node {node}");
     }
 }
@@ -89,7 +97,8 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     cluster.store(1).signal(Signal::STOP);
     let frozen = [NodeId::new("node-1").unwrap()];
     let options = |timeout, wait| DeleteOptions { timeout, wait };
-    let deletion = cluster.client(0).delete_with(["x"], options(TIME_LIMIT, DeleteWait::Reachable)).unwrap();
+    let deletion =
+        cluster.client(0).delete_with(["x"], options(TIME_LIMIT, DeleteWait::Reachable)).unwrap();
     assert_eq!((deletion.count, &deletion.absent[..], deletion.absent_count), (1, &frozen[..], 1));
     let socket = cluster.socket(0);
     let mut command = Command::new(program("hoplite"));
@@ -99,8 +108,8 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     assert!(!output.status.success() && message.contains(frozen[0].as_str()), "{message}");
     std::thread::scope(|scope| {
         let client = cluster.client(0);
-        let delete =
-            scope.spawn(move || client.delete_with(["x", "y"], options(TIME_LIMIT, DeleteWait::All)));
+        let delete = scope
+            .spawn(move || client.delete_with(["x", "y"], options(TIME_LIMIT, DeleteWait::All)));
         std::thread::sleep(Duration::from_millis(200));
         assert!(!delete.is_finished());
         cluster.store(1).signal(Signal::CONT);
@@ -126,9 +135,12 @@ fn the_client_of_a_losing_put_is_notified_once() {
     let error = refusal(client.get("x", TIME_LIMIT).map(|view| view.len()));
     assert!(matches!(error, ObjectError::PutConflict { .. }), "{error}");
     assert!(client.get("x", TIME_LIMIT).unwrap()[..] == *won);
-    let metadata =
-        Metadata { replicas: Replicas { quorum: true, ..Replicas::default() }, ..Metadata::default() };
-    let options = || PutOptions { metadata: metadata.clone(), timeout: TIME_LIMIT, ..PutOptions::default() };
+    let metadata = Metadata {
+        replicas: Replicas { quorum: true, ..Replicas::default() },
+        ..Metadata::default()
+    };
+    let options =
+        || PutOptions { metadata: metadata.clone(), timeout: TIME_LIMIT, ..PutOptions::default() };
     client.put_with("needs-both", &lost, options()).unwrap();
     cluster.kill_shard(0);
     cluster.await_lost_sessions(0);
@@ -142,7 +154,11 @@ fn a_get_may_allow_a_copy_while_no_shard_can_be_reached() {
     let mut cluster = Cluster::of(1);
     let client = cluster.client(0);
     client
-        .put_with("x", &contents, PutOptions { confirm: Confirmation::Confirmed, ..Default::default() })
+        .put_with(
+            "x",
+            &contents,
+            PutOptions { confirm: Confirmation::Confirmed, ..Default::default() },
+        )
         .unwrap();
     let options = GetOptions { timeout: TIME_LIMIT, allow_stale: true };
     let socket = cluster.socket(0);
@@ -166,7 +182,10 @@ fn a_get_may_allow_a_copy_while_no_shard_can_be_reached() {
     for timeout in ["0s", "1min"] {
         let stale = command(timeout, &["--allow-stale"]);
         let warning = String::from_utf8(stale.stderr).unwrap();
-        assert!(stale.stdout == contents && warning.starts_with("hoplite: x may be deleted"), "{warning}");
+        assert!(
+            stale.stdout == contents && warning.starts_with("hoplite: x may be deleted"),
+            "{warning}"
+        );
     }
     assert!(!command("100ms", &[]).status.success());
     cluster.restart_shard(0);

@@ -79,7 +79,11 @@ fn a_frozen_relay_is_left_after_its_silence() {
         await_received(&cluster, 1, size / 2);
         let second = gets(scope, &cluster, [2], "object");
         await_received(&cluster, 2, size / 2);
-        assert_eq!(cluster.senders(0, "object").get(&2), Some(&1), "node 2 pulls from the receiver");
+        assert_eq!(
+            cluster.senders(0, "object").get(&2),
+            Some(&1),
+            "node 2 pulls from the receiver"
+        );
         cluster.store(1).signal(Signal::STOP);
         finish(writer, &expected).unwrap();
         for (_, receiver) in second {
@@ -152,7 +156,11 @@ fn an_object_whose_only_holder_dies_is_lost() {
         }
     }
     assert!(asked.elapsed() < TIME_LIMIT / 2, "nobody waits for the timeout");
-    assert_eq!(&cluster.client(2).get("small", TIME_LIMIT).unwrap()[..], b"inline", "the directory has it");
+    assert_eq!(
+        &cluster.client(2).get("small", TIME_LIMIT).unwrap()[..],
+        b"inline",
+        "the directory has it"
+    );
     // A put of a lost id waits until the directory forgets the loss.
     for id in ["half", "complete"] {
         let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
@@ -169,7 +177,8 @@ fn short() -> PutOptions {
 #[test]
 fn a_copy_that_replaces_a_pinned_one_is_pinned() {
     let size = 2 << 20;
-    let mut cluster = Cluster::start(Plan { nodes: 3, memory: "7MiB".to_owned(), ..Plan::default() });
+    let mut cluster =
+        Cluster::start(Plan { nodes: 3, memory: "7MiB".to_owned(), ..Plan::default() });
     let expected = bytes(5, size);
     cluster.client(0).put("object", &expected).unwrap();
     let keeper = cluster.client(1);

@@ -30,7 +30,11 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
         std::thread::scope(|scope| {
             let waiting = gets(scope, &cluster, 1..3, "object");
             for node in 1..3 {
-                await_received(&cluster, node, usize::try_from(received[node - 1]).unwrap() + passed_on);
+                await_received(
+                    &cluster,
+                    node,
+                    usize::try_from(received[node - 1]).unwrap() + passed_on,
+                );
             }
             // Waits for forwarded bytes, because gets may not have begun.
             await_that("both gets on their way", || {
@@ -126,7 +130,10 @@ fn memory_that_a_dead_worker_viewed_is_reusable() {
     let client = cluster.client(1);
     await_that("a get that lacks room", || {
         let error = refusal(client.get("second", Duration::from_millis(200)));
-        assert!(matches!(error, ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }), "{error}");
+        assert!(
+            matches!(error, ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }),
+            "{error}"
+        );
         matches!(error, ObjectError::StoreFull { .. })
     });
     std::thread::scope(|scope| {

@@ -24,14 +24,19 @@ impl Arrays {
     pub(crate) fn reduced(self, op: ReduceOp, numbers: &[u64]) -> Vec<u8> {
         let elements = (0..self.length).map(|index| {
             let elements = numbers.iter().map(|number| self.element(*number, index));
-            elements.reduce(|one, other| apply(op, one, other)).expect("there is at least one array")
+            elements
+                .reduce(|one, other| apply(op, one, other))
+                .expect("there is at least one array")
         });
         elements.flat_map(|element| self.encoded(element)).collect()
     }
 
     pub(crate) fn options(self) -> PutOptions {
-        let metadata =
-            Metadata { dtype: self.dtype, shape: Some(vec![self.length as u64]), ..Metadata::default() };
+        let metadata = Metadata {
+            dtype: self.dtype,
+            shape: Some(vec![self.length as u64]),
+            ..Metadata::default()
+        };
         PutOptions { metadata, ..PutOptions::default() }
     }
 

@@ -64,7 +64,10 @@ fn survives(schedule: &str, plan: Plan) {
             let joined = numbers(&running.join().unwrap().unwrap());
             assert_eq!(joined.len(), SOURCES);
             let expected = LARGE.reduced(ReduceOp::Sum, &joined);
-            assert!(get.join().unwrap().unwrap() == expected, "seed {seed}, round {round}: {joined:?}");
+            assert!(
+                get.join().unwrap().unwrap() == expected,
+                "seed {seed}, round {round}: {joined:?}"
+            );
             assert_sum(&cluster, "target", &joined);
         });
         let plan = record(&cluster, 0, "target").plan;
@@ -74,7 +77,8 @@ fn survives(schedule: &str, plan: Plan) {
         // A restarted shard waits for stores that may have more bytes of an object.
         let victims = id(victim as u64);
         await_that("what died with the victim is gone", || {
-            let object = retry("describe", || cluster.client(0).describe(&victims)).locations.object;
+            let object =
+                retry("describe", || cluster.client(0).describe(&victims)).locations.object;
             object.is_none_or(|object| object.lost)
         });
     }

@@ -13,14 +13,21 @@ fn shuffled(seed: u64, count: usize) -> Vec<usize> {
     ranks
 }
 
-fn allreduce(cluster: &Cluster, target: &str, arrays: Arrays, order: &[usize], options: &AllreduceOptions) {
+fn allreduce(
+    cluster: &Cluster,
+    target: &str,
+    arrays: Arrays,
+    order: &[usize],
+    options: &AllreduceOptions,
+) {
     let all: Vec<u64> = (0..order.len() as u64).collect();
     let expected = arrays.reduced(options.op, &all);
     scope(|scope| {
         let participants: Vec<_> = order
             .iter()
             .map(|rank| {
-                let (client, sources, options) = (cluster.client(*rank), ids(&all), options.clone());
+                let (client, sources, options) =
+                    (cluster.client(*rank), ids(&all), options.clone());
                 let puts_first = rank.is_multiple_of(2);
                 if puts_first {
                     put(cluster, *rank, arrays, *rank as u64);
@@ -47,7 +54,8 @@ fn all_participants_of_an_allreduce_get_the_same() {
     for (round, participants) in [1, 2, 3, 4].into_iter().enumerate() {
         for arrays in [Arrays::of_bytes(0), small, LARGE, uneven] {
             for order in [ReduceOrder::Any, ReduceOrder::Fixed] {
-                let options = AllreduceOptions { op: ReduceOp::Max, order, ..AllreduceOptions::default() };
+                let options =
+                    AllreduceOptions { op: ReduceOp::Max, order, ..AllreduceOptions::default() };
                 let ranks = shuffled(seed ^ (round as u64) << 32, participants);
                 allreduce(&cluster, "target", arrays, &ranks, &options);
                 cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
@@ -71,7 +79,9 @@ fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
         }
         let call = |rank: &usize| {
             let (client, rank, sources) = (cluster.client(*rank), *rank, ids(&all));
-            scope.spawn(move || client.allreduce("target", sources, rank, AllreduceOptions::default()))
+            scope.spawn(move || {
+                client.allreduce("target", sources, rank, AllreduceOptions::default())
+            })
         };
         let calls: Vec<_> = order.iter().map(call).collect();
         for rank in 0..participants {
@@ -85,8 +95,10 @@ fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
         }
     });
     let status = |node: usize| cluster.client(node).status().unwrap();
-    let moved =
-        (0..participants).map(status).map(|status| [status.received_bytes, status.sent_bytes]).collect();
+    let moved = (0..participants)
+        .map(status)
+        .map(|status| [status.received_bytes, status.sent_bytes])
+        .collect();
     assert_nothing_left(&mut cluster);
     moved
 }
@@ -117,8 +129,9 @@ fn an_allreduce_whose_participant_dies_fails_for_all() {
     scope(|scope| {
         let call = |rank: usize| {
             let client = cluster.client(rank);
-            scope
-                .spawn(move || client.allreduce("target", ids(&[0, 1, 2]), rank, AllreduceOptions::default()))
+            scope.spawn(move || {
+                client.allreduce("target", ids(&[0, 1, 2]), rank, AllreduceOptions::default())
+            })
         };
         let participants = [call(0), call(1)];
         let clients = [cluster.client(0), cluster.client(1)];
@@ -173,7 +186,9 @@ fn every_participant_of_an_allgather_gets_all() {
             .map(|rank| {
                 let client = cluster.client(rank);
                 let own = arrays.bytes(rank as u64);
-                scope.spawn(move || client.allgather(ids(&[0, 1, 2, 3]), rank, &own, arrays.options()))
+                scope.spawn(move || {
+                    client.allgather(ids(&[0, 1, 2, 3]), rank, &own, arrays.options())
+                })
             })
             .collect();
         for call in calls {

@@ -31,7 +31,10 @@ fn the_hops_of_a_client_that_dies_end() {
         await_that("the memory back", || free(node) == *before);
     }
     finish_all(unfinished);
-    cluster.client(3).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, TIME_LIMIT).expect("the id is free");
+    cluster
+        .client(3)
+        .reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, TIME_LIMIT)
+        .expect("the id is free");
     assert_sum(&cluster, "target", &[1, 2, 3]);
     assert_nothing_left(&mut cluster);
 }
@@ -44,7 +47,8 @@ fn a_delete_of_the_target_ends_the_reduce() {
     for (node, is_begun) in [(0, true), (1, true), (3, true), (0, false), (3, false)] {
         std::thread::scope(|scope| {
             let missing = if is_begun { 3 } else { 4 };
-            let running = start(scope, &cluster, 0, "target", &[1, 2, missing], ReduceOptions::default());
+            let running =
+                start(scope, &cluster, 0, "target", &[1, 2, missing], ReduceOptions::default());
             if is_begun {
                 drop(await_half(&cluster, 2, "target", &[1, 2, 3]));
             } else {
@@ -53,12 +57,18 @@ fn a_delete_of_the_target_ends_the_reduce() {
             let deleted = cluster.client(node).delete(["target"], TIME_LIMIT).unwrap();
             assert_eq!(deleted, usize::from(is_begun || node == 0));
             let error = refusal(running.join().unwrap());
-            assert!(matches!(&error, ObjectError::Deleted { id } if id.as_bytes() == b"target"), "{error}");
+            assert!(
+                matches!(&error, ObjectError::Deleted { id } if id.as_bytes() == b"target"),
+                "{error}"
+            );
         });
         await_no_hops(&cluster);
     }
     finish_all(unfinished);
-    cluster.client(3).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, TIME_LIMIT).expect("the id is free");
+    cluster
+        .client(3)
+        .reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, TIME_LIMIT)
+        .expect("the id is free");
     assert_sum(&cluster, "target", &[1, 2, 3]);
     assert_nothing_left(&mut cluster);
 }
@@ -146,13 +156,16 @@ fn reduces_that_compete_for_space_succeed() {
     for node in 0..nodes {
         put(&cluster, node, LARGE, node as u64);
     }
-    let calls = (0..nodes).flat_map(|node| (0..3).map(move |call| (node, format!("target-{node}-{call}"))));
+    let calls =
+        (0..nodes).flat_map(|node| (0..3).map(move |call| (node, format!("target-{node}-{call}"))));
     let calls: Vec<(usize, String)> = calls.collect();
     let all = [0, 1, 2, 3];
     std::thread::scope(|scope| {
         let running: Vec<_> = calls
             .iter()
-            .map(|(node, target)| start(scope, &cluster, *node, target, &all, ReduceOptions::default()))
+            .map(|(node, target)| {
+                start(scope, &cluster, *node, target, &all, ReduceOptions::default())
+            })
             .collect();
         for running in running {
             assert_eq!(running.join().unwrap().unwrap().len(), nodes);
@@ -177,7 +190,10 @@ fn a_target_waits_for_space_until_its_deadline() {
     let short = Duration::from_millis(300);
     await_that("a reduce that lacks room", || {
         let error = refusal(client.reduce_with("target", ids(&[1, 2]), within(short)));
-        assert!(matches!(error, ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }), "{error}");
+        assert!(
+            matches!(error, ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }),
+            "{error}"
+        );
         matches!(error, ObjectError::StoreFull { .. })
     });
     await_no_hops(&cluster);

@@ -178,14 +178,18 @@ fn two_allreduces_that_hold_space_needed_by_each_other_succeed() {
             let numbers = ranks.map(|(_, number)| number);
             for (rank, (node, _)) in ranks.iter().enumerate() {
                 let client = cluster.client(*node);
-                let options = AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() };
-                let call = scope.spawn(move || client.allreduce(target, ids(&numbers), rank, options));
+                let options =
+                    AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() };
+                let call =
+                    scope.spawn(move || client.allreduce(target, ids(&numbers), rank, options));
                 calls.push((call, LARGE.reduced(ReduceOp::Sum, &numbers)));
             }
         }
         for node in 0..2 {
             let client = cluster.client(node);
-            await_that("its own session has taken the room", || client.status().unwrap().copies == 4);
+            await_that("its own session has taken the room", || {
+                client.status().unwrap().copies == 4
+            });
         }
         links.open();
         await_that("no session", || {

@@ -31,7 +31,10 @@ fn each_member_reports_its_plan_and_progress() {
         for node in 0..3 {
             let record = known(&cluster, node).unwrap();
             let plan = &record.plan;
-            assert!(record.is_running && plan.starts_with("ring of 3, estimated to take "), "{plan}");
+            assert!(
+                record.is_running && plan.starts_with("ring of 3, estimated to take "),
+                "{plan}"
+            );
             assert!(plan.contains("; the next best is ") && plan.contains("; waited "), "{plan}");
             assert!(plan.contains("; rank 0 at node-0; order node-"), "{plan}");
             let position = record.position.unwrap();
@@ -76,7 +79,9 @@ fn each_member_reports_its_plan_and_progress() {
         assert_sums(calls.into_iter().map(|call| call.join().unwrap()));
     });
     for node in 0..3 {
-        await_that("the end of the session", || known(&cluster, node).is_some_and(|known| !known.is_running));
+        await_that("the end of the session", || {
+            known(&cluster, node).is_some_and(|known| !known.is_running)
+        });
         let record = known(&cluster, node).unwrap();
         assert!(record.plan.starts_with("ring of 3, estimated to take "), "{}", record.plan);
         if node > 0 {
@@ -93,7 +98,10 @@ fn each_member_reports_its_plan_and_progress() {
     });
     let record = elsewhere.reduce.unwrap();
     assert!(!record.is_running && record.plan.starts_with("ring of 3, "), "{}", record.plan);
-    assert!(elsewhere.locations.object.unwrap().metadata.agreement.is_some(), "it says what has made it");
+    assert!(
+        elsewhere.locations.object.unwrap().metadata.agreement.is_some(),
+        "it says what has made it"
+    );
     for client in [3, 0] {
         cluster.client(client).delete([id(3)], TIME_LIMIT).unwrap();
     }
@@ -126,7 +134,9 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
                     let ObjectError::Timeout { missing: Some(missing), .. } = &error else {
                         panic!("{error}")
                     };
-                    let Missing::Participants { participants } = &**missing else { panic!("{error}") };
+                    let Missing::Participants { participants } = &**missing else {
+                        panic!("{error}")
+                    };
                     assert_eq!(participants.first, std::slice::from_ref(&absent), "{error}");
                 }
             }

@@ -98,7 +98,11 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
                 let plan = record(&cluster, 0, &target).plan;
                 assert!(plan.starts_with("ring of 3"), "{at}, {is_broken}: {plan}");
                 let received = received_bytes(&cluster) - before;
-                assert_eq!(received, 4 * LARGE.size_bytes(), "{at}, {is_broken}: as many as the ring takes");
+                assert_eq!(
+                    received,
+                    4 * LARGE.size_bytes(),
+                    "{at}, {is_broken}: as many as the ring takes"
+                );
             }
             cluster.client(0).delete([target], TIME_LIMIT).unwrap();
         }
@@ -280,7 +284,8 @@ fn after_a_member_that_has_it_is_cut_off_the_others_have_the_same() {
     let (mut cluster, links) = linked(3);
     links.hold(SENDER, RECEIVER, END);
     scope(|scope| {
-        let [first, second, last] = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
+        let [first, second, last] =
+            [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
         assert_sums([first.join().unwrap(), second.join().unwrap()]);
         links.isolate(SENDER);
         assert_sums([last.join().unwrap()]);
@@ -353,8 +358,10 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                         // If a slow machine notices the silent link before the timeout, the general
                         // path begins, whose target is lost with its coordinator.
                         let error = refusal(got);
-                        let is_named =
-                            matches!(error, ObjectError::Timeout { .. } | ObjectError::ObjectLost { .. });
+                        let is_named = matches!(
+                            error,
+                            ObjectError::Timeout { .. } | ObjectError::ObjectLost { .. }
+                        );
                         assert!(is_named, "{error}");
                     }
                     _ => assert_sums([got]),
@@ -415,15 +422,20 @@ fn two_exchanges_that_hold_space_needed_by_each_other_succeed() {
             let expected = LARGE.reduced(ReduceOp::Sum, &numbers);
             for (rank, (node, _)) in ranks.iter().enumerate() {
                 let client = cluster.client(*node);
-                let part = expected[rank * expected.len() / 2..(rank + 1) * expected.len() / 2].to_vec();
-                let options = AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() };
-                let call = scope.spawn(move || client.reduce_scatter(target, ids(&numbers), rank, options));
+                let part =
+                    expected[rank * expected.len() / 2..(rank + 1) * expected.len() / 2].to_vec();
+                let options =
+                    AllreduceOptions { timeout: TIME_LIMIT, ..AllreduceOptions::default() };
+                let call = scope
+                    .spawn(move || client.reduce_scatter(target, ids(&numbers), rank, options));
                 calls.push((call, part));
             }
         }
         for node in 0..2 {
             let client = cluster.client(node);
-            await_that("its own session has taken the room", || client.status().unwrap().copies == 3);
+            await_that("its own session has taken the room", || {
+                client.status().unwrap().copies == 3
+            });
         }
         links.open();
         for (call, part) in calls {

@@ -60,7 +60,8 @@ fn different_requests_are_refused_with_both_descriptions() {
             let error = refusal(result);
             assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{what}: {error}");
             let error = error.to_string();
-            let names_both = error.contains(named) && error.contains(&format!("rank 0 for {wanted}"));
+            let names_both =
+                error.contains(named) && error.contains(&format!("rank 0 for {wanted}"));
             assert!(names_both, "{what}: {error}");
         }
         links.open();
@@ -154,7 +155,10 @@ fn a_request_that_differs_from_rank_0_is_refused_with_both_descriptions() {
         for error in [refusal(early.join().unwrap()), refusal(call(2, &ALL, max()))] {
             assert!(matches!(error, ObjectError::TypeMismatch { .. }), "{error}");
             let error = error.to_string();
-            assert!(error.contains("a participant asks for max of 3 sources in any order"), "{error}");
+            assert!(
+                error.contains("a participant asks for max of 3 sources in any order"),
+                "{error}"
+            );
             assert!(error.contains("rank 0 for sum of 3 sources in any order"), "{error}");
         }
     });
@@ -162,7 +166,10 @@ fn a_request_that_differs_from_rank_0_is_refused_with_both_descriptions() {
     let error = refusal(call(1, &[2, 1], options())).to_string();
     assert!(error.contains("of other sources"), "{error}");
     let error = refusal(call(0, &[0, 1], options()));
-    assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"target"), "{error}");
+    assert!(
+        matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"target"),
+        "{error}"
+    );
     cluster.client(0).delete(["target"], TIME_LIMIT).unwrap();
     cluster.client(0).put("target", &arrays.reduced(ReduceOp::Sum, &[0])).unwrap();
     let error = refusal(call(1, &ALL, options())).to_string();
@@ -179,7 +186,8 @@ fn a_rank_after_a_mismatch_of_sources_gets_the_error() {
     ] {
         put(&cluster, 0, usual, 0);
         put(&cluster, 1, other, 1);
-        let call = |rank: usize| cluster.client(rank).allreduce("target", ids(&ALL), rank, options());
+        let call =
+            |rank: usize| cluster.client(rank).allreduce("target", ids(&ALL), rank, options());
         let call = &call;
         scope(|scope| {
             let [first, second] = [0, 1].map(|rank| scope.spawn(move || call(rank)));
@@ -213,9 +221,15 @@ fn invalid_ranks_and_repeated_sources_are_refused() {
         assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
     }
     let error = refusal(client.allreduce("target", ids(&[0, 1, 0]), 0, options()));
-    assert!(matches!(&error, ObjectError::DuplicateId { id } if id.as_bytes() == b"array-0"), "{error}");
+    assert!(
+        matches!(&error, ObjectError::DuplicateId { id } if id.as_bytes() == b"array-0"),
+        "{error}"
+    );
     let error = refusal(client.allreduce("array-0", ids(&ALL), 0, options()));
-    assert!(matches!(&error, ObjectError::DuplicateId { id } if id.as_bytes() == b"array-0"), "{error}");
+    assert!(
+        matches!(&error, ObjectError::DuplicateId { id } if id.as_bytes() == b"array-0"),
+        "{error}"
+    );
     let error = client.allreduce_into("target", ids(&ALL), 0, &mut out, options()).unwrap_err();
     assert!(matches!(error, Error::BufferTooSmall { .. }), "{error}");
     assert!(cluster.client(1).list("target", "", 10).unwrap().objects.is_empty());
@@ -237,7 +251,10 @@ fn a_repeated_call_of_a_rank_gets_the_same_result_or_an_error() {
         }
     });
     let error = refusal(call(0)());
-    assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"target"), "{error}");
+    assert!(
+        matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"target"),
+        "{error}"
+    );
     for rank in [1, 2] {
         assert!(call(rank)().unwrap() == expected);
     }
@@ -264,6 +281,9 @@ fn too_many_ranks_cause_the_general_path() {
     });
     let plan = record(&cluster, 0, "target").plan;
     let reasons = ["there are too many members", "not all sources came in time"];
-    assert!(reasons.iter().any(|reason| plan.contains(&format!("no session, since {reason}"))), "{plan}");
+    assert!(
+        reasons.iter().any(|reason| plan.contains(&format!("no session, since {reason}"))),
+        "{plan}"
+    );
     assert_nothing_left(&mut cluster);
 }

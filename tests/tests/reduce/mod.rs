@@ -1,5 +1,8 @@
 //! Reduces with real daemons. Partly written sources stop a reduce at the byte that a test needs.
-#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "these are tests, and so are the functions that they share"
+)]
 
 mod arrays;
 mod chances;
@@ -34,7 +37,8 @@ const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
 /// Plans stores with little memory and short graces, whose reduces are chains in the order of
 /// sources.
 fn chained(nodes: usize) -> Plan {
-    let all = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    let all =
+        |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();
     Plan {
         nodes,
         memory: "24MiB".to_owned(),
@@ -128,7 +132,10 @@ fn assert_reduced(
     for node in nodes {
         let view = cluster.client(node).get(target, TIME_LIMIT).unwrap();
         assert_eq!(*view.metadata(), arrays.options().metadata, "{target} on node {node}");
-        assert!(view[..] == expected[..], "{target} on node {node}: {op} of {numbers:?}, {arrays:?}");
+        assert!(
+            view[..] == expected[..],
+            "{target} on node {node}: {op} of {numbers:?}, {arrays:?}"
+        );
     }
 }
 
@@ -163,14 +170,18 @@ fn await_superseded(mut reader: ObjectReader) {
 }
 
 fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
-    retry("describe", || cluster.client(node).describe(target)).reduce.expect("the coordinator remembers")
+    retry("describe", || cluster.client(node).describe(target))
+        .reduce
+        .expect("the coordinator remembers")
 }
 
 /// Waits until the coordinator has dropped a silent member.
 fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
     let client = cluster.client(coordinator);
     await_that(plan, || {
-        retry("describe", || client.describe(target)).reduce.is_some_and(|reduce| reduce.plan.contains(plan))
+        retry("describe", || client.describe(target))
+            .reduce
+            .is_some_and(|reduce| reduce.plan.contains(plan))
     });
 }
 

@@ -26,7 +26,8 @@ impl Way {
             Self::ReduceScatter => client.reduce_scatter("target", ids(all), rank, options()),
             Self::Allgather => {
                 let mut out = vec![0; arrays.bytes(0).len() * all.len() + 10];
-                let length = client.allgather_into("target", ids(all), rank, &mut out, TIME_LIMIT)?;
+                let length =
+                    client.allgather_into("target", ids(all), rank, &mut out, TIME_LIMIT)?;
                 out.truncate(length);
                 Ok(out)
             }
@@ -87,8 +88,9 @@ fn each_rank_gets_its_parts_from_the_ring() {
         let arrays = Arrays { dtype: Dtype::F32, length: 50_001 * nodes };
         for way in BOTH {
             let before = received_bytes(&cluster);
-            let unfinished: Vec<_> =
-                (0..nodes).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();
+            let unfinished: Vec<_> = (0..nodes)
+                .map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64))
+                .collect();
             await_sources(&cluster, &all);
             scope(|scope| {
                 let call = |rank| way.start(scope, &cluster, rank, (arrays, &all, rank));
@@ -104,7 +106,10 @@ fn each_rank_gets_its_parts_from_the_ring() {
                 }
                 finish_all(unfinished);
                 for (rank, call) in calls.into_iter().enumerate() {
-                    assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?}");
+                    assert!(
+                        call.join().unwrap().unwrap() == way.expected(arrays, &all, rank),
+                        "{way:?}"
+                    );
                 }
             });
             delete_target(&cluster);
@@ -123,7 +128,10 @@ fn each_rank_gets_its_parts_from_the_ring() {
 }
 
 fn received_bytes(cluster: &Cluster) -> Vec<u64> {
-    running(cluster).into_iter().map(|node| cluster.client(node).status().unwrap().received_bytes).collect()
+    running(cluster)
+        .into_iter()
+        .map(|node| cluster.client(node).status().unwrap().received_bytes)
+        .collect()
 }
 
 #[test]
@@ -137,10 +145,14 @@ fn ranks_of_one_node_are_one_member() {
     await_sources(&cluster, &all);
     for way in BOTH {
         scope(|scope| {
-            let calls: Vec<_> =
-                (0..5).map(|rank| way.start(scope, &cluster, rank % 2, (arrays, &all, rank))).collect();
+            let calls: Vec<_> = (0..5)
+                .map(|rank| way.start(scope, &cluster, rank % 2, (arrays, &all, rank)))
+                .collect();
             for (rank, call) in calls.into_iter().enumerate() {
-                assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?} {rank}");
+                assert!(
+                    call.join().unwrap().unwrap() == way.expected(arrays, &all, rank),
+                    "{way:?} {rank}"
+                );
             }
         });
         delete_target(&cluster);
@@ -163,10 +175,14 @@ fn only_collectives_above_8_kib_use_an_attempt() {
         await_sources(&cluster, &all);
         for way in BOTH {
             scope(|scope| {
-                let calls = [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
+                let calls =
+                    [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
                 for (rank, call) in calls.into_iter().enumerate() {
                     let got = call.join().unwrap().unwrap();
-                    assert!(got == way.expected(arrays, &all, rank), "{way:?} of {arrays:?} at rank {rank}");
+                    assert!(
+                        got == way.expected(arrays, &all, rank),
+                        "{way:?} of {arrays:?} at rank {rank}"
+                    );
                 }
             });
             if has_session {
@@ -197,7 +213,10 @@ fn a_late_rank_causes_the_general_path() {
             put(&cluster, 2, arrays, 2);
             let late = way.start(scope, &cluster, 2, (arrays, &all, 2));
             for (rank, call) in first.into_iter().chain([late]).enumerate() {
-                assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?} {rank}");
+                assert!(
+                    call.join().unwrap().unwrap() == way.expected(arrays, &all, rank),
+                    "{way:?} {rank}"
+                );
             }
         });
         let plan = record(&cluster, 0, "target").plan;
@@ -225,7 +244,10 @@ fn a_rank_may_call_elsewhere_than_where_its_source_is() {
                 .map(|(rank, node)| way.start(scope, &cluster, node, (arrays, &all, rank)))
                 .collect();
             for (rank, call) in calls.into_iter().enumerate() {
-                assert!(call.join().unwrap().unwrap() == way.expected(arrays, &all, rank), "{way:?} {rank}");
+                assert!(
+                    call.join().unwrap().unwrap() == way.expected(arrays, &all, rank),
+                    "{way:?} {rank}"
+                );
             }
         });
         delete_target(&cluster);
@@ -243,10 +265,12 @@ fn disturbed(
     let shard_arguments = vec![format!("--node-grace={node_grace}")];
     let mut cluster = Cluster::start(Plan { shard_arguments, ..chained(3) });
     let arrays = Arrays { length: 3 * 100_000, ..LARGE };
-    let halves: Vec<_> = (0..3).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();
+    let halves: Vec<_> =
+        (0..3).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();
     await_sources(&cluster, &[0, 1, 2]);
     let results = scope(|scope| {
-        let calls = [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &[0, 1, 2], rank)));
+        let calls =
+            [0, 1, 2].map(|rank| way.start(scope, &cluster, rank, (arrays, &[0, 1, 2], rank)));
         for rank in 0..3 {
             let client = cluster.client(rank);
             await_that("the ring is closed", || client.status().unwrap().serves > 0);
@@ -354,7 +378,8 @@ fn bad_requests_are_refused_before_anything_happens() {
     let error = refusal(client.reduce_scatter("target", ids(&[0, 1]), 2, options()));
     assert!(matches!(error, ObjectError::InvalidRequest { .. }), "{error}");
     let mut short = [0; 10];
-    let error = client.allgather_into("target", ids(&[0, 1]), 0, &mut short, TIME_LIMIT).unwrap_err();
+    let error =
+        client.allgather_into("target", ids(&[0, 1]), 0, &mut short, TIME_LIMIT).unwrap_err();
     assert!(matches!(error, hoplite_client::Error::BufferTooSmall { .. }), "{error}");
     assert_nothing_left(&mut cluster);
 }

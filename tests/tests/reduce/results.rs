@@ -6,7 +6,13 @@ use super::*;
 
 const ORDERS: [ReduceOrder; 2] = [ReduceOrder::Any, ReduceOrder::Fixed];
 
-fn reduce(cluster: &Cluster, node: usize, target: &str, numbers: &[u64], options: ReduceOptions) -> Vec<u64> {
+fn reduce(
+    cluster: &Cluster,
+    node: usize,
+    target: &str,
+    numbers: &[u64],
+    options: ReduceOptions,
+) -> Vec<u64> {
     let joined = cluster.client(node).reduce_with(target, ids(numbers), options).unwrap();
     super::numbers(&joined)
 }
@@ -35,7 +41,11 @@ fn all_types_are_reduced_by_all_operations() {
         for op in ReduceOp::ALL.iter().copied().filter(|op| op.is_defined_for(dtype)) {
             let target = format!("{op} of {dtype}");
             let options = ReduceOptions { op, ..ReduceOptions::default() };
-            assert_joined(reduce(&cluster, 0, &target, &[0, 1, 2], options), ReduceOrder::Any, &[0, 1, 2]);
+            assert_joined(
+                reduce(&cluster, 0, &target, &[0, 1, 2], options),
+                ReduceOrder::Any,
+                &[0, 1, 2],
+            );
             assert_reduced(&cluster, [0, 2], &target, (arrays, op), &[0, 1, 2]);
             cluster.client(1).delete([&target], TIME_LIMIT).unwrap();
         }
@@ -111,7 +121,10 @@ fn the_first_ready_sources_are_reduced_and_named() {
                 assert_eq!(joined.len(), count, "{joined:?}");
                 let mut distinct = sorted(joined.clone());
                 distinct.dedup();
-                assert!(distinct.len() == count && distinct.iter().all(|number| *number < 4), "{joined:?}");
+                assert!(
+                    distinct.len() == count && distinct.iter().all(|number| *number < 4),
+                    "{joined:?}"
+                );
                 assert_reduced(&cluster, [0, 1], "target", (arrays, ReduceOp::Sum), &joined);
                 assert_eq!(record(&cluster, 0, "target").reduced, count as u64);
                 cluster.client(1).delete(["target"], TIME_LIMIT).unwrap();
@@ -146,7 +159,8 @@ fn a_fixed_order_gives_the_same_bits_whatever_comes_first() {
             let options = ReduceOptions { order: ReduceOrder::Fixed, ..ReduceOptions::default() };
             let running = start(scope, &cluster, caller, "target", &numbers, options);
             for number in arrival {
-                let contents: Vec<u8> = rough(number).into_iter().flat_map(f32::to_le_bytes).collect();
+                let contents: Vec<u8> =
+                    rough(number).into_iter().flat_map(f32::to_le_bytes).collect();
                 let node = cluster.client(number as usize % 4);
                 node.put_with(id(number), &contents, arrays.options()).unwrap();
             }
@@ -156,7 +170,10 @@ fn a_fixed_order_gives_the_same_bits_whatever_comes_first() {
             cluster.client(2).get("target", TIME_LIMIT).unwrap()[..] == expected[..],
             "called on {caller}"
         );
-        cluster.client(0).delete(ids(&numbers).into_iter().chain(["target".to_owned()]), TIME_LIMIT).unwrap();
+        cluster
+            .client(0)
+            .delete(ids(&numbers).into_iter().chain(["target".to_owned()]), TIME_LIMIT)
+            .unwrap();
     }
     assert_nothing_left(&mut cluster);
 }
@@ -164,9 +181,11 @@ fn a_fixed_order_gives_the_same_bits_whatever_comes_first() {
 #[test]
 fn every_schedule_gives_the_sum() {
     let numbers = [1, 2, 3, 4, 5, 6, 7];
-    for (schedule, hops, latency, bandwidth) in
-        [("chain", 6, "0us", "1MiB"), ("star", 0, "1s", "1GiB"), ("binary tree", 3, "20ms", "100MiB")]
-    {
+    for (schedule, hops, latency, bandwidth) in [
+        ("chain", 6, "0us", "1MiB"),
+        ("star", 0, "1s", "1GiB"),
+        ("binary tree", 3, "20ms", "100MiB"),
+    ] {
         let mut plan = chained(8);
         plan.store_arguments = vec![
             "--no-prefault".to_owned(),
@@ -207,7 +226,10 @@ fn a_range_of_each_source_is_reduced() {
         let end = usize::try_from(offset_bytes + length_bytes).unwrap();
         let expected = &sum[usize::try_from(offset_bytes).unwrap()..end];
         for node in 0..3 {
-            assert!(cluster.client(node).get("target", TIME_LIMIT).unwrap()[..] == *expected, "{range:?}");
+            assert!(
+                cluster.client(node).get("target", TIME_LIMIT).unwrap()[..] == *expected,
+                "{range:?}"
+            );
         }
         cluster.client(1).delete(["target"], TIME_LIMIT).unwrap();
     }
@@ -253,7 +275,11 @@ fn a_target_is_kept_like_an_object_that_was_put() {
     for node in 0..3 {
         let status = cluster.client(node).status().unwrap();
         let objects = if node == 0 { 2 } else { 1 };
-        assert_eq!((status.copies, status.pinned_bytes), (objects, objects * pinned_bytes), "node {node}");
+        assert_eq!(
+            (status.copies, status.pinned_bytes),
+            (objects, objects * pinned_bytes),
+            "node {node}"
+        );
     }
     assert_nothing_left(&mut cluster);
 }

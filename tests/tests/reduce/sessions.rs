@@ -1,7 +1,9 @@
 use std::thread::{self, scope};
 use std::time::{Duration, Instant};
 
-use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, ReduceOrder, Result};
+use hoplite_client::{
+    AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, ReduceOrder, Result,
+};
 use hoplite_tests::cluster::{Cluster, retry};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
@@ -28,7 +30,8 @@ impl Begun {
     ) -> (Cluster, Vec<Result<Vec<u8>>>) {
         let shard_arguments = vec![format!("--node-grace={node_grace}")];
         let cluster = Cluster::start(Plan { shard_arguments, ..chained(3) });
-        let halves = (0..3).map(|rank| Unfinished::half(&cluster, rank, LARGE, rank as u64)).collect();
+        let halves =
+            (0..3).map(|rank| Unfinished::half(&cluster, rank, LARGE, rank as u64)).collect();
         for source in ids(&ALL) {
             cluster.client(0).locate(source, TIME_LIMIT).unwrap();
         }
@@ -38,7 +41,9 @@ impl Begun {
                 .iter()
                 .map(|rank| {
                     let (client, rank) = (begun.cluster.client(*rank), *rank);
-                    scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options(ReduceOp::Sum)))
+                    scope.spawn(move || {
+                        client.allreduce("target", ids(&ALL), rank, options(ReduceOp::Sum))
+                    })
                 })
                 .collect();
             for rank in 0..3 {
@@ -81,7 +86,10 @@ fn all_ranks_learn_which_store_is_full() {
         .collect();
     for (rank, participant) in participants.into_iter().enumerate() {
         let error = participant.join().unwrap().to_string();
-        assert!(error.contains("store is full") && error.contains("on node-0"), "rank {rank}: {error}");
+        assert!(
+            error.contains("store is full") && error.contains("on node-0"),
+            "rank {rank}: {error}"
+        );
         let names_holders = error.contains("objects that were put and not deleted");
         assert_eq!(names_holders, rank == 0, "rank {rank} knows only of its own store: {error}");
     }
@@ -108,11 +116,15 @@ fn a_frozen_member_aborts_the_attempt_and_all_get_the_same_result() {
 #[test]
 fn a_participant_that_leaves_costs_the_others_nothing() {
     // Rank 1 never calls, but its node has its source and takes part.
-    let (mut cluster, results) = Begun::disturbed(SHORT_GRACE, &[0, 2], |_, halves| finish_all(halves));
+    let (mut cluster, results) =
+        Begun::disturbed(SHORT_GRACE, &[0, 2], |_, halves| finish_all(halves));
     assert_sums(results);
     let record = retry("describe", || cluster.client(0).describe("target")).reduce.unwrap();
     assert!(record.plan.starts_with("ring of 3, estimated to take"), "{}", record.plan);
-    assert!(cluster.client(1).get("target", TIME_LIMIT).unwrap()[..] == LARGE.reduced(ReduceOp::Sum, &ALL));
+    assert!(
+        cluster.client(1).get("target", TIME_LIMIT).unwrap()[..]
+            == LARGE.reduced(ReduceOp::Sum, &ALL)
+    );
     assert_nothing_left(&mut cluster);
 }
 
@@ -164,7 +176,8 @@ fn a_reduce_of_a_target_that_a_session_makes_waits_for_it() {
         put(cluster, 1, LARGE, 3);
         let client = cluster.client(1);
         let sources = [ids(&[3]).remove(0), "target".into()];
-        let reduce = std::thread::spawn(move || client.reduce("sum", sources, ReduceOp::Sum, TIME_LIMIT));
+        let reduce =
+            std::thread::spawn(move || client.reduce("sum", sources, ReduceOp::Sum, TIME_LIMIT));
         let client = cluster.client(1);
         await_that("the reduce has begun", || client.status().unwrap().reduces > 0);
         finish_all(halves);
@@ -192,11 +205,16 @@ fn participants_with_different_requests_are_refused() {
         let joined = [call(1, ReduceOp::Max), call(2, ReduceOp::Sum)];
         let client = cluster.client(0);
         await_that("both have joined", || client.status().unwrap().shards[0].waiting_queries == 2);
-        joined.into_iter().chain([call(0, ReduceOp::Sum)]).map(|call| call.join().unwrap()).collect()
+        joined
+            .into_iter()
+            .chain([call(0, ReduceOp::Sum)])
+            .map(|call| call.join().unwrap())
+            .collect()
     });
     for result in results {
         let error = refusal(result).to_string();
-        let names_both = error.contains("max of 3 sources") && error.contains("rank 0 for sum of 3 sources");
+        let names_both =
+            error.contains("max of 3 sources") && error.contains("rank 0 for sum of 3 sources");
         assert!(names_both, "{error}");
     }
     assert_nothing_left(&mut cluster);
@@ -217,11 +235,15 @@ fn a_first_rank_with_an_outdated_source_fails_no_other_rank() {
         }
         scope(|scope| {
             let call = |client: Client, rank: usize| {
-                scope.spawn(move || client.allreduce("target", ids(&pair), rank, options(ReduceOp::Sum)))
+                scope.spawn(move || {
+                    client.allreduce("target", ids(&pair), rank, options(ReduceOp::Sum))
+                })
             };
             let second = call(cluster.client(1), 1);
             let client = cluster.client(0);
-            await_that("the second has joined", || client.status().unwrap().shards[0].waiting_queries == 1);
+            await_that("the second has joined", || {
+                client.status().unwrap().shards[0].waiting_queries == 1
+            });
             let (begun, first) = (Instant::now(), call(first, 0));
             if is_late {
                 await_that("it is looked at", || begun.elapsed() > Duration::from_millis(200));
@@ -248,7 +270,9 @@ fn ranks_of_one_node_are_one_member() {
     scope(|scope| {
         let call = |rank: u64| {
             let client = cluster.client(rank as usize % 2);
-            scope.spawn(move || client.allreduce("target", ids(&all), rank as usize, options(ReduceOp::Sum)))
+            scope.spawn(move || {
+                client.allreduce("target", ids(&all), rank as usize, options(ReduceOp::Sum))
+            })
         };
         for call in all.map(call) {
             assert!(call.join().unwrap().unwrap() == expected);
@@ -258,7 +282,10 @@ fn ranks_of_one_node_are_one_member() {
     assert!(record.plan.starts_with("ring of 2"), "{}", record.plan);
     for node in 0..2 {
         let status = cluster.client(node).status().unwrap();
-        assert_eq!((status.sent_bytes, status.received_bytes), (LARGE.size_bytes(), LARGE.size_bytes()));
+        assert_eq!(
+            (status.sent_bytes, status.received_bytes),
+            (LARGE.size_bytes(), LARGE.size_bytes())
+        );
     }
     assert_nothing_left(&mut cluster);
 }
@@ -277,9 +304,13 @@ fn elements_of_every_type_are_reduced() {
             scope(|scope| {
                 let calls: Vec<_> = (0..3)
                     .map(|rank| {
-                        let (client, options) =
-                            (cluster.client(rank), AllreduceOptions { order, ..options(ReduceOp::Sum) });
-                        scope.spawn(move || client.allreduce(target.as_str(), ids(&ALL), rank, options))
+                        let (client, options) = (
+                            cluster.client(rank),
+                            AllreduceOptions { order, ..options(ReduceOp::Sum) },
+                        );
+                        scope.spawn(move || {
+                            client.allreduce(target.as_str(), ids(&ALL), rank, options)
+                        })
                     })
                     .collect();
                 for call in calls {

@@ -6,8 +6,7 @@ use super::*;
 
 fn assert_lost(running: Running<'_>, cluster: &Cluster, number: u64) {
     let error = refusal(running.join().unwrap());
-    let is_named =
-        matches!(&error, ObjectError::ObjectLost { id: lost } if lost.as_bytes() == id(number).as_bytes());
+    let is_named = matches!(&error, ObjectError::ObjectLost { id: lost } if lost.as_bytes() == id(number).as_bytes());
     assert!(is_named, "{error}");
     assert!(!cluster.client(0).contains("target").unwrap());
 }

@@ -17,8 +17,7 @@ fn a_node_of_the_chain_that_dies_takes_its_source_with_it() {
             cluster.kill_store(victim);
             let error = refusal(running.join().unwrap());
             let lost = id(victim as u64);
-            let is_named =
-                matches!(&error, ObjectError::ObjectLost { id } if id.as_bytes() == lost.as_bytes());
+            let is_named = matches!(&error, ObjectError::ObjectLost { id } if id.as_bytes() == lost.as_bytes());
             assert!(is_named, "{error}");
         });
         await_no_hops(&cluster);
@@ -161,7 +160,10 @@ fn the_hops_of_a_coordinator_that_dies_end() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
         let mut reader = await_half(&cluster, 1, "target", &[1, 2, 3]);
-        assert!(cluster.client(2).status().unwrap().copies >= 2, "a source and the output of a hop");
+        assert!(
+            cluster.client(2).status().unwrap().copies >= 2,
+            "a source and the output of a hop"
+        );
         cluster.kill_store(0);
         assert!(matches!(running.join().unwrap(), Err(Error::ConnectionLost { .. })));
         let error = refusal(reader.read(&mut [0; 10], TIME_LIMIT));

@@ -35,7 +35,8 @@ fn a_target_is_read_everywhere_while_its_sources_are_written() {
     let expected = LARGE.reduced(ReduceOp::Sum, &numbers);
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
-        let mut readers: Vec<_> = (0..4).map(|node| await_half(&cluster, node, "target", &numbers)).collect();
+        let mut readers: Vec<_> =
+            (0..4).map(|node| await_half(&cluster, node, "target", &numbers)).collect();
         for end in [MIB + 4096, MIB + 300 * 1024, 2 * MIB - 4096] {
             unfinished.iter_mut().for_each(|unfinished| unfinished.write_to(end).unwrap());
             for reader in &mut readers {
@@ -105,8 +106,9 @@ fn reduces_share_their_sources() {
             let waiting = [(0, "late"), (1, "late-1"), (2, "late-2"), (3, "late-3"), (3, "late-4")]
                 .map(|(node, target)| start(scope, &cluster, node, target, &late, sum()));
             put(&cluster, 2, arrays, 2);
-            let done = [(0, "early"), (1, "early-1"), (3, "early-3")]
-                .map(|(node, target)| (target, start(scope, &cluster, node, target, &early, sum())));
+            let done = [(0, "early"), (1, "early-1"), (3, "early-3")].map(|(node, target)| {
+                (target, start(scope, &cluster, node, target, &early, sum()))
+            });
             for (target, running) in done {
                 running.join().unwrap().unwrap();
                 assert_reduced(&cluster, [0, 3], target, (arrays, ReduceOp::Sum), &early);
@@ -143,7 +145,9 @@ fn a_target_is_broadcast_while_it_grows() {
         let half = |node: usize| {
             let streams = if node <= 1 { 1 } else { 2 };
             let client = cluster.client(node);
-            await_that("half of it", || client.status().unwrap().received_bytes >= streams * MIB as u64);
+            await_that("half of it", || {
+                client.status().unwrap().received_bytes >= streams * MIB as u64
+            });
         };
         (0..nodes).for_each(half);
         finish_all(unfinished);
@@ -154,7 +158,8 @@ fn a_target_is_broadcast_while_it_grows() {
         }
     });
     let size = LARGE.size_bytes();
-    let total: u64 = (0..nodes).map(|node| cluster.client(node).status().unwrap().received_bytes).sum();
+    let total: u64 =
+        (0..nodes).map(|node| cluster.client(node).status().unwrap().received_bytes).sum();
     assert_eq!(total, 10 * size, "five streams of the chain, five of the broadcast");
     let sent = cluster.client(0).status().unwrap().sent_bytes;
     assert!(sent <= 2 * size, "receivers relay: the coordinator sent {sent} bytes");

@@ -15,7 +15,10 @@ impl Arrays {
     pub(super) fn new(size_bytes: usize, nodes: usize) -> Self {
         let length = size_bytes / 4 + nodes * ELEMENTS_APART;
         let elements = (0..ELEMENTS_BELOW).cycle().take(length);
-        Self { elements: elements.flat_map(|element| (element as f32).to_le_bytes()).collect(), size_bytes }
+        Self {
+            elements: elements.flat_map(|element| (element as f32).to_le_bytes()).collect(),
+            size_bytes,
+        }
     }
 
     pub(super) fn of(&self, node: usize) -> &[u8] {
@@ -44,8 +47,9 @@ mod tests {
         assert_ne!(arrays.of(0), arrays.of(1));
         assert_eq!(arrays.of(63).len(), 8000);
         let sum = arrays.sum(2);
-        let element =
-            |bytes: &[u8], index: usize| f32::from_le_bytes(bytes[index * 4..][..4].try_into().unwrap());
+        let element = |bytes: &[u8], index: usize| {
+            f32::from_le_bytes(bytes[index * 4..][..4].try_into().unwrap())
+        };
         assert_eq!(element(&sum, 7), element(arrays.of(0), 7) + element(arrays.of(1), 7));
         let largest = 64.0 * ELEMENTS_BELOW as f32;
         assert_eq!(largest + 1.0 - largest, 1.0);

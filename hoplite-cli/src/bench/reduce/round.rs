@@ -73,7 +73,8 @@ impl<'a> Round<'a> {
         let (allreduce, sums) = self.allreduce(ids)?;
         let (gather, gather_and_add, added) = self.gather_and_add(ids)?;
         self.first.delete(ids, TIMEOUT)?;
-        let sample = Sample { stream, reduce, gather, gather_and_add, in_turn, composed, allreduce };
+        let sample =
+            Sample { stream, reduce, gather, gather_and_add, in_turn, composed, allreduce };
         Ok((sample, Results { reduce: sum, gather_and_add: added, allreduce: sums }))
     }
 
@@ -195,11 +196,14 @@ impl<'a> Round<'a> {
         let elapsed = work()?;
         let after = self.counters()?;
         let most = |counter: fn(&(u64, u64)) -> u64| {
-            let moved = iter::zip(&after, &before).map(|(after, before)| counter(after) - counter(before));
+            let moved =
+                iter::zip(&after, &before).map(|(after, before)| counter(after) - counter(before));
             moved.max().unwrap_or_default() as f64 / self.arrays.size_bytes.max(1) as f64
         };
-        let traffic =
-            Traffic { sent_objects: most(|(sent, _)| *sent), received_objects: most(|(_, got)| *got) };
+        let traffic = Traffic {
+            sent_objects: most(|(sent, _)| *sent),
+            received_objects: most(|(_, got)| *got),
+        };
         Ok(Taken { elapsed, traffic })
     }
 

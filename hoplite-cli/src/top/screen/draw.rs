@@ -28,8 +28,11 @@ impl Screen {
         ])
         .areas(frame.area());
         let tabs = VIEWS.iter().enumerate().map(|(number, (view, name))| {
-            let style =
-                if *view == self.view { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+            let style = if *view == self.view {
+                Style::new().add_modifier(Modifier::REVERSED)
+            } else {
+                Style::new()
+            };
             Span::styled(format!(" {} {name} ", number + 1), style)
         });
         frame.render_widget(Line::from_iter(tabs), head);
@@ -63,7 +66,10 @@ impl Screen {
 
     fn foot(&self) -> Line<'static> {
         if let Some(trouble) = &self.trouble {
-            return Line::styled(trouble.clone(), self.style(Color::Red).add_modifier(Modifier::BOLD));
+            return Line::styled(
+                trouble.clone(),
+                self.style(Color::Red).add_modifier(Modifier::BOLD),
+            );
         }
         if self.is_typing || !self.prefix.is_empty() {
             return Line::raw(format!(
@@ -124,7 +130,9 @@ impl Screen {
                     size(rate),
                 ))
             }
-            Err(why) => Line::styled(format!("only this node is shown: {why}"), self.style(Color::Yellow)),
+            Err(why) => {
+                Line::styled(format!("only this node is shown: {why}"), self.style(Color::Yellow))
+            }
         };
         vec![Line::raw(own), all]
     }
@@ -184,15 +192,19 @@ impl Screen {
                 &own
             }
         };
-        let mut nodes: Vec<&Node> = nodes.iter().filter(|node| node.node.starts_with(&self.prefix)).collect();
-        let load =
-            |node: &Node, what: fn(&hoplite_proto::v1::LoadReport) -> u64| node.load.as_ref().map_or(0, what);
+        let mut nodes: Vec<&Node> =
+            nodes.iter().filter(|node| node.node.starts_with(&self.prefix)).collect();
+        let load = |node: &Node, what: fn(&hoplite_proto::v1::LoadReport) -> u64| {
+            node.load.as_ref().map_or(0, what)
+        };
         match self.order {
             Order::Name => {}
             Order::Memory => nodes.sort_by_key(|node| {
                 Reverse(load(node, |load| load.capacity_bytes.saturating_sub(load.free_bytes)))
             }),
-            Order::Receiving => nodes.sort_by_key(|node| Reverse(load(node, |load| load.receive_rate))),
+            Order::Receiving => {
+                nodes.sort_by_key(|node| Reverse(load(node, |load| load.receive_rate)))
+            }
             Order::Sending => nodes.sort_by_key(|node| Reverse(load(node, |load| load.send_rate))),
         }
         let rows = nodes.iter().map(|node| {
@@ -228,8 +240,9 @@ impl Screen {
             .style(style)
         });
         let rows = rows.collect();
-        let header =
-            Row::new(["NODE", "MEMORY", "IN USE", "SIZE", "RECEIVING", "SENDING", "COPIES", "LABELS"]);
+        let header = Row::new([
+            "NODE", "MEMORY", "IN USE", "SIZE", "RECEIVING", "SENDING", "COPIES", "LABELS",
+        ]);
         let widths = [24, 20, 11, 11, 13, 13, 8].map(Constraint::Length);
         let widths = widths.into_iter().chain([Constraint::Min(8)]).collect();
         self.table(frame, area, header, rows, widths);
@@ -241,7 +254,8 @@ impl Screen {
                 object.locations.iter().filter(|location| is(location.state)).count().to_string()
             };
             let summary = object.object.as_ref();
-            let pinned = object.locations.iter().find(|location| location.retention == Retention::Pinned);
+            let pinned =
+                object.locations.iter().find(|location| location.retention == Retention::Pinned);
             let is_lost = summary.is_some_and(|summary| summary.lost);
             Row::new([
                 object.id.readable(),
@@ -267,39 +281,53 @@ impl Screen {
         self.table(frame, area, header, rows, widths);
     }
 
-    fn draw_object(&mut self, frame: &mut Frame<'_>, area: Rect, description: &hoplite_client::Description) {
-        let latest = |node: &str| description.grants.iter().rev().find(|grant| grant.receiver == node);
-        let rows = traffic::tree(&description.locations.locations).into_iter().map(|(depth, location)| {
-            let grant = latest(location.node.as_str());
-            let from = location.pulling_from.as_ref().map(ToString::to_string);
-            Row::new([
-                format!("{}{}", "  ".repeat(depth.min(MAX_INDENT)), location.node),
-                format!("{:?}", location.state).to_lowercase(),
-                from.or_else(|| grant.map(|grant| plain(&grant.sender))).unwrap_or_default(),
-                grant.map_or_else(String::new, |grant| plain(&grant.reason)),
-                grant.map_or_else(String::new, |grant| plain(grant.outcome.as_deref().unwrap_or("running"))),
-            ])
-        });
+    fn draw_object(
+        &mut self,
+        frame: &mut Frame<'_>,
+        area: Rect,
+        description: &hoplite_client::Description,
+    ) {
+        let latest =
+            |node: &str| description.grants.iter().rev().find(|grant| grant.receiver == node);
+        let rows =
+            traffic::tree(&description.locations.locations).into_iter().map(|(depth, location)| {
+                let grant = latest(location.node.as_str());
+                let from = location.pulling_from.as_ref().map(ToString::to_string);
+                Row::new([
+                    format!("{}{}", "  ".repeat(depth.min(MAX_INDENT)), location.node),
+                    format!("{:?}", location.state).to_lowercase(),
+                    from.or_else(|| grant.map(|grant| plain(&grant.sender))).unwrap_or_default(),
+                    grant.map_or_else(String::new, |grant| plain(&grant.reason)),
+                    grant.map_or_else(String::new, |grant| {
+                        plain(grant.outcome.as_deref().unwrap_or("running"))
+                    }),
+                ])
+            });
         let rows = rows.collect();
         let header = Row::new(["COPY AT", "STATE", "FROM", "WHY", "OUTCOME"]);
         let widths = [24, 10, 24, 24, 20].map(Constraint::Length).to_vec();
-        let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+        let [title, body] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
         let id = description.locations.id.readable();
         let bytes = description.locations.object.as_ref().map_or(0, |object| object.size_bytes);
-        frame.render_widget(format!("{id}, {}, {} wait", size(bytes), description.waiting_receivers), title);
+        frame.render_widget(
+            format!("{id}, {}, {} wait", size(bytes), description.waiting_receivers),
+            title,
+        );
         self.table(frame, body, header, rows, widths);
     }
 
     fn draw_transfers(&mut self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
-        let rows = traffic::transfers(snapshot, &self.prefix).into_iter().map(|(node, transfer)| {
-            Row::new([
-                readable(&transfer.id),
-                size(transfer.size_bytes),
-                plain(&node.node),
-                bar(transfer.valid_bytes, transfer.size_bytes),
-                rate(transfer.rate),
-            ])
-        });
+        let rows =
+            traffic::transfers(snapshot, &self.prefix).into_iter().map(|(node, transfer)| {
+                Row::new([
+                    readable(&transfer.id),
+                    size(transfer.size_bytes),
+                    plain(&node.node),
+                    bar(transfer.valid_bytes, transfer.size_bytes),
+                    rate(transfer.rate),
+                ])
+            });
         let rows = rows.collect();
         let header = Row::new(["OBJECT", "SIZE", "TO", "THERE", "RATE"]);
         let widths = [11, 24, 20, 13].map(Constraint::Length);
@@ -322,7 +350,8 @@ impl Screen {
         let rows = rows.collect();
         let header = Row::new(["TARGET", "OPERATION", "SOURCES", "SCHEDULE", "COORDINATOR", "FOR"]);
         let widths = [24, 10, 12].map(Constraint::Length).into_iter();
-        let widths = widths.chain([Constraint::Min(24), Constraint::Length(24), Constraint::Length(8)]);
+        let widths =
+            widths.chain([Constraint::Min(24), Constraint::Length(24), Constraint::Length(8)]);
         self.table(frame, area, header, rows, widths.collect());
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use hoplite_daemon::Security;
 use hoplite_net::{
-    CertificateFacts, Credentials, FileError, SecurityError, Tls, TlsError, TlsFiles, Token, TokenError,
-    begins_with_byte_order_mark, cause,
+    CertificateFacts, Credentials, FileError, SecurityError, Tls, TlsError, TlsFiles, Token,
+    TokenError, begins_with_byte_order_mark, cause,
 };
 
 use super::{Finding, Health, finding};
@@ -52,7 +52,11 @@ fn readable_token(path: &Path) -> Finding {
 }
 
 /// Checks that other daemons accept the certificate at the advertised or listening address.
-pub(super) fn reached_at(tls: &Tls, advertised: Option<&str>, listened: &[SocketAddr]) -> Vec<Finding> {
+pub(super) fn reached_at(
+    tls: &Tls,
+    advertised: Option<&str>,
+    listened: &[SocketAddr],
+) -> Vec<Finding> {
     let what = |place: &str| format!("certificate at {place}");
     let mut findings = Vec::new();
     if let Some(place) = advertised {
@@ -62,16 +66,25 @@ pub(super) fn reached_at(tls: &Tls, advertised: Option<&str>, listened: &[Socket
                     .map(|address| tls.check_reached_at(&address.ip().to_canonical().to_string()))
                     .find_map(Result::err);
                 match refusal {
-                    None => finding(what(place), Health::Good, "is for the address at which others reach it"),
+                    None => finding(
+                        what(place),
+                        Health::Good,
+                        "is for the address at which others reach it",
+                    ),
                     Some(error) => finding(what(place), Health::Bad, error.to_string()),
                 }
             }
-            Err(error) => finding(what(place), Health::Bad, format!("cannot be looked up: {error}")),
+            Err(error) => {
+                finding(what(place), Health::Bad, format!("cannot be looked up: {error}"))
+            }
         });
     }
-    for address in listened.iter().filter(|address| advertised.is_none() && !address.ip().is_unspecified()) {
+    for address in
+        listened.iter().filter(|address| advertised.is_none() && !address.ip().is_unspecified())
+    {
         if let Err(error) = tls.check_reached_at(&address.ip().to_canonical().to_string()) {
-            let says = format!("{error}; a directory that others reach by another name does not need it");
+            let says =
+                format!("{error}; a directory that others reach by another name does not need it");
             findings.push(finding(what(&address.to_string()), Health::Doubtful, says));
         }
     }
@@ -97,12 +110,14 @@ fn tls(security: &Security) -> Vec<Finding> {
     }
     let mut cert = read("certificate", tls_cert.as_deref(), own);
     let mut ca = read("authority", tls_ca.as_deref(), authority);
-    let mut key = tls_key
-        .as_deref()
-        .map_or_else(|| missing("key"), |path| finding("key", Health::Good, path.display().to_string()));
+    let mut key = tls_key.as_deref().map_or_else(
+        || missing("key"),
+        |path| finding("key", Health::Good, path.display().to_string()),
+    );
     let path = |path: &Option<_>| path.clone().unwrap_or_default();
     let files = TlsFiles { cert: path(tls_cert), key: path(tls_key), ca: path(tls_ca) };
-    let is_read = |finding: &Finding, path: &Option<_>| path.is_some() && finding.verdict != Health::Bad;
+    let is_read =
+        |finding: &Finding, path: &Option<_>| path.is_some() && finding.verdict != Health::Bad;
     let is_expired = is_expired(&files.cert);
     if tls_key.is_some()
         && let Err(error) = files.check_key()
@@ -121,7 +136,11 @@ fn tls(security: &Security) -> Vec<Finding> {
                 ca = finding("authority", Health::Bad, advised(&error));
             }
             error => {
-                cert = finding("certificate", Health::Bad, distrusted(error, &files, tls_name.as_deref()))
+                cert = finding(
+                    "certificate",
+                    Health::Bad,
+                    distrusted(error, &files, tls_name.as_deref()),
+                )
             }
         }
     }
@@ -153,9 +172,15 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let is_for = if own.names.is_empty() { "nobody".to_owned() } else { own.names.join(", ") };
     let (verdict, says) = if own.validity.end < now {
-        (Health::Bad, format!("{path} expired on {}: make a new one (hoplite certs)", date(own.validity.end)))
+        (
+            Health::Bad,
+            format!("{path} expired on {}: make a new one (hoplite certs)", date(own.validity.end)),
+        )
     } else if own.validity.start > now {
-        (Health::Bad, format!("{path} is valid from {} on: is the clock right?", date(own.validity.start)))
+        (
+            Health::Bad,
+            format!("{path} is valid from {} on: is the clock right?", date(own.validity.start)),
+        )
     } else if own.validity.end < now + SOON {
         let says = format!("{path} expires within a week, on {}", date(own.validity.end));
         (Health::Doubtful, format!("{says}: make a new one (hoplite certs); daemons take it over"))
@@ -170,7 +195,8 @@ fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
     if last < now {
-        let says = format!("{path} expired on {}: daemons take it, other programs will not", date(last));
+        let says =
+            format!("{path} expired on {}: daemons take it, other programs will not", date(last));
         finding("authority", Health::Doubtful, says)
     } else if last < now + SOON {
         let says = format!("{path} expires within a week, on {}", date(last));
@@ -187,8 +213,8 @@ fn is_expired(cert: &Path) -> bool {
 
 fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String {
     use rustls::CertificateError::{
-        BadSignature, InvalidPurpose, InvalidPurposeContext, NotValidForName, NotValidForNameContext,
-        UnknownIssuer,
+        BadSignature, InvalidPurpose, InvalidPurposeContext, NotValidForName,
+        NotValidForNameContext, UnknownIssuer,
     };
     let (cert, ca) = (files.cert.display(), files.ca.display());
     match cause::<rustls::Error>(error) {
@@ -198,7 +224,9 @@ fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String 
                  it, or issue a new one"
             )
         }
-        Some(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
+        Some(rustls::Error::InvalidCertificate(
+            NotValidForName | NotValidForNameContext { .. },
+        )) => {
             let name = name.unwrap_or_default();
             format!(
                 "{cert} is not for {name}, which --tls-name demands of all daemons: issue one for \
@@ -206,7 +234,9 @@ fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String 
             )
         }
         Some(rustls::Error::InvalidCertificate(InvalidPurpose | InvalidPurposeContext { .. })) => {
-            format!("{cert} is not for servers and clients: a daemon is both, so issue one for both")
+            format!(
+                "{cert} is not for servers and clients: a daemon is both, so issue one for both"
+            )
         }
         _ => advised(error),
     }
@@ -234,7 +264,9 @@ fn advised(error: &(dyn Error + 'static)) -> String {
     };
     let advice = match file {
         Some(FileError::Read { .. }) => "the user of the daemon must be able to read it",
-        Some(FileError::NotOurs { .. }) => "run the doctor as the user of the daemon, who must own it",
+        Some(FileError::NotOurs { .. }) => {
+            "run the doctor as the user of the daemon, who must own it"
+        }
         Some(FileError::Unlikely { .. }) => "name the file itself",
         _ => match tls {
             Some(TlsError::KeyMismatch { .. }) => "name the two that were made together",
@@ -290,7 +322,8 @@ mod tests {
         fn pipe(&self, name: &str) -> Option<PathBuf> {
             let path = self.0.path().join(name);
             let mode = rustix::fs::Mode::from_raw_mode(0o600);
-            rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+            rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+                .unwrap();
             Some(path)
         }
 
@@ -325,8 +358,13 @@ mod tests {
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);
-        let found: Vec<_> = findings.iter().map(|found| (found.what.as_str(), found.verdict)).collect();
-        assert_eq!(found, expected.iter().map(|row| (row.0, row.1)).collect::<Vec<_>>(), "{findings:?}");
+        let found: Vec<_> =
+            findings.iter().map(|found| (found.what.as_str(), found.verdict)).collect();
+        assert_eq!(
+            found,
+            expected.iter().map(|row| (row.0, row.1)).collect::<Vec<_>>(),
+            "{findings:?}"
+        );
         for (found, (.., says)) in findings.iter().zip(expected) {
             assert!(found.says.contains(says), "{says} is not in {found:?}");
         }
@@ -345,7 +383,10 @@ mod tests {
         let bad = |path, says| assert_found(&token(path), &[("token", Health::Bad, says)]);
         bad(place.write("short", "12345\n"), "this one has 5; make another one");
         bad(Some(place.0.path().join("away")), "No such file");
-        bad(Some("/dev/zero".into()), "not a regular file of at most 4096 bytes; name the file itself");
+        bad(
+            Some("/dev/zero".into()),
+            "not a regular file of at most 4096 bytes; name the file itself",
+        );
         bad(place.pipe("pipe"), "not a regular file");
         bad(Some(place.0.path().to_owned()), "not a regular file");
         let marked = place.write("marked", "\u{feff}sixteen bytes ok\n");
@@ -366,10 +407,11 @@ mod tests {
         let place = place();
         let (ours, theirs) = (authority(3000), authority(3000));
         let now = SystemTime::now();
-        let check = |security: &Security, cert: (Health, &str), key: (Health, &str), ca: (Health, &str)| {
-            let rows = [("certificate", cert), ("key", key), ("authority", ca)];
-            assert_found(security, &rows.map(|(what, (verdict, says))| (what, verdict, says)));
-        };
+        let check =
+            |security: &Security, cert: (Health, &str), key: (Health, &str), ca: (Health, &str)| {
+                let rows = [("certificate", cert), ("key", key), ("authority", ca)];
+                assert_found(security, &rows.map(|(what, (verdict, says))| (what, verdict, says)));
+            };
         let (good, cert) = ((Good, ""), (Good, "for node, valid until"));
         check(&place.tls(&year(&ours), &ours), cert, good, (Good, "valid until"));
         let soon = issue(&ours, now - DAY..now + DAY * 3);
@@ -378,7 +420,12 @@ mod tests {
         check(&place.tls(&past, &ours), (Bad, "expired on"), good, good);
         let future = issue(&ours, now + DAY..now + DAY * 2);
         check(&place.tls(&future, &ours), (Bad, "is the clock right?"), good, good);
-        check(&place.tls(&year(&ours), &theirs), (Bad, "does not come from the authority in"), good, good);
+        check(
+            &place.tls(&year(&ours), &theirs),
+            (Bad, "does not come from the authority in"),
+            good,
+            good,
+        );
         let old = Authority::new(UNIX_EPOCH..now - DAY).unwrap();
         check(&place.tls(&year(&old), &old), good, good, (Doubtful, "daemons take it"));
 
@@ -407,18 +454,26 @@ mod tests {
         let tls = |names: &[&str], tls_name: Option<&str>| {
             let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
             let issued = ours.issue(&names, UNIX_EPOCH..SystemTime::now() + DAY * 30).unwrap();
-            let security = Security { tls_name: tls_name.map(str::to_owned), ..place.tls(&issued, &ours) };
+            let security =
+                Security { tls_name: tls_name.map(str::to_owned), ..place.tls(&issued, &ours) };
             security.credentials().unwrap().tls.unwrap()
         };
         let verdicts = |tls: &Tls, advertised: Option<&str>, listened: &[&str]| {
-            let listened: Vec<SocketAddr> = listened.iter().map(|text| text.parse().unwrap()).collect();
+            let listened: Vec<SocketAddr> =
+                listened.iter().map(|text| text.parse().unwrap()).collect();
             let found = reached_at(tls, advertised, &listened);
             found.iter().map(|found| found.verdict).collect::<Vec<_>>()
         };
         let (named, addressed) = (tls(&["localhost"], None), tls(&["127.0.0.1", "::1"], None));
         assert_eq!(verdicts(&named, Some("localhost:7400"), &[]), [Health::Bad]);
-        assert_eq!(verdicts(&addressed, Some("localhost:7400"), &["10.0.0.1:7400"]), [Health::Good]);
-        assert_eq!(verdicts(&tls(&["all"], Some("all")), Some("127.0.0.1:7400"), &[]), [Health::Good]);
+        assert_eq!(
+            verdicts(&addressed, Some("localhost:7400"), &["10.0.0.1:7400"]),
+            [Health::Good]
+        );
+        assert_eq!(
+            verdicts(&tls(&["all"], Some("all")), Some("127.0.0.1:7400"), &[]),
+            [Health::Good]
+        );
         assert_eq!(verdicts(&named, Some("no port"), &[]), [Health::Bad]);
         assert_eq!(verdicts(&named, None, &["127.0.0.1:7400", "0.0.0.0:7400"]), [Health::Doubtful]);
         assert_eq!(verdicts(&addressed, None, &["127.0.0.1:7400", "0.0.0.0:7400"]), []);
@@ -453,7 +508,8 @@ mod tests {
             rows[at] = row(rows[at].0, Bad, "go together");
             assert_found(&security, &rows);
         }
-        fs::set_permissions(all.tls_key.as_ref().unwrap(), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(all.tls_key.as_ref().unwrap(), fs::Permissions::from_mode(0o644))
+            .unwrap();
         let rows = [("certificate", Good, ""), ("key", Bad, "chmod 600"), ("authority", Good, "")];
         assert_found(&all, &rows);
     }

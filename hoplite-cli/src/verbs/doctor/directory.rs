@@ -54,7 +54,8 @@ async fn ask(address: &str, credentials: &Credentials) -> Result<(Health, String
 fn answered(reply: &StatusReply) -> (Health, String) {
     let own = env!("CARGO_PKG_VERSION");
     let stores = reply.nodes.iter().filter(|node| node.connected).count() as u64;
-    let says = format!("answers, for cluster {:?} with {}", reply.cluster, output::count(stores, "store"));
+    let says =
+        format!("answers, for cluster {:?} with {}", reply.cluster, output::count(stores, "store"));
     if reply.version == own {
         return (Health::Good, says);
     }
@@ -108,7 +109,9 @@ fn unaccepted(error: &CertificateError) -> String {
 
 fn alerted(alert: AlertDescription) -> String {
     match alert {
-        AlertDescription::ProtocolVersion => "speaks TLS older than 1.3: it is no directory".to_owned(),
+        AlertDescription::ProtocolVersion => {
+            "speaks TLS older than 1.3: it is no directory".to_owned()
+        }
         AlertDescription::NoApplicationProtocol => {
             "speaks TLS, but is no directory: is it the port of the data plane or of the dashboard?"
                 .to_owned()

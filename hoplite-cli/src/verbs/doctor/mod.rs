@@ -100,7 +100,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let Arguments { directory, listen, advertise, security, json } = arguments;
     let (judged, places) = (security.clone(), listen.clone());
     let secured = async {
-        let Some((found, credentials)) = within(FILES_TIMEOUT, move || credentials::examine(&judged)).await
+        let Some((found, credentials)) =
+            within(FILES_TIMEOUT, move || credentials::examine(&judged)).await
         else {
             let says = "reading the token and certificate files takes too long: is their disk unavailable?";
             return (vec![finding("credentials", Health::Bad, says)], Vec::new());
@@ -109,10 +110,13 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let tls = credentials.as_ref().and_then(|credentials| credentials.tls.clone());
         let places = async {
             let Some(tls) = tls else { return Some(Vec::new()) };
-            within(NETWORK_TIMEOUT, move || credentials::reached_at(&tls, advertise.as_deref(), &places))
-                .await
+            within(NETWORK_TIMEOUT, move || {
+                credentials::reached_at(&tls, advertise.as_deref(), &places)
+            })
+            .await
         };
-        let shards = directory.iter().map(|address| directory::shard(address, credentials.as_ref()));
+        let shards =
+            directory.iter().map(|address| directory::shard(address, credentials.as_ref()));
         let (places, shards) = tokio::join!(places, join_all(shards));
         found.extend(places.unwrap_or_else(|| {
             vec![finding(
@@ -143,7 +147,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
 }
 
 /// Returns the result of `check`, or `None` after `limit`; its thread then goes on.
-async fn within<T: Send + 'static>(limit: Duration, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+async fn within<T: Send + 'static>(
+    limit: Duration,
+    check: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (tell, told) = oneshot::channel();
     std::thread::spawn(move || drop(tell.send(check())));
     timeout(limit, told).await.ok()?.ok()
@@ -155,9 +162,12 @@ fn print(findings: &[Finding], json: bool) -> anyhow::Result<()> {
         output::json(&mut out, &findings)?;
         return Ok(());
     }
-    let mut table =
-        Table::new([("CHECK", Alignment::Left), ("VERDICT", Alignment::Left), ("FOUND", Alignment::Left)])
-            .styled(style);
+    let mut table = Table::new([
+        ("CHECK", Alignment::Left),
+        ("VERDICT", Alignment::Left),
+        ("FOUND", Alignment::Left),
+    ])
+    .styled(style);
     for Finding { what, verdict, says } in findings {
         table.row([what.clone(), verdict.name().to_owned(), says.clone()]);
     }
@@ -207,8 +217,11 @@ fn memory(limits: &MemoryLimits) -> Finding {
     } else {
         ""
     };
-    let says =
-        format!("{} usable{cause}, {} available now", output::size(may_bytes), output::size(free_bytes));
+    let says = format!(
+        "{} usable{cause}, {} available now",
+        output::size(may_bytes),
+        output::size(free_bytes)
+    );
     if free_bytes < LITTLE_MEMORY {
         return finding("memory", Health::Bad, format!("{says}: too little for a store"));
     }
@@ -231,7 +244,8 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
         && limit < limits.available_bytes() / 100 * STORE_PERCENT
     {
         let verdict = if limit < LITTLE_SHARED_MEMORY { Health::Bad } else { Health::Doubtful };
-        let says = format!("at most {}: the limit on file sizes (ulimit -f) applies", output::size(limit));
+        let says =
+            format!("at most {}: the limit on file sizes (ulimit -f) applies", output::size(limit));
         return finding("shared memory", verdict, says);
     }
     let made = rustix::fs::memfd_create("hoplite-doctor", rustix::fs::MemfdFlags::CLOEXEC)
@@ -239,7 +253,8 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     if let Err(error) = made {
         return finding("shared memory", Health::Bad, format!("none can be made: {error}"));
     }
-    let strict = fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2");
+    let strict =
+        fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2");
     if strict {
         let says = "vm.overcommit_memory is 2: the arena counts as used from the start, and may be refused";
         return finding("shared memory", Health::Doubtful, says);
@@ -271,10 +286,17 @@ async fn port(address: SocketAddr, security: &Security) -> Finding {
 async fn running(store: &StoreArguments) -> Vec<Finding> {
     let socket = store.socket();
     if !socket.exists() {
-        return vec![finding("store", Health::Unknown, format!("none listens at {}", socket.display()))];
+        return vec![finding(
+            "store",
+            Health::Unknown,
+            format!("none listens at {}", socket.display()),
+        )];
     }
-    let options =
-        ConnectOptions { socket: socket.clone(), timeout: NETWORK_TIMEOUT, ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        socket: socket.clone(),
+        timeout: NETWORK_TIMEOUT,
+        ..ConnectOptions::default()
+    };
     let status = async {
         let client = Client::connect_with(options).await?;
         let status = client.status().await?;
@@ -305,7 +327,8 @@ async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
     // After the time limit, the last answer counts.
     let _ = timeout(NETWORK_TIMEOUT, queries).await;
     let own = status.problems();
-    let is_own = |place: &Place| place.node.as_ref().is_some_and(|name| name.as_str() == status.node);
+    let is_own =
+        |place: &Place| place.node.as_ref().is_some_and(|name| name.as_str() == status.node);
     let is_known = |problem: &Problem| {
         problem.places.iter().all(is_own) && own.iter().any(|(kind, _)| *kind == problem.kind)
     };
@@ -316,30 +339,39 @@ async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
             None => text.clone(),
         });
         let places = places.collect::<Vec<_>>().join("; ");
-        let says =
-            format!("{} ({places}). {} {}", problem.title(), problem.kind.cause(), problem.kind.cure());
+        let says = format!(
+            "{} ({places}). {} {}",
+            problem.title(),
+            problem.kind.cause(),
+            problem.kind.cure()
+        );
         finding("cluster", Health::Doubtful, says)
     });
     told.collect()
 }
 
 fn judge(status: &NodeStatus) -> Finding {
-    let away: Vec<_> =
-        status.shards.iter().filter(|shard| !shard.connected).map(|shard| shard.address.as_str()).collect();
+    let away: Vec<_> = status
+        .shards
+        .iter()
+        .filter(|shard| !shard.connected)
+        .map(|shard| shard.address.as_str())
+        .collect();
     if status.version != env!("CARGO_PKG_VERSION") {
         let says = format!("{} runs version {}: restart it", status.node, status.version);
         return finding("store", Health::Doubtful, says);
     }
     let connected = status.shards.iter().filter(|shard| shard.connected);
-    let keys =
-        connected.map(|shard| shard.place_keys.iter().cloned().map(PlaceKeys::from).collect::<Vec<_>>());
+    let keys = connected
+        .map(|shard| shard.place_keys.iter().cloned().map(PlaceKeys::from).collect::<Vec<_>>());
     let differ = keys.into_iter().find_map(|keys| keys_differ(&keys));
     if let (true, Some(says)) = (away.is_empty(), differ) {
         return finding("store", Health::Doubtful, format!("{} runs, but {says}", status.node));
     }
     let troubles = status.problems();
     if !troubles.is_empty() {
-        let texts = troubles.iter().map(|(kind, lines)| format!("{}. {}", lines.join("; "), kind.cure()));
+        let texts =
+            troubles.iter().map(|(kind, lines)| format!("{}. {}", lines.join("; "), kind.cure()));
         let texts = texts.collect::<Vec<_>>().join(" ");
         let verdict = match away.len() {
             all if all > 0 && all == status.shards.len() => Health::Bad,
@@ -349,9 +381,11 @@ fn judge(status: &NodeStatus) -> Finding {
     }
     match away.len() {
         0 => finding("store", Health::Good, format!("{} runs, with all its shards", status.node)),
-        all if all == status.shards.len() => {
-            finding("store", Health::Bad, format!("{} has no session with {}", status.node, away.join(", ")))
-        }
+        all if all == status.shards.len() => finding(
+            "store",
+            Health::Bad,
+            format!("{} has no session with {}", status.node, away.join(", ")),
+        ),
         _ => finding(
             "store",
             Health::Doubtful,
@@ -390,12 +424,15 @@ fn interfaces(place: &Path) -> Vec<Finding> {
 
 /// Looks for a time daemon: certificates need a correct clock.
 fn clock() -> Finding {
-    let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
+    let kept =
+        ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
     match kept.iter().find(|path| Path::new(path).exists()) {
         Some(path) => finding("clock", Health::Good, format!("synchronised ({path})")),
-        None => {
-            finding("clock", Health::Unknown, "no time daemon was found: certificates need a correct clock")
-        }
+        None => finding(
+            "clock",
+            Health::Unknown,
+            "no time daemon was found: certificates need a correct clock",
+        ),
     }
 }
 
@@ -413,7 +450,10 @@ mod tests {
         assert_eq!(port(address, &open).await.verdict, Health::Good);
         let everywhere = "0.0.0.0:0".parse().unwrap();
         let refused = port(everywhere, &open).await;
-        assert!(refused.verdict == Health::Bad && refused.says.contains("--token-file"), "{refused:?}");
+        assert!(
+            refused.verdict == Health::Bad && refused.says.contains("--token-file"),
+            "{refused:?}"
+        );
         let meant = Security { insecure: Some(true), ..Security::default() };
         assert_eq!(port(everywhere, &meant).await.verdict, Health::Good);
     }
@@ -440,7 +480,8 @@ mod tests {
             fs::write(directory.join("operstate"), state).unwrap();
         }
         let found = interfaces(place.path());
-        let found: Vec<_> = found.iter().map(|finding| (finding.what.as_str(), finding.verdict)).collect();
+        let found: Vec<_> =
+            found.iter().map(|finding| (finding.what.as_str(), finding.verdict)).collect();
         assert_eq!(found, [("MTU eth0", Health::Good), ("MTU wg0", Health::Doubtful)]);
     }
 

@@ -36,7 +36,9 @@ impl Write for Standard {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("the object is not text, and this is a terminal: name a file with -o FILE, or insist with -o -")]
+#[error(
+    "the object is not text, and this is a terminal: name a file with -o FILE, or insist with -o -"
+)]
 struct NotText;
 
 /// Returns `true` if the leading bytes are UTF-8 without control characters.
@@ -170,11 +172,15 @@ mod tests {
     #[test]
     fn text_is_told_from_other_bytes() {
         let long = "é".repeat(JUDGED_BYTES);
-        assert!(begins_as_text(long.as_bytes()) && begins_as_text(&long.as_bytes()[..JUDGED_BYTES]));
+        assert!(
+            begins_as_text(long.as_bytes()) && begins_as_text(&long.as_bytes()[..JUDGED_BYTES])
+        );
         assert!(begins_as_text(format!("x{long}").as_bytes()), "the cut is within a character");
         assert!(begins_as_text(b"") && begins_as_text(b"1\t2\r\n"));
         assert!(
-            !begins_as_text(b"\x00\x00\x80\x3f") && !begins_as_text(b"\x1b[2J") && !begins_as_text(b"\xff")
+            !begins_as_text(b"\x00\x00\x80\x3f")
+                && !begins_as_text(b"\x1b[2J")
+                && !begins_as_text(b"\xff")
         );
     }
 

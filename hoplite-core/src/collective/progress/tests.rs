@@ -17,7 +17,8 @@ const ELEMENT_BYTES: u64 = 8;
 
 fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: u64) -> Vec<Plan> {
     let participants: usize = ranks.iter().map(Vec::len).sum();
-    let elements = if kind.properties().makes_target { elements } else { elements * participants as u64 };
+    let elements =
+        if kind.properties().makes_target { elements } else { elements * participants as u64 };
     let member = |index| Member {
         node: NodeId::new(&format!("n{index}")).unwrap(),
         address: ([127, 0, 0, 1], 1).into(),
@@ -72,7 +73,9 @@ impl Machine {
         let of_block = elements(&block.range);
         match self.progress.reading(&self.plan, block) {
             Reading::Nothing => panic!("{block:?} reads"),
-            Reading::Target => of_block.map(|at| self.memory[at].expect("it was written before")).collect(),
+            Reading::Target => {
+                of_block.map(|at| self.memory[at].expect("it was written before")).collect()
+            }
             Reading::Source { index, range, part_end } => {
                 assert!(range.end <= part_end && part_end <= self.plan.source_bytes());
                 if self.plan.agreement.kind == Collective::AllToAll {
@@ -84,7 +87,9 @@ impl Machine {
     }
 
     fn fold(&mut self) -> bool {
-        let Some(range) = self.progress.next_fold(&self.plan, 3 * ELEMENT_BYTES) else { return false };
+        let Some(range) = self.progress.next_fold(&self.plan, 3 * ELEMENT_BYTES) else {
+            return false;
+        };
         let sum = (0..self.ranks.len()).map(|index| self.own(index)).sum();
         for at in elements(&range) {
             self.memory[at] = Some(sum);
@@ -147,7 +152,8 @@ impl World {
     fn receive(&mut self, pair: (usize, usize)) -> bool {
         let (member, pipe) = (&mut self.members[pair.1], self.pipes.get_mut(&pair).unwrap());
         let Some((position_bytes, values)) = pipe.sent.front() else { return false };
-        let block = pipe.incoming.check(*position_bytes, values.len() as u64 * ELEMENT_BYTES).unwrap();
+        let block =
+            pipe.incoming.check(*position_bytes, values.len() as u64 * ELEMENT_BYTES).unwrap();
         if member.progress.blocked_on(&block).is_some() {
             return false;
         }
@@ -225,7 +231,8 @@ fn schedule(members: usize, which: usize) -> Schedule {
     match which {
         0 => Schedule::ring(members),
         1 => Schedule::halving_doubling(members),
-        _ => Schedule::hierarchical(members, &[2, members / 2]).unwrap_or_else(|| Schedule::ring(members)),
+        _ => Schedule::hierarchical(members, &[2, members / 2])
+            .unwrap_or_else(|| Schedule::ring(members)),
     }
 }
 

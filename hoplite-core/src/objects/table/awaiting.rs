@@ -17,7 +17,11 @@ impl AwaitingServes {
         self.objects.insert(serve, id.clone());
     }
 
-    pub(super) fn take(&mut self, id: &ObjectId, are_meant: impl Fn(PutId) -> bool) -> Vec<ServeId> {
+    pub(super) fn take(
+        &mut self,
+        id: &ObjectId,
+        are_meant: impl Fn(PutId) -> bool,
+    ) -> Vec<ServeId> {
         let serves = self.by_object.get(id).into_iter().flatten();
         let meant: Vec<ServeId> =
             serves.filter(|(_, put)| are_meant(**put)).map(|(serve, _)| *serve).collect();

@@ -19,7 +19,11 @@ impl Table {
     }
 
     /// Setting limits takes time linear in the number of copies.
-    pub(crate) fn set_quota(&mut self, subject: QuotaSubject, limits: Option<QuotaLimits>) -> Result<Quota> {
+    pub(crate) fn set_quota(
+        &mut self,
+        subject: QuotaSubject,
+        limits: Option<QuotaLimits>,
+    ) -> Result<Quota> {
         match limits {
             Some(limits) => {
                 let used = use_of(&subject, self.charges());

@@ -203,6 +203,10 @@ impl LocalCopy {
             self.phase,
             Phase::Receiving { pull: Some(_), .. } | Phase::Combining { combine: Some(_), .. }
         );
-        self.references == 0 && self.serves == 0 && !is_filled && !self.is_comparing && !self.is_in_motion()
+        self.references == 0
+            && self.serves == 0
+            && !is_filled
+            && !self.is_comparing
+            && !self.is_in_motion()
     }
 }

@@ -25,7 +25,9 @@ use super::quotas::{Payer, Quotas};
 use crate::error::Error;
 use crate::extent::{Allocator, Extent};
 use crate::id::{ObjectId, PutId};
-use crate::message::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
+use crate::message::{
+    CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId,
+};
 use crate::metadata::Replicas;
 use crate::shard::{GrantId, PullOutcome, Retention};
 use awaiting::AwaitingServes;
@@ -134,7 +136,10 @@ impl Table {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
 
-    pub(crate) fn live_from(&self, from: Bound<&[u8]>) -> impl Iterator<Item = (&ObjectId, CopyId)> {
+    pub(crate) fn live_from(
+        &self,
+        from: Bound<&[u8]>,
+    ) -> impl Iterator<Item = (&ObjectId, CopyId)> {
         self.index.range::<[u8], _>((from, Bound::Unbounded)).map(|(id, copy)| (id, *copy))
     }
 
@@ -189,7 +194,9 @@ impl Table {
         }
         local.detached = Some(Box::new(error.clone()));
         let cancel = match &local.phase {
-            Phase::Receiving { pull: Some(active), .. } => Some(Effect::CancelPull { pull: active.pull }),
+            Phase::Receiving { pull: Some(active), .. } => {
+                Some(Effect::CancelPull { pull: active.pull })
+            }
             Phase::Combining { combine: Some(combine), .. } => {
                 Some(Effect::CancelCombine { combine: *combine })
             }
@@ -300,8 +307,10 @@ impl Table {
         let local = self.copy_mut(copy);
         let Phase::Receiving { pull: Some(active), .. } = &local.phase else { return None };
         let active = (**active).clone();
-        let valid_bytes = if outcome == PullOutcome::Complete { local.size_bytes } else { valid_bytes };
-        local.phase = Phase::Receiving { pull: None, valid_bytes: valid_bytes.min(local.size_bytes) };
+        let valid_bytes =
+            if outcome == PullOutcome::Complete { local.size_bytes } else { valid_bytes };
+        local.phase =
+            Phase::Receiving { pull: None, valid_bytes: valid_bytes.min(local.size_bytes) };
         self.settle(ctx, copy);
         Some((copy, active))
     }

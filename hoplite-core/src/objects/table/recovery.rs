@@ -22,7 +22,8 @@ impl Table {
         let copy = CopyId(ctx.next_number());
         let SpilledObject { id, put, size_bytes, metadata, .. } = object;
         let object = Object { id: id.clone(), put, size_bytes, metadata };
-        let mut local = LocalCopy::begin(object, NO_EXTENT, Phase::Complete).paid_by(Payer::Unknown);
+        let mut local =
+            LocalCopy::begin(object, NO_EXTENT, Phase::Complete).paid_by(Payer::Unknown);
         local.retention = Retention::Pinned;
         local.publication.recover();
         local.spilled = Some(Box::new(Spilled { record, step: SpillStep::Away, fault: None }));
@@ -40,8 +41,14 @@ impl Table {
     }
 
     /// Takes over a file whose useful records belong to `copies`, or removes it if none is left.
-    pub(crate) fn adopt_file(&mut self, ctx: &mut Context, file: &RecoveredFile, copies: Vec<CopyId>) {
-        let lengths = copies.iter().map(|copy| SpillRecord::length_bytes(self.copies[copy].size_bytes));
+    pub(crate) fn adopt_file(
+        &mut self,
+        ctx: &mut Context,
+        file: &RecoveredFile,
+        copies: Vec<CopyId>,
+    ) {
+        let lengths =
+            copies.iter().map(|copy| SpillRecord::length_bytes(self.copies[copy].size_bytes));
         let live_bytes = lengths.sum();
         if let Some(spills) = &mut self.spills {
             spills.adopt(ctx, file, copies, live_bytes);

@@ -11,9 +11,15 @@ use crate::id::{NodeId, ObjectId};
 use crate::limits::Limits;
 
 impl Table {
-    pub(crate) fn check_size(&self, limits: &Limits, id: &ObjectId, size_bytes: u64) -> Result<(), Error> {
-        let limit_bytes =
-            limits.max_object_bytes.min(self.allocator.capacity_bytes().saturating_sub(HEADER_BYTES));
+    pub(crate) fn check_size(
+        &self,
+        limits: &Limits,
+        id: &ObjectId,
+        size_bytes: u64,
+    ) -> Result<(), Error> {
+        let limit_bytes = limits
+            .max_object_bytes
+            .min(self.allocator.capacity_bytes().saturating_sub(HEADER_BYTES));
         if size_bytes > limit_bytes {
             return Err(Error::ObjectTooLarge { id: id.clone(), size_bytes, limit_bytes });
         }
@@ -53,7 +59,8 @@ impl Table {
     /// Returns `true` if an object fits after evictions, apart from fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
         let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
-        HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes + clean_bytes
+        HEADER_BYTES + size_bytes
+            <= self.allocator.free_bytes() + self.evictable_bytes + clean_bytes
     }
 
     /// Returns `true` if an object will fit without a delete, once all present work is over.
@@ -105,7 +112,9 @@ impl Table {
             needed_bytes,
             free_bytes: self.allocator.free_bytes(),
             capacity_bytes: self.allocator.capacity_bytes(),
-            holders: format!("on {node}: {inputs} sources and their result must be in memory together"),
+            holders: format!(
+                "on {node}: {inputs} sources and their result must be in memory together"
+            ),
         }
     }
 

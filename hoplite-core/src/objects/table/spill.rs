@@ -45,7 +45,12 @@ impl Table {
         let Some(spills) = &mut self.spills else { return };
         let Some(local) = self.copies.get(&copy) else { return };
         let is_cold = local.is_complete() && local.is_resident() && local.is_idle();
-        if is_cold && local.is_live() && local.is_pinned() && local.is_public && local.size_bytes > 0 {
+        if is_cold
+            && local.is_live()
+            && local.is_pinned()
+            && local.is_public
+            && local.size_bytes > 0
+        {
             let is_clean = local.spilled.is_some();
             self.has_new_space |= spills.offer(copy, local.extent.length_bytes, is_clean);
         }
@@ -53,7 +58,8 @@ impl Table {
 
     /// Begins to spill the least recently used copies, if necessary. Returns `true` if it did.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
-        let (capacity_bytes, free_bytes) = (self.allocator.capacity_bytes(), self.allocator.free_bytes());
+        let (capacity_bytes, free_bytes) =
+            (self.allocator.capacity_bytes(), self.allocator.free_bytes());
         let has_waiters = !self.space_waiters.is_empty();
         let Some(spills) = &mut self.spills else { return false };
         let used_bytes = capacity_bytes - free_bytes - self.evictable_bytes - spills.clean_bytes;
@@ -72,7 +78,8 @@ impl Table {
         for (copy, size_bytes, record) in batch.records(file) {
             spills.keep(copy);
             let local = self.copies.get_mut(&copy).expect("copies that may be spilled exist");
-            local.spilled = Some(Box::new(Spilled { record, step: SpillStep::Writing, fault: None }));
+            local.spilled =
+                Some(Box::new(Spilled { record, step: SpillStep::Writing, fault: None }));
             items.push(SpillItem { copy, size_bytes, from: None });
         }
         spills.begin(file, batch);
@@ -93,7 +100,9 @@ impl Table {
         let mut items = Vec::new();
         for copy in copies {
             let Some(local) = self.copies.get(copy) else { continue };
-            let Some(record) = local.record().filter(|_| local.may_move_from(old)) else { continue };
+            let Some(record) = local.record().filter(|_| local.may_move_from(old)) else {
+                continue;
+            };
             batch.push(*copy, local.size_bytes);
             items.push(SpillItem { copy: *copy, size_bytes: local.size_bytes, from: Some(record) });
         }
@@ -115,7 +124,8 @@ impl Table {
         // The list begins with the most recently used copy.
         for (copy, bytes) in spills.dirty.iter().rev().take(MAX_EXAMINED) {
             let is_first = picked.copies.is_empty();
-            let is_full = picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= batch_bytes;
+            let is_full =
+                picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= batch_bytes;
             if !is_first && (is_full || picked.arena_bytes + bytes > batch_bytes) {
                 break;
             }
@@ -195,7 +205,9 @@ impl Table {
             }
             // The next load of the copy fails at the damaged record.
             Err(SpillFault::Damaged(_)) => {}
-            Err(fault @ SpillFault::Unread(_)) => spills.directory_failed(ctx, old.directory, fault),
+            Err(fault @ SpillFault::Unread(_)) => {
+                spills.directory_failed(ctx, old.directory, fault)
+            }
             Err(fault) => spills.directory_failed(ctx, file.directory, fault),
         }
         (places, compaction)
@@ -253,8 +265,10 @@ impl Table {
 
     pub(crate) fn end_load(&mut self, ctx: &mut Context, copy: CopyId, is_loaded: bool) -> bool {
         let Some(local) = self.copies.get_mut(&copy) else { return false };
-        let (is_live, size_bytes, is_served) = (local.is_live(), local.size_bytes, local.serves > 0);
-        let Some(spilled) = local.spilled.as_mut().filter(|spilled| spilled.step == SpillStep::Loading)
+        let (is_live, size_bytes, is_served) =
+            (local.is_live(), local.size_bytes, local.serves > 0);
+        let Some(spilled) =
+            local.spilled.as_mut().filter(|spilled| spilled.step == SpillStep::Loading)
         else {
             return false;
         };
@@ -308,8 +322,11 @@ impl Table {
     }
 
     pub(super) fn reconsider_file(&mut self, copy: CopyId) {
-        let record =
-            self.copies.get(&copy).filter(|local| local.serves == 0).and_then(|local| local.record());
+        let record = self
+            .copies
+            .get(&copy)
+            .filter(|local| local.serves == 0)
+            .and_then(|local| local.record());
         if let (Some(spills), Some(record)) = (&mut self.spills, record) {
             spills.reconsider(record.file);
         }
@@ -366,6 +383,7 @@ impl LocalCopy {
 
     pub(crate) fn spill_error(&self, now: Time) -> Option<Error> {
         let (until, reason) = self.spilled.as_ref()?.fault.as_ref()?;
-        (now < *until).then(|| Error::SpillFailed { id: self.id.clone(), reason: reason.clone().into() })
+        (now < *until)
+            .then(|| Error::SpillFailed { id: self.id.clone(), reason: reason.clone().into() })
     }
 }

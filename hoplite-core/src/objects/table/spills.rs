@@ -8,7 +8,8 @@ use super::super::context::Context;
 use super::super::fetch::back_off;
 use super::super::notice::Deadline;
 use crate::message::{
-    CopyId, Effect, RecoveredFile, SpillConfig, SpillFault, SpillFile, SpillRecord, SpillStatus, SpillTrouble,
+    CopyId, Effect, RecoveredFile, SpillConfig, SpillFault, SpillFile, SpillRecord, SpillStatus,
+    SpillTrouble,
 };
 use crate::time::Time;
 
@@ -79,7 +80,10 @@ impl Batch {
         self.length_bytes += SpillRecord::length_bytes(size_bytes);
     }
 
-    pub(super) fn records(&self, file: SpillFile) -> impl Iterator<Item = (CopyId, u64, SpillRecord)> {
+    pub(super) fn records(
+        &self,
+        file: SpillFile,
+    ) -> impl Iterator<Item = (CopyId, u64, SpillRecord)> {
         let mut end_bytes = SpillRecord::FILE_HEADER_BYTES;
         self.copies.iter().map(move |(copy, size_bytes)| {
             let offset_bytes = end_bytes;
@@ -150,9 +154,15 @@ impl Spills {
         self.clean.promote(&copy);
     }
 
-    pub(super) fn is_wanted(&mut self, has_waiters: bool, used_bytes: u64, capacity_bytes: u64) -> bool {
+    pub(super) fn is_wanted(
+        &mut self,
+        has_waiters: bool,
+        used_bytes: u64,
+        capacity_bytes: u64,
+    ) -> bool {
         let writing: u64 = self.batches.values().map(|batch| batch.arena_bytes).sum();
-        let percent = used_bytes.saturating_sub(writing).saturating_mul(100) / capacity_bytes.max(1);
+        let percent =
+            used_bytes.saturating_sub(writing).saturating_mul(100) / capacity_bytes.max(1);
         self.is_above = percent >= if self.is_above { STOP_PERCENT + 1 } else { START_PERCENT };
         (has_waiters || self.is_above) && !self.dirty.is_empty() && self.batches.len() < MAX_BATCHES
     }
@@ -163,7 +173,9 @@ impl Spills {
 
     pub(super) fn room_in_files(&self) -> u64 {
         let writing: u64 = self.batches.values().map(|batch| batch.length_bytes).sum();
-        self.config.limit_bytes.map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
+        self.config
+            .limit_bytes
+            .map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
     }
 
     /// Chooses the directories in turn. Without a usable one, sets a deadline for the next attempt.
@@ -242,7 +254,13 @@ impl Spills {
         ctx.schedule(directory.retry_at, Deadline::Spill);
     }
 
-    pub(super) fn written(&mut self, ctx: &mut Context, file: SpillFile, batch: &Batch, copies: Vec<CopyId>) {
+    pub(super) fn written(
+        &mut self,
+        ctx: &mut Context,
+        file: SpillFile,
+        batch: &Batch,
+        copies: Vec<CopyId>,
+    ) {
         if let Some(directory) = self.directories.get_mut(file.directory) {
             *directory = Directory::default();
         }
@@ -251,13 +269,15 @@ impl Spills {
         }
         let live = copies.len();
         let lengths = batch.copies.iter().filter(|(copy, _)| copies.binary_search(copy).is_ok());
-        let live_bytes: u64 = lengths.map(|(_, size_bytes)| SpillRecord::length_bytes(*size_bytes)).sum();
+        let live_bytes: u64 =
+            lengths.map(|(_, size_bytes)| SpillRecord::length_bytes(*size_bytes)).sum();
         let length_bytes = batch.length_bytes;
         self.file_bytes += length_bytes;
         if is_wasteful(live_bytes, length_bytes) {
             self.wasteful.insert(file);
         }
-        self.files.insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
+        self.files
+            .insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
     }
 
     pub(super) fn release(&mut self, ctx: &mut Context, record: SpillRecord, size_bytes: u64) {
@@ -281,7 +301,8 @@ impl Spills {
     ) {
         let (file, length_bytes, live) = (adopted.file, adopted.length_bytes, copies.len());
         self.file_bytes += length_bytes;
-        self.files.insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
+        self.files
+            .insert(file, FileUse { length_bytes, copies, live, live_bytes, is_compacting: false });
         if live == 0 {
             self.remove(ctx, file);
         } else {

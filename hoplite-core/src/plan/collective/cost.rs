@@ -104,19 +104,27 @@ pub fn estimate(
 fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
     for (sender, receiver) in streams {
-        let (Some(sender), Some(receiver)) = (paths.get(sender), paths.get(receiver)) else { return 1.0 };
+        let (Some(sender), Some(receiver)) = (paths.get(sender), paths.get(receiver)) else {
+            return 1.0;
+        };
         for (direction, inside, outside) in [(0, sender, receiver), (1, receiver, sender)] {
             for group in groups_of(*inside).filter(|group| !is_in(*outside, *group)) {
                 shared.entry(group).or_default()[direction] += 1.0;
             }
         }
     }
-    let times = shared.iter().flat_map(|(group, both)| both.map(|streams| streams / uplink.links(*group)));
+    let times =
+        shared.iter().flat_map(|(group, both)| both.map(|streams| streams / uplink.links(*group)));
     times.fold(1.0, f64::max)
 }
 
 /// Chooses a ring for a reduce_scatter or allgather, with each group's members side by side.
-pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
+pub fn arrange_parts(
+    paths: &[Path],
+    slow: &SlowLinks,
+    size_bytes: u64,
+    link: LinkEstimate,
+) -> Arrangement {
     let usual_order = by_groups(paths);
     let order = around_slow_links(usual_order.clone(), paths, slow);
     let ordered: Vec<Path> = order.iter().map(|member| paths[*member]).collect();
@@ -161,14 +169,17 @@ pub fn arrange(
         if is_flat { Vec::new() } else { order.iter().map(|member| paths[*member]).collect() };
     let (ring, halving_doubling) = (Schedule::ring(members), Schedule::halving_doubling(members));
     let along_groups = stages(&ordered);
-    let hierarchical = along_groups.as_ref().and_then(|radices| Schedule::hierarchical(members, radices));
+    let hierarchical =
+        along_groups.as_ref().and_then(|radices| Schedule::hierarchical(members, radices));
     let mut candidates = vec![ring.clone()];
     candidates.extend(Schedule::hierarchical(members, &prime_factors(members)));
     candidates.push(halving_doubling.clone());
     if let Some(radices) = along_groups {
         let split: Vec<usize> = radices.iter().flat_map(|radix| prime_factors(*radix)).collect();
         candidates.extend(Schedule::hierarchical(members, &split));
-        candidates.extend(joined(&radices).filter_map(|radices| Schedule::hierarchical(members, &radices)));
+        candidates.extend(
+            joined(&radices).filter_map(|radices| Schedule::hierarchical(members, &radices)),
+        );
     }
     let mut ranked: Vec<(Schedule, Duration)> = Vec::new();
     for schedule in candidates {
@@ -276,7 +287,8 @@ mod tests {
 
     #[test]
     fn a_ring_of_much_data_is_estimated_at_the_limit() {
-        let seconds = estimate(&Schedule::ring(16), 64 << 20, LINK, &[], &SlowLinks::new()).as_secs_f64();
+        let seconds =
+            estimate(&Schedule::ring(16), 64 << 20, LINK, &[], &SlowLinks::new()).as_secs_f64();
         let limit = 2.0 * (64 << 20) as f64 * 15.0 / 16.0 / 25e6;
         assert!((limit..limit * 1.01).contains(&seconds), "{seconds} s, limit {limit} s");
     }

@@ -11,7 +11,8 @@ pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     let mut met: [BTreeMap<&[u32], usize>; MAX_LEVELS] = Default::default();
     let mut key = |member: usize| {
         let levels = met.iter_mut().zip(1..);
-        let first = levels.map(|(met, levels)| *met.entry(&paths[member][..levels]).or_insert(member));
+        let first =
+            levels.map(|(met, levels)| *met.entry(&paths[member][..levels]).or_insert(member));
         first.collect::<Vec<_>>()
     };
     let mut order: Vec<usize> = (0..paths.len()).collect();
@@ -25,9 +26,14 @@ pub type SlowLinks = BTreeSet<(usize, usize)>;
 /// Swaps members within their groups where this leaves fewer slow links on the ring.
 ///
 /// Source: Cloud Collectives swaps the node at a ring's worst hop first (Luo et al.).
-pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &SlowLinks) -> Vec<usize> {
+pub(super) fn around_slow_links(
+    mut order: Vec<usize>,
+    paths: &[Path],
+    slow: &SlowLinks,
+) -> Vec<usize> {
     let count = order.len();
-    let is_slow = |order: &[usize], place: usize| slow.contains(&(order[place], order[(place + 1) % count]));
+    let is_slow =
+        |order: &[usize], place: usize| slow.contains(&(order[place], order[(place + 1) % count]));
     let slow_at = |order: &[usize], places: [usize; 2]| {
         let links: BTreeSet<usize> =
             places.into_iter().flat_map(|place| [(place + count - 1) % count, place]).collect();
@@ -47,8 +53,10 @@ pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &Sl
                 let after = slow_at(&swapped, [place, *other]);
                 (after < before).then(|| (before - after, *other))
             };
-            let best =
-                others.iter().filter_map(after_swap).max_by_key(|(gain, other)| (*gain, count - other));
+            let best = others
+                .iter()
+                .filter_map(after_swap)
+                .max_by_key(|(gain, other)| (*gain, count - other));
             if let Some((_, other)) = best {
                 order.swap(place, other);
             }
@@ -76,20 +84,28 @@ pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
 /// Returns the members in the order of [`hdrm`]. `None` unless their innermost groups form the
 /// switches of a `BiGraph` with equally many hosts.
 pub(super) fn by_hdrm(paths: &[Path]) -> Option<Vec<usize>> {
-    let halves_of = |levels: usize| paths.iter().map(|path| &path[..levels]).collect::<BTreeSet<_>>();
-    let halves =
-        (1..MAX_LEVELS).map(halves_of).find(|groups| groups.len() > 1).filter(|halves| halves.len() == 2)?;
+    let halves_of =
+        |levels: usize| paths.iter().map(|path| &path[..levels]).collect::<BTreeSet<_>>();
+    let halves = (1..MAX_LEVELS)
+        .map(halves_of)
+        .find(|groups| groups.len() > 1)
+        .filter(|halves| halves.len() == 2)?;
     let mut switches: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (member, path) in paths.iter().enumerate() {
         switches.entry(*path).or_default().push(member);
     }
     let hosts = switches.values().next()?.len();
-    let is_whole = switches.values().all(|members| members.len() == hosts) && paths.len().is_power_of_two();
-    let mapping = hdrm::mapping(u32::try_from(hosts).ok()?, u32::try_from(switches.len()).ok()?).ok()?;
+    let is_whole =
+        switches.values().all(|members| members.len() == hosts) && paths.len().is_power_of_two();
+    let mapping =
+        hdrm::mapping(u32::try_from(hosts).ok()?, u32::try_from(switches.len()).ok()?).ok()?;
     let mut order = vec![0; paths.len()];
     for (half, ranks) in halves.iter().zip(&mapping) {
-        let own: Vec<&Vec<usize>> =
-            switches.iter().filter(|(path, _)| path.starts_with(half)).map(|(_, members)| members).collect();
+        let own: Vec<&Vec<usize>> = switches
+            .iter()
+            .filter(|(path, _)| path.starts_with(half))
+            .map(|(_, members)| members)
+            .collect();
         if !is_whole || own.len() != ranks.len() {
             return None;
         }

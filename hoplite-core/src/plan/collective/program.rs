@@ -96,7 +96,8 @@ impl Program {
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();
-        let writers = earlier.filter(|(_, other)| other.is_receive() && other.overlaps(step.range()));
+        let writers =
+            earlier.filter(|(_, other)| other.is_receive() && other.overlaps(step.range()));
         writers.map(|(index, _)| index).collect()
     }
 
@@ -105,7 +106,8 @@ impl Program {
         let is_final = |index: &usize| {
             let step = &self.steps[*index];
             let later = &self.steps[index + 1..];
-            step.is_receive() && !later.iter().any(|other| other.is_receive() && other.overlaps(step.range()))
+            step.is_receive()
+                && !later.iter().any(|other| other.is_receive() && other.overlaps(step.range()))
         };
         (0..self.steps.len()).filter(is_final).collect()
     }

@@ -49,10 +49,13 @@ impl Schedule {
     /// Makes rings of these sizes, the first among adjacent ranks. `None` unless the product of the
     /// sizes is the number of members or at least half of it.
     pub fn hierarchical(members: usize, radices: &[usize]) -> Option<Self> {
-        if !(1..=MAX_MEMBERS).contains(&members) || radices.iter().any(|radix| *radix < 2 && members > 1) {
+        if !(1..=MAX_MEMBERS).contains(&members)
+            || radices.iter().any(|radix| *radix < 2 && members > 1)
+        {
             return None;
         }
-        let core = radices.iter().try_fold(1_usize, |product, radix| product.checked_mul(*radix))?;
+        let core =
+            radices.iter().try_fold(1_usize, |product, radix| product.checked_mul(*radix))?;
         let is_whole = core <= members && members - core <= core;
         is_whole.then(|| Self { members, radices: radices.to_vec() })
     }
@@ -77,7 +80,8 @@ impl Schedule {
     }
 
     pub(super) fn transfers(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
-        let next = move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
+        let next =
+            move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
         (0..self.core()).filter_map(next)
     }
 
@@ -190,7 +194,11 @@ pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> 
     for from in (1..=members).map(|distance| (index + distance) % members) {
         for rank in &ranks[from] {
             for (mine, _) in own.iter().enumerate().filter(|(_, to)| *to != rank) {
-                program.push(Step::Receive { range: part(mine, *rank), from, mode: ReceiveMode::Replace });
+                program.push(Step::Receive {
+                    range: part(mine, *rank),
+                    from,
+                    mode: ReceiveMode::Replace,
+                });
             }
         }
     }
@@ -228,7 +236,12 @@ impl Stage {
         I: IntoIterator<Item = Range<u64>>,
     {
         for step in 1..self.size {
-            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), ReceiveMode::Combine);
+            self.pass(
+                program,
+                part(self.behind(step)),
+                part(self.behind(step + 1)),
+                ReceiveMode::Combine,
+            );
         }
     }
 
@@ -238,7 +251,12 @@ impl Stage {
         I: IntoIterator<Item = Range<u64>>,
     {
         for step in 0..self.size - 1 {
-            self.pass(program, part(self.behind(step)), part(self.behind(step + 1)), ReceiveMode::Replace);
+            self.pass(
+                program,
+                part(self.behind(step)),
+                part(self.behind(step + 1)),
+                ReceiveMode::Replace,
+            );
         }
     }
 

@@ -75,13 +75,18 @@ impl LaneMemory {
     pub(super) fn learnt(&mut self, now: Time, peer: &NodeId, streams: usize, verdict: Verdict) {
         let Verdict { lanes, is_settled } = verdict;
         let before = self.peers.get(peer).filter(|known| now.since(known.at) < KEPT_FOR);
-        let confirmed = before.filter(|known| known.share(now, streams).lanes == lanes && known.lanes > 1);
-        let total = confirmed.map_or(if lanes > 1 { lanes * streams } else { 1 }, |known| known.lanes);
-        let is_repeated = before.is_some_and(|known| known.lanes == total && known.is_settled && is_settled);
+        let confirmed =
+            before.filter(|known| known.share(now, streams).lanes == lanes && known.lanes > 1);
+        let total =
+            confirmed.map_or(if lanes > 1 { lanes * streams } else { 1 }, |known| known.lanes);
+        let is_repeated =
+            before.is_some_and(|known| known.lanes == total && known.is_settled && is_settled);
         let trials = if is_repeated { before.map_or(0, |known| known.trials) } else { 0 };
-        let known = Known { lanes: total, streams, is_settled, trials: trials.saturating_add(1), at: now };
+        let known =
+            Known { lanes: total, streams, is_settled, trials: trials.saturating_add(1), at: now };
         if !self.peers.contains_key(peer) && self.peers.len() >= MAX_PEERS {
-            let oldest = self.peers.iter().min_by_key(|(_, known)| known.at).map(|(peer, _)| peer.clone());
+            let oldest =
+                self.peers.iter().min_by_key(|(_, known)| known.at).map(|(peer, _)| peer.clone());
             oldest.and_then(|oldest| self.peers.remove(&oldest));
         }
         self.peers.insert(peer.clone(), known);
@@ -114,9 +119,17 @@ mod tests {
         assert_eq!(memory.start(at(retry_after(1) / 2), &near, 1, true), known);
         let retried = Start { lanes: 8, is_settled: false };
         assert_eq!(memory.start(at(retry_after(1)), &near, 1, true), retried);
-        assert_eq!(memory.start(at(TESTED_FOR / 2), &far, 1, true), half, "a guess from another peer");
+        assert_eq!(
+            memory.start(at(TESTED_FOR / 2), &far, 1, true),
+            half,
+            "a guess from another peer"
+        );
         let whole = Start { lanes: 8, is_settled: false };
-        assert_eq!(memory.start(at(TESTED_FOR / 2), &far, 1, false), whole, "a chain loses no time");
+        assert_eq!(
+            memory.start(at(TESTED_FOR / 2), &far, 1, false),
+            whole,
+            "a chain loses no time"
+        );
         assert_eq!(memory.start(at(TESTED_FOR), &near, 1, true), half);
         assert_eq!(memory.start(at(TESTED_FOR), &near, 1, false), whole);
         assert_eq!(memory.start(at(KEPT_FOR), &near, 1, true), UNKNOWN);
@@ -134,7 +147,10 @@ mod tests {
             now = now + length;
         }
         memory.learnt(now, &peer, 1, Verdict { lanes: 4, is_settled: true });
-        assert!(!memory.start(now + Duration::from_secs(1), &peer, 1, true).is_settled, "another result");
+        assert!(
+            !memory.start(now + Duration::from_secs(1), &peer, 1, true).is_settled,
+            "another result"
+        );
     }
 
     #[test]
@@ -148,7 +164,10 @@ mod tests {
             assert_eq!(memory.start(Time::ZERO, &peer, streams, true), start);
         }
         memory.learnt(at(TESTED_FOR), &peer, 8, Verdict { lanes: 1, is_settled: true });
-        assert_eq!(memory.start(at(TESTED_FOR), &peer, 1, true), Start { lanes: 8, is_settled: true });
+        assert_eq!(
+            memory.start(at(TESTED_FOR), &peer, 1, true),
+            Start { lanes: 8, is_settled: true }
+        );
     }
 
     #[test]

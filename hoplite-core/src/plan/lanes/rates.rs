@@ -71,7 +71,10 @@ impl Window {
 
 impl Marks {
     fn rate(&self) -> u64 {
-        per_second(self.last.1.saturating_sub(self.first.1), self.last.0.since(self.first.0).max(MIN_TIME))
+        per_second(
+            self.last.1.saturating_sub(self.first.1),
+            self.last.0.since(self.first.0).max(MIN_TIME),
+        )
     }
 }
 

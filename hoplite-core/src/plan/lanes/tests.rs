@@ -113,14 +113,19 @@ impl Sender {
     }
 
     fn carrying(&self, stream: &Sent) -> u64 {
-        let is_carrying = |lane: &&Lane| !lane.rests(self.millisecond) || lane.accepted > lane.acknowledged;
+        let is_carrying =
+            |lane: &&Lane| !lane.rests(self.millisecond) || lane.accepted > lane.acknowledged;
         stream.open.values().filter(is_carrying).count().max(1) as u64
     }
 
     fn rates(&self) -> Vec<u64> {
         let demand = |stream: &Sent| stream.flow_cap.min(stream.source / self.carrying(stream));
-        let mut waiting: BTreeSet<(u64, usize)> =
-            self.streams.iter().enumerate().map(|(index, stream)| (demand(stream), index)).collect();
+        let mut waiting: BTreeSet<(u64, usize)> = self
+            .streams
+            .iter()
+            .enumerate()
+            .map(|(index, stream)| (demand(stream), index))
+            .collect();
         let mut rates = vec![0; self.streams.len()];
         let mut left = self.link;
         let mut connections =
@@ -135,7 +140,11 @@ impl Sender {
     }
 
     fn rate(&self) -> u64 {
-        self.rates().iter().zip(&self.streams).map(|(rate, stream)| rate * self.carrying(stream)).sum()
+        self.rates()
+            .iter()
+            .zip(&self.streams)
+            .map(|(rate, stream)| rate * self.carrying(stream))
+            .sum()
     }
 
     fn run(&mut self, millis: u64) {
@@ -153,7 +162,8 @@ impl Sender {
         let (now, millisecond) = (self.now(), self.millisecond);
         let carrying = self.carrying(&self.streams[index]);
         let stream = &mut self.streams[index];
-        let favoured = self.noise.as_mut().map(|noise| noise.favoured(millisecond, stream.open.len()));
+        let favoured =
+            self.noise.as_mut().map(|noise| noise.favoured(millisecond, stream.open.len()));
         let is_starved = rate * carrying >= stream.source / 8 * 7;
         let unsent = if carrying == 1 { 128 << 10 } else { 32 << 10 };
         let (mut asked, mut left) = (0, Vec::new());
@@ -170,7 +180,9 @@ impl Sender {
             if !stream.is_resting {
                 lane.rests_until = 0;
             }
-            while lane.accepted - lane.acknowledged < unsent && !left.contains(id) && !lane.rests(millisecond)
+            while lane.accepted - lane.acknowledged < unsent
+                && !left.contains(id)
+                && !lane.rests(millisecond)
             {
                 let delivery = Delivery {
                     acknowledged_bytes: lane.acknowledged,
@@ -253,7 +265,8 @@ fn concurrent_streams_keep_one_connection_without_a_cap() {
 
 #[test]
 fn capped_connections_fill_the_link_together() {
-    let cases = [(2, 2, 100), (3, 4, 150), (4, 4, 150), (8, 8, 250), (16, 16, 650), (100, 16, 6000)];
+    let cases =
+        [(2, 2, 100), (3, 4, 150), (4, 4, 150), (8, 8, 250), (16, 16, 650), (100, 16, 6000)];
     for (parts, lanes, millis) in cases {
         let mut sender = Sender::new();
         sender.begin(&peer("a"), LINK / parts);
@@ -265,7 +278,10 @@ fn capped_connections_fill_the_link_together() {
         assert!(ready < millis as usize, "1/{parts}: {lanes} lanes after {ready} ms");
         let Sent { rests, rested_ms, .. } = sender.streams[0];
         assert_eq!(rests, 1, "1/{parts}");
-        assert!(rested_ms <= if parts < 100 { 100 } else { 1000 }, "1/{parts}: rested {rested_ms} ms");
+        assert!(
+            rested_ms <= if parts < 100 { 100 } else { 1000 },
+            "1/{parts}: rested {rested_ms} ms"
+        );
     }
 }
 
@@ -278,7 +294,8 @@ fn concurrent_streams_fill_the_link_and_share_one_result() {
                 let name = |number: usize| peer(&format!("n{}", number % peers));
                 sender.begin_all(streams, name, LINK / parts);
                 sender.run(1000);
-                let cell = format!("1/{parts}, {streams} streams, {peers} peers: {:?}", sender.open());
+                let cell =
+                    format!("1/{parts}, {streams} streams, {peers} peers: {:?}", sender.open());
                 assert!(sender.rate() >= LINK / 100 * 98, "{cell}");
                 let total: usize = sender.open().iter().sum();
                 assert!(total <= 2 * streams.max(parts as usize), "{cell}");
@@ -444,7 +461,10 @@ fn a_receiver_that_opens_no_lane_gets_no_second_request() {
 
 #[test]
 fn small_streams_get_few_lanes() {
-    assert_eq!([0, LANE_BYTES, 4 * LANE_BYTES, u64::MAX].map(|bytes| lane_limit(16, bytes)), [1, 1, 4, 16]);
+    assert_eq!(
+        [0, LANE_BYTES, 4 * LANE_BYTES, u64::MAX].map(|bytes| lane_limit(16, bytes)),
+        [1, 1, 4, 16]
+    );
     assert_eq!((lane_limit(0, u64::MAX), lane_limit(1000, u64::MAX)), (1, MAX_LANES));
 }
 
@@ -460,7 +480,11 @@ fn broken_and_surplus_lanes_are_counted() {
     };
     let first = lanes.join(stream, None, 0).unwrap();
     assert_eq!(lanes.turn(Time::ZERO, stream, first, &progress).action, LaneAction::Ask(2));
-    assert_eq!(lanes.turn(Time::ZERO, stream, first, &progress).action, LaneAction::Send, "asked once");
+    assert_eq!(
+        lanes.turn(Time::ZERO, stream, first, &progress).action,
+        LaneAction::Send,
+        "asked once"
+    );
     let second = lanes.join(stream, None, 0).unwrap();
     assert!(lanes.join(stream, None, 0).is_some());
     assert_eq!(lanes.join(stream, None, 0), None, "one too many");

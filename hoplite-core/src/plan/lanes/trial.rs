@@ -160,7 +160,11 @@ impl LanePlan {
             max_lanes,
             wanted,
             lanes: BTreeMap::new(),
-            phase: if wanted > 1 { Phase::Opening { until: None, then } } else { after(then, None) },
+            phase: if wanted > 1 {
+                Phase::Opening { until: None, then }
+            } else {
+                after(then, None)
+            },
             totals: Totals::default(),
             window: None,
             supply,
@@ -222,7 +226,11 @@ impl LanePlan {
     }
 
     pub(super) fn active(&self) -> usize {
-        if let Phase::Resting(rest) = self.phase { rest.trial.lanes } else { self.open().max(self.wanted) }
+        if let Phase::Resting(rest) = self.phase {
+            rest.trial.lanes
+        } else {
+            self.open().max(self.wanted)
+        }
     }
 
     pub(super) fn is_resting(&self, lane: LaneId) -> bool {
@@ -350,7 +358,13 @@ impl LanePlan {
         }
     }
 
-    fn judge_rest(&mut self, now: Time, rest: &Rest, rates: Rates, left_bytes: u64) -> Option<Verdict> {
+    fn judge_rest(
+        &mut self,
+        now: Time,
+        rest: &Rest,
+        rates: Rates,
+        left_bytes: u64,
+    ) -> Option<Verdict> {
         let Some(drained) = rest.drained else {
             self.phase = Phase::Resting(Rest { drained: Some(now), ..*rest });
             return None;
@@ -424,7 +438,8 @@ impl LanePlan {
         self.totals.starved += progress.starved;
         if let (Some(before), Some(delivery)) = (self.lanes.get_mut(&lane), progress.delivery) {
             let since = |now: u64, before: u64| now.saturating_sub(before);
-            self.totals.acknowledged_bytes += since(delivery.acknowledged_bytes, before.acknowledged_bytes);
+            self.totals.acknowledged_bytes +=
+                since(delivery.acknowledged_bytes, before.acknowledged_bytes);
             self.totals.receiver_limited_us +=
                 since(delivery.receiver_limited_us, before.receiver_limited_us);
             *before = delivery;
@@ -463,7 +478,8 @@ impl LanePlan {
         let starved = self.totals.starved.saturating_sub(window.totals.starved);
         let receiver_us = self.totals.receiver_limited_us - window.totals.receiver_limited_us;
         let receiver = Duration::from_micros(receiver_us / (self.lanes.len() as u64).max(1));
-        starved < elapsed / 4 && (receiver < elapsed / 2 || self.round_trip_us() >= LONG_ROUND_TRIP_US)
+        starved < elapsed / 4
+            && (receiver < elapsed / 2 || self.round_trip_us() >= LONG_ROUND_TRIP_US)
     }
 }
 

@@ -14,7 +14,12 @@ const MAX_DIMENSIONS: u32 = 16;
 const MAX_STREAMS: usize = 64;
 
 /// Returns the predicted time of a reduce: inflow * S/B + depth * L, see [`ReduceSchedule`].
-pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
+pub fn estimate(
+    schedule: &ReduceSchedule,
+    vertices: usize,
+    size_bytes: u64,
+    link: LinkEstimate,
+) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -30,8 +35,9 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Re
     if vertices <= MAX_STREAMS {
         candidates.push(ReduceSchedule::Star);
     }
-    candidates
-        .extend((2..=dimensions(vertices)).map(|count| ReduceSchedule::chain_of_chains(vertices, count)));
+    candidates.extend(
+        (2..=dimensions(vertices)).map(|count| ReduceSchedule::chain_of_chains(vertices, count)),
+    );
     candidates.push(ReduceSchedule::Tree { vertices });
     cheapest(candidates, vertices, size_bytes, link)
 }
@@ -44,8 +50,10 @@ pub fn choose_for_groups(
     size_bytes: u64,
     link: LinkEstimate,
 ) -> Choice<ReduceSchedule> {
-    let through = ReduceSchedule::Groups { lengths: vec![vertices.max(1)], groups, entry: Entry::First };
-    let within = (1..=dimensions(largest)).map(|count| ReduceSchedule::chain_of_chains(largest, count));
+    let through =
+        ReduceSchedule::Groups { lengths: vec![vertices.max(1)], groups, entry: Entry::First };
+    let within =
+        (1..=dimensions(largest)).map(|count| ReduceSchedule::chain_of_chains(largest, count));
     let of_groups = within.filter_map(|within| match within {
         ReduceSchedule::Chain { lengths } => {
             Some(ReduceSchedule::Groups { lengths, groups, entry: Entry::Last })
@@ -69,7 +77,8 @@ fn cheapest(
         let time = estimate(&schedule, vertices, size_bytes, link);
         (schedule, time)
     };
-    let mut ranked: Vec<(ReduceSchedule, Duration)> = candidates.into_iter().map(estimated).collect();
+    let mut ranked: Vec<(ReduceSchedule, Duration)> =
+        candidates.into_iter().map(estimated).collect();
     // The stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let mut ranked = ranked.into_iter();
@@ -93,7 +102,10 @@ mod tests {
     fn large_objects_go_along_a_chain_and_small_ones_along_a_tree() {
         assert_eq!(choose(16, 64 << 20, link(200, 100)).schedule, ReduceSchedule::chain(16));
         assert_eq!(choose(16, 1 << 20, link(200, 100)).schedule, ReduceSchedule::chain(16));
-        assert_eq!(choose(16, 128 << 10, link(10_000, 125)).schedule, ReduceSchedule::Tree { vertices: 16 });
+        assert_eq!(
+            choose(16, 128 << 10, link(10_000, 125)).schedule,
+            ReduceSchedule::Tree { vertices: 16 }
+        );
         assert_eq!(choose(1, 1 << 30, link(200, 100)).schedule, ReduceSchedule::chain(1));
         assert_eq!(choose(3, 4096, link(10_000, 125)).schedule, ReduceSchedule::Star);
     }
@@ -102,7 +114,10 @@ mod tests {
     fn two_blocks_go_along_a_short_chain() {
         assert_eq!(choose(3, 32 << 10, link(200, 100)).schedule, ReduceSchedule::chain(3));
         assert_eq!(choose(3, 32 << 10, link(1000, 100)).schedule, ReduceSchedule::chain(3));
-        assert_eq!(choose(7, 32 << 10, link(200, 100)).schedule, ReduceSchedule::Tree { vertices: 7 });
+        assert_eq!(
+            choose(7, 32 << 10, link(200, 100)).schedule,
+            ReduceSchedule::Tree { vertices: 7 }
+        );
     }
 
     #[test]
@@ -114,7 +129,9 @@ mod tests {
         let of_groups = ReduceSchedule::Groups { lengths: vec![16], groups: 4, entry: Entry::Last };
         assert_eq!(chosen(64 << 20, link), of_groups);
         assert_eq!(of_groups.to_string(), "2D chain of 16 x 4 groups");
-        assert!(matches!(chosen(2 << 20, link), ReduceSchedule::Groups { lengths, .. } if lengths.len() > 1));
+        assert!(
+            matches!(chosen(2 << 20, link), ReduceSchedule::Groups { lengths, .. } if lengths.len() > 1)
+        );
     }
 
     #[test]

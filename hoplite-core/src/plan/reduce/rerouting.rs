@@ -43,7 +43,10 @@ impl<S> Tree<S> {
     }
 
     /// Returns the vertices whose streams use slow links.
-    pub fn slow_streams(&self, is_slow: &impl Fn(&S, Option<&S>) -> bool) -> impl Iterator<Item = VertexId> {
+    pub fn slow_streams(
+        &self,
+        is_slow: &impl Fn(&S, Option<&S>) -> bool,
+    ) -> impl Iterator<Item = VertexId> {
         self.vertices.keys().copied().filter(|vertex| self.is_slow_stream(*vertex, is_slow))
     }
 
@@ -55,12 +58,14 @@ impl<S> Tree<S> {
 
     /// Returns vertices to exchange with this one: the latest in its group whose nodes can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
-        let Some(group) = self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
+        let Some(group) =
+            self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
         else {
             return Vec::new();
         };
-        let is_alike =
-            |(other, of): &(&VertexId, &Vertex<S>)| **other != vertex && of.group == group && !of.is_unfit;
+        let is_alike = |(other, of): &(&VertexId, &Vertex<S>)| {
+            **other != vertex && of.group == group && !of.is_unfit
+        };
         let alike = self.vertices.iter().rev().filter(is_alike).map(|(other, _)| *other);
         alike.take(MAX_EXCHANGEABLE).collect()
     }
@@ -82,7 +87,8 @@ impl<S> Tree<S> {
         let count = |at: &dyn Fn(VertexId) -> VertexId| {
             let is_slow_at = |stream: &&VertexId| {
                 let consumer = self.vertices.get(*stream).and_then(|vertex| vertex.consumer);
-                state(at(**stream)).is_some_and(|from| is_slow(from, consumer.and_then(|to| state(at(to)))))
+                state(at(**stream))
+                    .is_some_and(|from| is_slow(from, consumer.and_then(|to| state(at(to)))))
             };
             streams.iter().filter(is_slow_at).count()
         };
@@ -95,7 +101,9 @@ impl<S> Tree<S> {
             _ if vertex == other => one,
             _ => vertex,
         };
-        let place = |vertex: VertexId| self.vertices.get(&vertex).map(|of| (of.inputs.clone(), of.consumer));
+        let place = |vertex: VertexId| {
+            self.vertices.get(&vertex).map(|of| (of.inputs.clone(), of.consumer))
+        };
         let (Some(place_of_one), Some(place_of_other)) = (place(one), place(other)) else { return };
         for (vertex, (inputs, consumer)) in [(one, place_of_other), (other, place_of_one)] {
             let (inputs, consumer): (Vec<VertexId>, _) =
@@ -110,7 +118,8 @@ impl<S> Tree<S> {
             }
         }
         self.loose.iter_mut().for_each(|loose| *loose = at(*loose));
-        let consumers = [one, other].map(|vertex| self.vertices.get(&vertex).and_then(|of| of.consumer));
+        let consumers =
+            [one, other].map(|vertex| self.vertices.get(&vertex).and_then(|of| of.consumer));
         for consumer in consumers.into_iter().flatten().collect::<BTreeSet<_>>() {
             if consumer != one
                 && consumer != other
@@ -145,14 +154,17 @@ mod tests {
             0 => ReduceSchedule::Star,
             1 => ReduceSchedule::chain(count),
             2 => ReduceSchedule::chain_of_chains(count, 2),
-            3 => ReduceSchedule::Groups { lengths: vec![count], groups: racks, entry: Entry::First },
+            3 => {
+                ReduceSchedule::Groups { lengths: vec![count], groups: racks, entry: Entry::First }
+            }
             4 => ReduceSchedule::Groups { lengths: vec![3, 2], groups: racks, entry: Entry::Last },
             _ => ReduceSchedule::Tree { vertices: count },
         }
     }
 
     fn sources(tree: &Numbered) -> Vec<usize> {
-        let mut sources: Vec<usize> = tree.iter().flat_map(|(_, vertex)| vertex.sources.clone()).collect();
+        let mut sources: Vec<usize> =
+            tree.iter().flat_map(|(_, vertex)| vertex.sources.clone()).collect();
         sources.sort_unstable();
         sources
     }
@@ -161,7 +173,9 @@ mod tests {
         let mut taken_in = BTreeSet::new();
         for (id, vertex) in tree.iter() {
             assert!(vertex.inputs.iter().all(|input| taken_in.insert(*input)));
-            assert!(vertex.inputs.iter().all(|input| tree.get(*input).unwrap().consumer == Some(id)));
+            assert!(
+                vertex.inputs.iter().all(|input| tree.get(*input).unwrap().consumer == Some(id))
+            );
             assert_eq!(vertex.consumer.is_none(), tree.loose().contains(&id));
             assert!(tree.loose().contains(tree.way_to_receiver(id).last().unwrap()));
         }
@@ -174,7 +188,8 @@ mod tests {
                 let mut tree = grow(&schedule(shape, count, 1), count, |_| EVERYWHERE);
                 // The link from a node to itself stands for the link to the receiver.
                 let is_slow = |node: &usize, consumer: Option<&usize>| {
-                    *node == from && consumer.map_or(from == to, |consumer| from != to && *consumer == to)
+                    *node == from
+                        && consumer.map_or(from == to, |consumer| from != to && *consumer == to)
                 };
                 tree.reroute(is_slow);
                 check(&tree);
@@ -186,12 +201,14 @@ mod tests {
 
     #[test]
     fn a_slow_node_combines_no_inputs() {
-        for (shape, count) in [1, 2, 5].into_iter().flat_map(|shape| (2..12).map(move |count| (shape, count)))
+        for (shape, count) in
+            [1, 2, 5].into_iter().flat_map(|shape| (2..12).map(move |count| (shape, count)))
         {
             for slow in 0..count {
                 let mut tree = grow(&schedule(shape, count, 1), count, |_| EVERYWHERE);
-                let is_slow =
-                    |node: &usize, consumer: Option<&usize>| *node == slow || consumer == Some(&slow);
+                let is_slow = |node: &usize, consumer: Option<&usize>| {
+                    *node == slow || consumer == Some(&slow)
+                };
                 tree.reroute(is_slow);
                 check(&tree);
                 let (_, vertex) = tree.iter().find(|(_, vertex)| vertex.state == slow).unwrap();

@@ -73,8 +73,12 @@ impl ReduceSchedule {
         let mut lengths = vec![longest; dimensions.max(1) as usize];
         // The last dimensions may be shorter, as for 6 = 3 x 2.
         for dimension in 0..lengths.len() {
-            let others: usize =
-                lengths.iter().enumerate().filter(|(other, _)| *other != dimension).map(|(_, l)| l).product();
+            let others: usize = lengths
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != dimension)
+                .map(|(_, l)| l)
+                .product();
             lengths[dimension] = vertices.div_ceil(others.max(1)).clamp(1, longest);
         }
         lengths.sort_unstable_by(|one, other| other.cmp(one));
@@ -105,7 +109,9 @@ impl ReduceSchedule {
             Self::Star => 1,
             Self::Chain { lengths } => depth_of_chains(lengths),
             Self::Groups { entry: Entry::First, .. } => vertices,
-            Self::Groups { lengths, groups, entry: Entry::Last } => depth_of_chains(lengths) + groups - 1,
+            Self::Groups { lengths, groups, entry: Entry::Last } => {
+                depth_of_chains(lengths) + groups - 1
+            }
             Self::Tree { vertices } => vertices.ilog2() as usize + 1,
         }
     }
@@ -178,7 +184,9 @@ impl fmt::Display for ReduceSchedule {
             Self::Star => f.write_str("star"),
             Self::Chain { lengths } if lengths.len() == 1 => f.write_str("chain"),
             Self::Chain { lengths } => write_chains(f, lengths),
-            Self::Groups { groups, entry: Entry::First, .. } => write!(f, "chain through {groups} groups"),
+            Self::Groups { groups, entry: Entry::First, .. } => {
+                write!(f, "chain through {groups} groups")
+            }
             Self::Groups { lengths, groups, entry: Entry::Last } => {
                 write_chains(f, &[&lengths[..], &[*groups]].concat())?;
                 f.write_str(" groups")

@@ -112,7 +112,13 @@ impl<S> Tree<S> {
         self.iter().find(|(_, vertex)| continues_elsewhere(vertex)).map(|(id, _)| id)
     }
 
-    fn add(&mut self, inputs: Vec<VertexId>, group: Path, sources: Vec<usize>, state: S) -> VertexId {
+    fn add(
+        &mut self,
+        inputs: Vec<VertexId>,
+        group: Path,
+        sources: Vec<usize>,
+        state: S,
+    ) -> VertexId {
         let vertex = self.new_id();
         for input in &inputs {
             if let Some(input) = self.vertices.get_mut(input) {
@@ -141,7 +147,11 @@ impl<S> Tree<S> {
 
     /// Joins the groups' loose streams along a chain, sorted by `order`. One stream is left if each
     /// group has a node that can combine. Returns the vertices whose streams change.
-    pub fn join_groups<K: Ord>(&mut self, entry: Entry, order: impl Fn(Path) -> K) -> BTreeSet<VertexId> {
+    pub fn join_groups<K: Ord>(
+        &mut self,
+        entry: Entry,
+        order: impl Fn(Path) -> K,
+    ) -> BTreeSet<VertexId> {
         let group = |vertex: &VertexId| self.vertices.get(vertex).map(|vertex| order(vertex.group));
         let mut streams = self.loose.clone();
         streams.sort_by_key(group);
@@ -273,7 +283,14 @@ impl<S> Tree<S> {
             let id = self.new_id();
             let state = plain(source);
             let inputs = Vec::new();
-            let leaf = Vertex { inputs, sources: vec![source], consumer: None, group, is_unfit: true, state };
+            let leaf = Vertex {
+                inputs,
+                sources: vec![source],
+                consumer: None,
+                group,
+                is_unfit: true,
+                state,
+            };
             self.vertices.insert(id, leaf);
             added.push(id);
         }
@@ -363,7 +380,8 @@ mod tests {
             sizes
         });
         let largest = sizes.values().copied().max().unwrap_or(1);
-        let schedule = ReduceSchedule::Groups { lengths: vec![largest], groups: sizes.len(), entry };
+        let schedule =
+            ReduceSchedule::Groups { lengths: vec![largest], groups: sizes.len(), entry };
         for (source, rack) in racks.iter().enumerate() {
             tree.grow(&schedule, rack_path(*rack), vec![source], ());
         }

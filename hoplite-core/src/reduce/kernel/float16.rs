@@ -174,13 +174,21 @@ macro_rules! float16 {
             #[inline(always)]
             fn minimum(self, other: Self) -> Self {
                 let least = Ord::min(ordered(self.0) as i16, ordered(other.0) as i16);
-                if self.is_nan() || other.is_nan() { Self::NAN } else { Self(ordered(least as u16)) }
+                if self.is_nan() || other.is_nan() {
+                    Self::NAN
+                } else {
+                    Self(ordered(least as u16))
+                }
             }
 
             #[inline(always)]
             fn maximum(self, other: Self) -> Self {
                 let greatest = Ord::max(ordered(self.0) as i16, ordered(other.0) as i16);
-                if self.is_nan() || other.is_nan() { Self::NAN } else { Self(ordered(greatest as u16)) }
+                if self.is_nan() || other.is_nan() {
+                    Self::NAN
+                } else {
+                    Self(ordered(greatest as u16))
+                }
             }
 
             #[inline(always)]

@@ -72,7 +72,11 @@ impl IndexedCopies {
         Some(record)
     }
 
-    pub(super) fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
+    pub(super) fn free_from(
+        &self,
+        group: Path,
+        first: Rank,
+    ) -> impl Iterator<Item = &LocationRecord> {
         let free = self.indices.groups.get(&group).map(|group| group.free.range(first..));
         let ranks = free.into_iter().flatten().take_while(move |rank| rank.0 == first.0);
         ranks.filter_map(|(_, _, _, node)| self.by_node.get(node))
@@ -132,8 +136,10 @@ impl Indices {
         let is_complete = |copy: &LocationRecord| copy.state == LocationState::Complete;
         self.complete += usize::from(after.is_some_and(is_complete));
         self.complete -= usize::from(before.is_some_and(is_complete));
-        self.complete_connected += usize::from(after.is_some_and(LocationRecord::is_complete_and_connected));
-        self.complete_connected -= usize::from(before.is_some_and(LocationRecord::is_complete_and_connected));
+        self.complete_connected +=
+            usize::from(after.is_some_and(LocationRecord::is_complete_and_connected));
+        self.complete_connected -=
+            usize::from(before.is_some_and(LocationRecord::is_complete_and_connected));
         let is_pinned = |copy: &LocationRecord| copy.retention == Retention::Pinned;
         self.pinned += usize::from(after.is_some_and(is_pinned));
         self.pinned -= usize::from(before.is_some_and(is_pinned));

@@ -68,7 +68,12 @@ impl LocationRecord {
 
     /// Notes the sender of a partial copy. Returns `true` if the bytes begin or cease to cross a
     /// slow link.
-    pub(in crate::shard) fn begin_pull(&mut self, sender: &NodeId, session: u32, is_slow: bool) -> bool {
+    pub(in crate::shard) fn begin_pull(
+        &mut self,
+        sender: &NodeId,
+        session: u32,
+        is_slow: bool,
+    ) -> bool {
         if self.state != LocationState::Partial {
             return false;
         }

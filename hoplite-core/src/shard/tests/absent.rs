@@ -61,7 +61,11 @@ fn a_delete_names_the_lost_nodes_that_may_have_a_copy() {
 fn a_node_that_is_lost_during_a_delete_is_named() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.send("a", ToShard::Publish(complete("x", 1)));
-    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, None)).len(), 1, "only the drop");
+    assert_eq!(
+        world.send_and_collect("b", delete(DeleteWait::Reachable, None)).len(),
+        1,
+        "only the drop"
+    );
     world.disconnect("a", 1);
     assert_eq!(sent(world.wait(LOSS)), [answer(Some(1), &["a"])]);
 }
@@ -70,14 +74,20 @@ fn a_node_that_is_lost_during_a_delete_is_named() {
 fn a_delete_may_wait_until_the_lost_node_has_confirmed_it() {
     for is_later_than_tombstones in [false, true] {
         let mut world = shard_without_a();
-        assert_eq!(world.send_and_collect("b", delete(DeleteWait::All, None)), [answer(Some(1), &["a"])]);
+        assert_eq!(
+            world.send_and_collect("b", delete(DeleteWait::All, None)),
+            [answer(Some(1), &["a"])]
+        );
         if is_later_than_tombstones {
             world.wait(Duration::from_secs(100));
         }
         let drops = sent(world.connect("a", 1));
         assert!(matches!(drops[..], [(_, ToStore::Drop { put: PutId(1), .. })]), "{drops:?}");
         assert_eq!(world.send_and_collect("a", confirmed(1)), [answer(None, &[])]);
-        assert_eq!(world.send_and_collect("b", second_delete(DeleteWait::All)), [second_answer(None)]);
+        assert_eq!(
+            world.send_and_collect("b", second_delete(DeleteWait::All)),
+            [second_answer(None)]
+        );
     }
 }
 
@@ -116,7 +126,10 @@ fn the_second_shard_waits_for_the_nodes_that_only_it_reaches() {
 fn the_second_shard_keeps_another_put_and_refuses_the_deleted_one() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.send("a", ToShard::Publish(complete("x", 2)));
-    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1))), [answer(None, &[])]);
+    assert_eq!(
+        world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1))),
+        [answer(None, &[])]
+    );
     assert_eq!(world.shard.entries[&id("x")].put, PutId(2));
     let verdict = world.send_and_collect("b", ToShard::Publish(complete("x", 1)));
     assert!(
@@ -145,7 +158,10 @@ fn a_restarted_shard_holds_deletes_of_unknown_ids_for_a_lease() {
     let mut world = World::new(ShardConfig::default());
     world.connect("b", 1);
     // The other shard has deleted the put.
-    assert_eq!(world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1))), [answer(None, &[])]);
+    assert_eq!(
+        world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1))),
+        [answer(None, &[])]
+    );
 }
 
 #[test]

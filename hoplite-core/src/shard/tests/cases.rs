@@ -63,7 +63,11 @@ fn run_file(text: &str) {
     for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
         let (expected, happened) = Scenario::run(paragraph);
         if !happened.is_empty() {
-            assert_eq!(happened.join("\n"), expected.join("\n"), "left: actual effects, in:\n{paragraph}");
+            assert_eq!(
+                happened.join("\n"),
+                expected.join("\n"),
+                "left: actual effects, in:\n{paragraph}"
+            );
             number += 1;
         }
     }
@@ -83,8 +87,10 @@ struct Scenario {
 
 impl Scenario {
     fn run(paragraph: &str) -> (Vec<String>, Vec<String>) {
-        let lines =
-            paragraph.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.is_empty());
+        let lines = paragraph
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with('#') && !line.is_empty());
         let lines: Vec<&str> = lines.collect();
         let mut scenario = Self {
             world: World::new(configure(&lines)),
@@ -150,14 +156,17 @@ impl Scenario {
                 let (object, put) = parse_object(object);
                 let bytes = Bytes::copy_from_slice(text.as_bytes());
                 let size_bytes = u64::try_from(text.len()).unwrap();
-                let publish = Publish { size_bytes, inline: Some(bytes.into()), ..complete(object, put.0) };
+                let publish =
+                    Publish { size_bytes, inline: Some(bytes.into()), ..complete(object, put.0) };
                 self.world.send(name, ToShard::Publish(publish))
             }
             ["get", name, object, options @ ..] => {
                 let mut query = query(object, request.0);
                 for option in options.chunks(2) {
                     match option {
-                        ["timeout", millis] => query.timeout = Duration::from_millis(millis.parse().unwrap()),
+                        ["timeout", millis] => {
+                            query.timeout = Duration::from_millis(millis.parse().unwrap())
+                        }
                         ["avoid", sender] => query.avoid.push(node(sender)),
                         ["resume", put] => query.resume = Some(PutId(put.parse().unwrap())),
                         _ => panic!("{option:?}"),
@@ -166,11 +175,15 @@ impl Scenario {
                 self.latest.insert((*name).to_owned(), request);
                 self.world.send(name, ToShard::Query(query))
             }
-            ["cancel", name] => self.world.send(name, ToShard::Cancel { request: self.latest[*name] }),
+            ["cancel", name] => {
+                self.world.send(name, ToShard::Cancel { request: self.latest[*name] })
+            }
             ["done", name, object] => {
                 let (object, put) = parse_object(object);
-                let copy = publication(object, put.0, LocationState::Complete, Retention::Evictable);
-                let publish = Publish { slot: self.slots.remove(*name), wants_answer: false, ..copy };
+                let copy =
+                    publication(object, put.0, LocationState::Complete, Retention::Evictable);
+                let publish =
+                    Publish { slot: self.slots.remove(*name), wants_answer: false, ..copy };
                 self.world.send(name, ToShard::Publish(publish))
             }
             ["fail", name, outcome] => {
@@ -189,12 +202,16 @@ impl Scenario {
             ["concede", name, object] => self.unpublish(name, object, UnpublishReason::Conceded),
             ["end", name, object] => self.unpublish(name, object, UnpublishReason::PullEnded),
             ["abort", name, object] => self.unpublish(name, object, UnpublishReason::Aborted),
-            ["supersede", name, object] => self.unpublish(name, object, UnpublishReason::Superseded),
+            ["supersede", name, object] => {
+                self.unpublish(name, object, UnpublishReason::Superseded)
+            }
             ["dropped", name, object] => self.unpublish(name, object, UnpublishReason::Deleted),
             ["delete", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
-                self.world
-                    .send(name, ToShard::Delete { request, id: id(object), terms: DeleteTerms::default() })
+                self.world.send(
+                    name,
+                    ToShard::Delete { request, id: id(object), terms: DeleteTerms::default() },
+                )
             }
             ["forget", name, object] => {
                 let (object, put) = parse_object(object);
@@ -202,7 +219,10 @@ impl Scenario {
             }
             ["watch", name, object] => {
                 self.latest.insert((*name).to_owned(), request);
-                self.world.send(name, ToShard::Subscribe { request, id: id(object), wants: Wants::Locations })
+                self.world.send(
+                    name,
+                    ToShard::Subscribe { request, id: id(object), wants: Wants::Locations },
+                )
             }
             ["measure", version, names @ ..] => self.measure(version.parse().unwrap(), names),
             ["slow", name, peers @ ..] => {
@@ -227,8 +247,9 @@ impl Scenario {
             let ps_per_byte = if nodes[a].0 == nodes[b].0 { 40_000 } else { 224_000 };
             Ok(Link { alpha_ns: 100_000, ps_per_byte })
         });
-        let label =
-            |name: &str| self.labels.get(name).map_or(EVERYWHERE, |labels| Place::of_labels(labels).path);
+        let label = |name: &str| {
+            self.labels.get(name).map_or(EVERYWHERE, |labels| Place::of_labels(labels).path)
+        };
         let places = MeasuredPlaces::of(&matrix.unwrap(), label, version).unwrap();
         self.world.apply(Event::Places(places))
     }
@@ -266,7 +287,9 @@ impl Scenario {
         match reception {
             Reception::Accepted => {}
             Reception::Replaces => self.receptions.push(format!("{name} replaced")),
-            Reception::Refused(error) => self.receptions.push(format!("{name} refused {:?}", error.code())),
+            Reception::Refused(error) => {
+                self.receptions.push(format!("{name} refused {:?}", error.code()))
+            }
         }
         effects
     }
@@ -280,8 +303,10 @@ impl Scenario {
         from: Option<&str>,
     ) -> Vec<Effect> {
         let (object, put) = parse_object(object);
-        let publish =
-            Publish { pulling_from: from.map(node), ..publication(object, put.0, state, retention) };
+        let publish = Publish {
+            pulling_from: from.map(node),
+            ..publication(object, put.0, state, retention)
+        };
         self.world.send(name, ToShard::Publish(publish))
     }
 
@@ -304,13 +329,17 @@ impl Scenario {
         };
         Some(match message {
             ToStore::Published { verdict: Verdict::Accepted, .. } => return None,
-            ToStore::Published { verdict: Verdict::Conflict { equality, .. }, .. } => match equality {
-                Equality::Unknown { holder: Some((holder, _)) } => {
-                    format!("{node} conflict compare {holder}")
+            ToStore::Published { verdict: Verdict::Conflict { equality, .. }, .. } => {
+                match equality {
+                    Equality::Unknown { holder: Some((holder, _)) } => {
+                        format!("{node} conflict compare {holder}")
+                    }
+                    Equality::Unknown { holder: None } => format!("{node} conflict compare nobody"),
+                    Equality::Equal | Equality::Different => {
+                        format!("{node} conflict {equality:?}")
+                    }
                 }
-                Equality::Unknown { holder: None } => format!("{node} conflict compare nobody"),
-                Equality::Equal | Equality::Different => format!("{node} conflict {equality:?}"),
-            },
+            }
             ToStore::Published { verdict, .. } => format!("{node} verdict {verdict:?}"),
             ToStore::Granted(grant) => {
                 self.slots.insert(node.to_string(), grant.grant);
@@ -330,7 +359,9 @@ impl Scenario {
             ToStore::Replication(Replication { id, copies, nodes, .. }) => {
                 format!("{node} has {copies} copies of {id} at {nodes} nodes")
             }
-            ToStore::TakeOver { id, bytes, .. } => format!("{node} take over {id} {}", bytes.escape_ascii()),
+            ToStore::TakeOver { id, bytes, .. } => {
+                format!("{node} take over {id} {}", bytes.escape_ascii())
+            }
             ToStore::DeleteDone { put: Some(put), .. } => format!("{node} deleted {}", put.0),
             ToStore::DeleteDone { put: None, .. } => format!("{node} deleted nothing"),
             ToStore::Locations { locations, .. } => {

@@ -30,7 +30,8 @@ impl Broadcast {
         let limits = Limits { slots_per_location: slots, ..Limits::default() };
         let config = ShardConfig { limits, warm_up: Duration::ZERO };
         let shard = Shard::new(config, Time::ZERO);
-        let mut world = Self { shard, now: Time::ZERO, transfers: BTreeMap::new(), reasons: BTreeMap::new() };
+        let mut world =
+            Self { shard, now: Time::ZERO, transfers: BTreeMap::new(), reasons: BTreeMap::new() };
         for number in 0..=receivers {
             world.connect(NodeInfo { node: name(number), ..info("n", 1) });
         }
@@ -121,7 +122,10 @@ fn a_longer_chain_is_extended_as_the_bytes_move_along_it() {
     let lead = world.shard.hop_time.lead(1 << 20).as_micros() as u64 / hop;
     for hops in 1..=200 {
         world.wait(hop);
-        assert!(world.is_one_chain((hops + lead + 1).clamp(MAX_UNPACED as u64, 200)), "after {hops} hops");
+        assert!(
+            world.is_one_chain((hops + lead + 1).clamp(MAX_UNPACED as u64, 200)),
+            "after {hops} hops"
+        );
     }
     assert_eq!(world.reasons[&(MAX_UNPACED as u64)], GrantReason::OnlyCandidate);
     assert_eq!(world.reasons[&(MAX_UNPACED as u64 + 1)], GrantReason::ChainHasBytes);
@@ -138,14 +142,16 @@ fn waiting_receivers_get_the_first_complete_copies() {
     assert_eq!(world.transfers[&first_waiting].0, 0, "the origin has a free slot");
     assert_eq!(world.reasons[&first_waiting], GrantReason::CompleteBeforePartial);
     // The new chain is only as long as its bytes allow.
-    let lead = world.shard.hop_time.lead(1 << 20).as_micros() / world.shard.hop_time.hop().as_micros();
+    let lead =
+        world.shard.hop_time.lead(1 << 20).as_micros() / world.shard.hop_time.hop().as_micros();
     assert_eq!(world.shard.status().waiting_queries as u64, 36 - 1 - lead as u64);
     for done in 2..=20 {
         world.wait(1000);
         world.done(done);
     }
     assert_eq!(world.shard.status().waiting_queries, 0);
-    let from_complete = (first_waiting..=100).filter(|receiver| world.transfers[receiver].0 < 20).count();
+    let from_complete =
+        (first_waiting..=100).filter(|receiver| world.transfers[receiver].0 < 20).count();
     assert!(from_complete >= 6, "{from_complete} chains began");
     invariants::check(&world.shard, world.now);
 }
@@ -154,7 +160,11 @@ fn waiting_receivers_get_the_first_complete_copies() {
 fn a_small_object_over_a_slow_link_reaches_all_nodes_along_a_chain() {
     for size_bytes in [1, 20 << 10] {
         let mut world = Broadcast::of_bytes(size_bytes, 8, 1);
-        assert_eq!(world.shard.status().waiting_queries, 6, "the second receiver pulls from the first one");
+        assert_eq!(
+            world.shard.status().waiting_queries,
+            6,
+            "the second receiver pulls from the first one"
+        );
         let hop = world.shard.hop_time.hop().as_micros() as u64;
         world.wait(8 * hop);
         assert!(world.is_one_chain(8), "although no bytes have arrived yet");

@@ -14,7 +14,10 @@ fn a_search_is_paged_and_filtered() {
     for name in ["w/1", "w/2", "w/3", "x"] {
         world.send("a", ToShard::Publish(complete(name, 1)));
     }
-    world.send("b", ToShard::Publish(publication("w/2", 1, LocationState::Complete, Retention::Evictable)));
+    world.send(
+        "b",
+        ToShard::Publish(publication("w/2", 1, LocationState::Complete, Retention::Evictable)),
+    );
     world.send("a", ToShard::Publish(inline("w/small", 1, b"1234")));
     let first = world.shard.search(&search("w/", b"", 2));
     assert_eq!(names(&first), ["w/1", "w/2"]);
@@ -44,8 +47,11 @@ fn a_search_with_few_matches_ends_and_returns_where_to_continue() {
     assert_eq!(found.objects, []);
     let next = found.next.unwrap();
     assert_eq!(next, id(&format!("{:06}", MAX_EXAMINED - 1)));
-    let rest =
-        world.shard.search(&ObjectSearch { after: next.as_bytes().to_vec(), min_copies: 0, ..nothing });
+    let rest = world.shard.search(&ObjectSearch {
+        after: next.as_bytes().to_vec(),
+        min_copies: 0,
+        ..nothing
+    });
     assert_eq!((rest.objects.len(), rest.next), (5, None));
 }
 
@@ -55,7 +61,10 @@ fn nodes_come_in_pages_by_name() {
     world.send("b", ToShard::Publish(complete("x", 1)));
     world.disconnect("c", 1);
     let (page, more) = world.shard.node_overviews("", 2);
-    assert_eq!((page[0].node.as_str(), page[1].node.as_str(), page[1].copies, more), ("a", "b", 1, true));
+    assert_eq!(
+        (page[0].node.as_str(), page[1].node.as_str(), page[1].copies, more),
+        ("a", "b", 1, true)
+    );
     let (page, more) = world.shard.node_overviews("b", 2);
     assert_eq!((page.len(), page[0].connected, more), (1, false, false));
     assert_eq!(world.shard.node_counts(), (2, 1));
@@ -90,7 +99,8 @@ fn a_broadcast_is_a_tree_with_reasons() {
     let ObjectTree { object, copies, grants } = world.shard.object_tree(&id("x"));
     let object = object.unwrap();
     assert_eq!((object.copies, object.complete, object.transfers, object.pinned), (3, 1, 2, true));
-    let senders: Vec<_> = copies.iter().map(|copy| copy.sender.as_ref().map(NodeId::as_str)).collect();
+    let senders: Vec<_> =
+        copies.iter().map(|copy| copy.sender.as_ref().map(NodeId::as_str)).collect();
     assert_eq!(senders, [None, Some("a"), Some("b")]);
     let reasons: Vec<_> = copies.iter().filter_map(|copy| Some(copy.grant?.0)).collect();
     assert_eq!(reasons, grants.iter().map(|grant| grant.reason).collect::<Vec<_>>());

@@ -10,7 +10,10 @@ use crate::topology::place::EVERYWHERE;
 
 pub(super) fn check(shard: &Shard, now: Time) {
     for id in shard.waiting.keys() {
-        assert!(shard.next_answer(now, id).is_none(), "a query waits although the shard can answer it");
+        assert!(
+            shard.next_answer(now, id).is_none(),
+            "a query waits although the shard can answer it"
+        );
     }
     entries(shard);
     requests(shard);
@@ -34,26 +37,44 @@ pub(super) fn check(shard: &Shard, now: Time) {
         assert!(node.requests.len() <= shard.max_open_requests());
     }
     for (id, group) in shard.held_back.keys() {
-        let waits = shard.waiting.get(id).is_some_and(|queue| queue.keys().any(|(other, _)| other == group));
+        let waits = shard
+            .waiting
+            .get(id)
+            .is_some_and(|queue| queue.keys().any(|(other, _)| other == group));
         assert!(waits, "a held group has no waiting query");
     }
-    assert!(shard.to_serve.is_empty() && shard.to_notify.is_empty(), "work is left after the event");
+    assert!(
+        shard.to_serve.is_empty() && shard.to_notify.is_empty(),
+        "work is left after the event"
+    );
     assert_eq!(shard.tombstones.len(), shard.due.tombstones.len());
     assert!(shard.deletions.keys().all(|key| shard.tombstones.contains_key(key)));
-    let is_pending = |id| shard.deletions.iter().any(|((other, _), d)| other == id && !d.pending.is_empty());
-    assert!(shard.deletions.keys().all(|(id, _)| is_pending(id)), "a finished deletion is still open");
+    let is_pending =
+        |id| shard.deletions.iter().any(|((other, _), d)| other == id && !d.pending.is_empty());
+    assert!(
+        shard.deletions.keys().all(|(id, _)| is_pending(id)),
+        "a finished deletion is still open"
+    );
 }
 
 fn entries(shard: &Shard) {
     let limits = &shard.config.limits;
-    assert!(shard.entries.len() <= limits.max_objects && shard.tombstones.len() <= limits.max_objects.max(1));
+    assert!(
+        shard.entries.len() <= limits.max_objects
+            && shard.tombstones.len() <= limits.max_objects.max(1)
+    );
     let (mut inline_bytes, mut links, mut rootless, mut lost) = (0, 0, 0, 0);
     for (id, entry) in &shard.entries {
-        assert!(!shard.tombstones.contains_key(&(id.clone(), entry.put)), "a deleted put came back");
-        inline_bytes += entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
+        assert!(
+            !shard.tombstones.contains_key(&(id.clone(), entry.put)),
+            "a deleted put came back"
+        );
+        inline_bytes +=
+            entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
         links += entry.transfers.len();
         let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();
-        let slow: Vec<_> = entry.transfers.slow().map(|(receiver, grant, _)| (receiver, grant)).collect();
+        let slow: Vec<_> =
+            entry.transfers.slow().map(|(receiver, grant, _)| (receiver, grant)).collect();
         let is_slow = entry.transfers.iter().filter(|(.., link)| link.is_slow);
         assert_eq!(slow, is_slow.map(|(receiver, grant, _)| (receiver, grant)).collect::<Vec<_>>());
         for (receiver, grant, link) in entry.transfers.iter() {
@@ -65,7 +86,8 @@ fn entries(shard: &Shard) {
                 let is_slow = shard.is_slow(entry, copy, receiver);
                 assert_eq!(link.is_slow, is_slow, "a transfer does not reflect its slow link");
             }
-            let is_cycle = pulls_from(link.sender, receiver, |node| entry.transfers.senders_of(node));
+            let is_cycle =
+                pulls_from(link.sender, receiver, |node| entry.transfers.senders_of(node));
             assert!(!is_cycle, "grants form no cycle");
         }
         for (sender, taken) in &slots {
@@ -100,13 +122,20 @@ fn entries(shard: &Shard) {
                 lost += 1;
             }
         }
-        let complete = entry.copies.iter().filter(|location| location.state == LocationState::Complete);
+        let complete =
+            entry.copies.iter().filter(|location| location.state == LocationState::Complete);
         let mut usable = complete.filter(|location| shard.nodes.is_connected(location.node));
         // A node that came back publishes again before it is promoted.
         let fresh = usable.any(|location| {
-            shard.nodes.get(location.node).is_some_and(|node| node.session_number == location.session)
+            shard
+                .nodes
+                .get(location.node)
+                .is_some_and(|node| node.session_number == location.session)
         });
-        assert!(entry.pin == Pin::Held || !fresh, "a complete copy is pinned when the pinned one is lost");
+        assert!(
+            entry.pin == Pin::Held || !fresh,
+            "a complete copy is pinned when the pinned one is lost"
+        );
         assert!(entry.pin == Pin::Held || !entry.copies.is_pinned());
     }
     for id in shard.orphans.ids() {
@@ -131,8 +160,9 @@ fn requests(shard: &Shard) {
                         Some(&(node, *request))
                     );
                     let entry = shard.entries.get(&query.id);
-                    let has_begun = entry
-                        .is_some_and(|entry| entry.copies.get(node).is_some() || shard.serves(entry, node));
+                    let has_begun = entry.is_some_and(|entry| {
+                        entry.copies.get(node).is_some() || shard.serves(entry, node)
+                    });
                     assert!(
                         query.group == EVERYWHERE || !has_begun,
                         "a receiver that serves others waits in its group"
@@ -147,7 +177,11 @@ fn requests(shard: &Shard) {
                     assert!(shard.subscribers[id].contains(&(node, *request)));
                 }
                 OpenRequest::Delete(id, put) => {
-                    assert!(shard.deletions[&(id.clone(), *put)].requesters.contains_key(&(node, *request)));
+                    assert!(
+                        shard.deletions[&(id.clone(), *put)]
+                            .requesters
+                            .contains_key(&(node, *request))
+                    );
                 }
                 OpenRequest::HeldDelete(id) => {
                     held += 1;
@@ -166,6 +200,9 @@ fn requests(shard: &Shard) {
     assert_eq!(queries, shard.due.queries.len());
     assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
     assert_eq!(subscriptions, shard.subscriptions);
-    assert_eq!(subscriptions, shard.subscribers.values().map(|subscribers| subscribers.len()).sum::<usize>());
+    assert_eq!(
+        subscriptions,
+        shard.subscribers.values().map(|subscribers| subscribers.len()).sum::<usize>()
+    );
     assert!(shard.due.wait_limits.len() <= queries);
 }

@@ -240,7 +240,8 @@ impl Observer {
                 }
                 Effect::Granted { record, .. } => {
                     assert!(
-                        self.connected.contains(&record.sender) && self.connected.contains(&record.receiver)
+                        self.connected.contains(&record.sender)
+                            && self.connected.contains(&record.receiver)
                     );
                 }
                 Effect::PlaceKeysDiffer { .. } => {}
@@ -253,11 +254,16 @@ impl Observer {
 
     fn answered(&mut self, node: &NodeId, message: &ToStore) {
         match message {
-            ToStore::Inline { request, .. } if self.wants_bytes == Some((node.clone(), *request)) => {
+            ToStore::Inline { request, .. }
+                if self.wants_bytes == Some((node.clone(), *request)) =>
+            {
                 self.wants_bytes = None;
             }
             ToStore::Granted(Grant { request, .. }) | ToStore::Inline { request, .. } => {
-                assert!(self.queries.remove(&(node.clone(), *request)).is_some(), "one answer per query");
+                assert!(
+                    self.queries.remove(&(node.clone(), *request)).is_some(),
+                    "one answer per query"
+                );
             }
             ToStore::Failed { request, .. } => {
                 self.queries.remove(&(node.clone(), *request));
@@ -284,7 +290,11 @@ struct Run {
 
 impl Run {
     fn new(config: ShardConfig) -> Self {
-        Self { world: World::new(config), observer: Observer::default(), incarnations: BTreeMap::new() }
+        Self {
+            world: World::new(config),
+            observer: Observer::default(),
+            incarnations: BTreeMap::new(),
+        }
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each step")]
@@ -308,7 +318,8 @@ impl Run {
             }
             Step::Wait { millis } => {
                 let end = self.world.now + Duration::from_millis(millis);
-                while let Some(deadline) = self.world.shard.next_deadline().filter(|at| *at <= end) {
+                while let Some(deadline) = self.world.shard.next_deadline().filter(|at| *at <= end)
+                {
                     self.world.now = self.world.now.max(deadline);
                     let effects = self.world.apply(Event::Tick);
                     self.observer.observe(self.world.now, &effects);
@@ -317,7 +328,8 @@ impl Run {
             }
             Step::Measure { version, racks } => {
                 let in_rack = |(name, rack): (&&str, u32)| (node(name), [0, 0, rack, 0]);
-                let paths = NODES.iter().zip(racks).filter(|(_, rack)| *rack > 0).map(in_rack).collect();
+                let paths =
+                    NODES.iter().zip(racks).filter(|(_, rack)| *rack > 0).map(in_rack).collect();
                 let places = MeasuredPlaces { version, paths, ..MeasuredPlaces::default() };
                 let effects = self.world.apply(Event::Places(places));
                 self.observer.observe(self.world.now, &effects);
@@ -346,7 +358,10 @@ impl Run {
                 self.send(node, ToShard::Publish(Publish { state, slot, wants_answer, ..publish }));
             }
             Step::Unpublish { node, object, put, reason } => {
-                self.send(node, ToShard::Unpublish { id: id(OBJECTS[object]), put: PutId(put), reason });
+                self.send(
+                    node,
+                    ToShard::Unpublish { id: id(OBJECTS[object]), put: PutId(put), reason },
+                );
             }
             Step::Query { node: number, query } => {
                 let key = (node(NODES[number]), query.request);
@@ -414,7 +429,8 @@ impl Run {
     fn connect(&mut self, name: &str, incarnation: u64, rack: u8) {
         let label = (rack > 0).then(|| ("rack".to_owned(), rack.to_string()));
         let labels = label.into_iter().collect();
-        let (reception, effects) = self.world.receive(NodeInfo { labels, ..info(name, incarnation) });
+        let (reception, effects) =
+            self.world.receive(NodeInfo { labels, ..info(name, incarnation) });
         let name = node(name);
         let was_refused = matches!(reception, Reception::Refused(_));
         let is_another = self.incarnations.get(&name) != Some(&incarnation);
@@ -440,15 +456,19 @@ impl Run {
             .deletions
             .iter()
             .map(|(key, deletion)| {
-                let records = deletion.pending.iter().map(|node| self.world.shard.nodes.get(*node).unwrap());
+                let records =
+                    deletion.pending.iter().map(|node| self.world.shard.nodes.get(*node).unwrap());
                 (key.clone(), records.map(|record| record.info.node.clone()).collect())
             })
             .collect();
         for ((id, put), nodes) in pending {
             for (number, name) in nodes.into_iter().enumerate() {
                 if number % 2 == 0 {
-                    let message =
-                        ToShard::Unpublish { id: id.clone(), put, reason: UnpublishReason::Deleted };
+                    let message = ToShard::Unpublish {
+                        id: id.clone(),
+                        put,
+                        reason: UnpublishReason::Deleted,
+                    };
                     let effects = self.world.send(name.as_str(), message);
                     self.observer.observe(self.world.now, &effects);
                 } else if let Some(incarnation) = self.incarnations.get(&name).copied() {
@@ -469,17 +489,25 @@ impl Run {
         }
         self.step(Step::Wait { millis: 700_000 });
         let status = self.world.shard.status();
-        assert_eq!((status.grants, status.subscriptions, status.tombstones), (0, 0, 0), "nothing leaks");
+        assert_eq!(
+            (status.grants, status.subscriptions, status.tombstones),
+            (0, 0, 0),
+            "nothing leaks"
+        );
         assert!(status.nodes.is_empty());
         let mut entries = self.world.shard.entries.values();
-        assert!(entries.all(|entry| entry.inline.is_some()), "without any node, what is left is inline");
+        assert!(
+            entries.all(|entry| entry.inline.is_some()),
+            "without any node, what is left is inline"
+        );
         assert_eq!(self.world.shard.next_deadline(), None);
     }
 }
 
 /// Uses the seed in `HOPLITE_SEED`, if set. A failure prints its steps.
 fn runs() -> ProptestConfig {
-    let mut config = ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() };
+    let mut config =
+        ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() };
     if let Some(seed) = std::env::var("HOPLITE_SEED").ok().and_then(|seed| seed.parse().ok()) {
         config.rng_seed = RngSeed::Fixed(seed);
     }

@@ -76,7 +76,11 @@ fn a_put_that_is_being_written_is_copied_from_its_start() {
     world.send("a", ToShard::Publish(producing));
     assert_eq!(orders(&world.send("a", lead("x", 1))), [("b".to_owned(), "x".to_owned())]);
     let effects = world.keep("b", "x", 1, 2);
-    assert_eq!(reported_copies(&effects, "a"), Some((1, 2, None)), "the first copy is not complete");
+    assert_eq!(
+        reported_copies(&effects, "a"),
+        Some((1, 2, None)),
+        "the first copy is not complete"
+    );
     let effects = world.send("a", ToShard::Publish(wanting("x", 1, 2)));
     assert_eq!(reported_copies(&effects, "a"), Some((2, 2, None)));
 }
@@ -136,7 +140,8 @@ fn copies_are_in_different_racks() {
     }
     for put in 1..20 {
         let object = format!("x{put}");
-        let targets: Vec<String> = world.put("a", &object, put, 3).into_iter().map(|(to, _)| to).collect();
+        let targets: Vec<String> =
+            world.put("a", &object, put, 3).into_iter().map(|(to, _)| to).collect();
         assert!(targets.contains(&"f".to_owned()), "{targets:?}");
         assert!(targets.iter().any(|to| to == "d" || to == "e"), "{targets:?}");
     }
@@ -154,7 +159,9 @@ fn a_complete_copy_is_kept_before_another_is_made() {
 #[test]
 fn lost_copies_are_replaced_the_most_endangered_object_first() {
     let mut world = World::with_nodes(&["a", "b", "c", "d"]);
-    for (object, put, holders) in [("safe", 1, vec!["a", "b", "c"]), ("endangered", 2, vec!["a", "b"])] {
+    for (object, put, holders) in
+        [("safe", 1, vec!["a", "b", "c"]), ("endangered", 2, vec!["a", "b"])]
+    {
         for holder in holders {
             world.keep(holder, object, put, 3);
         }
@@ -208,7 +215,8 @@ fn repairs_are_paced_by_their_size() {
         for holder in ["a", "b"] {
             let size_bytes = 500 << 20;
             let object = format!("x{put}");
-            world.send(holder, ToShard::Publish(Publish { size_bytes, ..wanting(&object, put, 2) }));
+            world
+                .send(holder, ToShard::Publish(Publish { size_bytes, ..wanting(&object, put, 2) }));
             let lead = Lead { id: id(&object), put: PutId(put), leads: true, is_new: false };
             world.send(holder, ToShard::Lead(lead));
         }
@@ -253,18 +261,28 @@ fn an_assignment_without_a_transfer_ends() {
     let next = orders(&world.wait(Duration::from_secs(11)));
     assert!(next.len() == 1 && next[0].0 != ordered[0].0, "{next:?}");
     world.send(&next[0].0, ToShard::Query(query("x", 1)));
-    assert_eq!(orders(&world.wait(Duration::from_secs(60))), [], "the second store receives the object");
+    assert_eq!(
+        orders(&world.wait(Duration::from_secs(60))),
+        [],
+        "the second store receives the object"
+    );
 }
 
 #[test]
 fn a_deleted_object_is_not_copied() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.put("a", "x", 1, 2);
-    world.send("a", ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() });
+    world.send(
+        "a",
+        ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() },
+    );
     assert_eq!(world.shard.counters().under_replicated, 0);
     let effects = world.send("b", ToShard::Publish(wanting("x", 1, 2)));
     let refused = effects.iter().any(|effect| {
-        matches!(effect, Effect::Send { message: ToStore::Published { verdict: Verdict::Deleted, .. }, .. })
+        matches!(
+            effect,
+            Effect::Send { message: ToStore::Published { verdict: Verdict::Deleted, .. }, .. }
+        )
     });
     assert!(refused, "{effects:?}");
 }
@@ -276,7 +294,8 @@ fn objects_of_a_draining_store_are_copied_and_its_copies_do_not_count() {
     world.keep("a", "y", 2, 2);
     world.keep("b", "y", 2, 2);
     world.send("a", ToShard::Drain { is_draining: true });
-    let leads = |object: &str, put| Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
+    let leads =
+        |object: &str, put| Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
     let effects = world.send("a", ToShard::Lead(leads("x", 1)));
     assert_eq!(reported_copies(&effects, "a"), Some((0, 2, None)));
     let ordered = orders(&effects);
@@ -290,9 +309,14 @@ fn objects_of_a_draining_store_are_copied_and_its_copies_do_not_count() {
     // The store gives its pins up, and is not told to pin its copy again.
     let evictable = Publish { retention: Retention::Evictable, ..complete("x", 1) };
     let effects = world.send("a", ToShard::Publish(evictable));
-    let promoted = |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
+    let promoted =
+        |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
     assert!(!effects.iter().any(promoted), "{effects:?}");
-    assert_eq!(world.put("b", "z", 3, 2), [("c".to_owned(), "z".to_owned())], "never the store that drains");
+    assert_eq!(
+        world.put("b", "z", 3, 2),
+        [("c".to_owned(), "z".to_owned())],
+        "never the store that drains"
+    );
 }
 
 #[test]
@@ -304,7 +328,8 @@ fn a_released_pin_returns_if_the_other_copy_is_lost() {
     world.lose("b");
     let evictable = Publish { retention: Retention::Evictable, ..complete("x", 1) };
     let effects = world.send("a", ToShard::Publish(evictable));
-    let promoted = |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
+    let promoted =
+        |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
     assert!(effects.iter().any(promoted), "{effects:?}");
 }
 
@@ -317,7 +342,10 @@ fn draining_stores_do_not_choose_each_other_and_the_last_one_is_notified() {
     }
     for (name, put) in [("a", 1), ("b", 2)] {
         let lead = Lead { id: id(name), put: PutId(put), leads: true, is_new: false };
-        assert_eq!(orders(&world.send(name, ToShard::Lead(lead))), [("c".to_owned(), name.to_owned())]);
+        assert_eq!(
+            orders(&world.send(name, ToShard::Lead(lead))),
+            [("c".to_owned(), name.to_owned())]
+        );
     }
     let effects = world.send("c", ToShard::Drain { is_draining: true });
     assert_eq!(orders(&effects), []);
@@ -329,7 +357,8 @@ fn draining_stores_do_not_choose_each_other_and_the_last_one_is_notified() {
     );
     // A draining store no longer keeps copies for others.
     let effects = world.send("b", ToShard::Drain { is_draining: false });
-    let mut objects: Vec<String> = orders(&effects).into_iter().map(|(to, object)| to + &object).collect();
+    let mut objects: Vec<String> =
+        orders(&effects).into_iter().map(|(to, object)| to + &object).collect();
     objects.sort();
     assert_eq!(objects, ["ba", "bc"]);
 }

@@ -45,7 +45,8 @@ fn a_deleted_object_never_returns() {
         delete(&mut world, 1);
         world.wait(LONG_AWAY);
         world.connect("a", 1);
-        let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, LONG_AWAY + AWAY)));
+        let sent =
+            world.send_and_collect("a", ToShard::Publish(returning("x", 1, LONG_AWAY + AWAY)));
         assert_eq!(verdict(&sent), Verdict::Deleted);
     }
 }
@@ -84,7 +85,8 @@ fn a_lost_object_comes_back_after_its_marker_has_expired() {
     let mut world = shard_without_a();
     world.wait(Duration::from_secs(700));
     world.connect("a", 1);
-    let sent = world.send_and_collect("a", ToShard::Publish(returning("x", 1, Duration::from_secs(700))));
+    let sent =
+        world.send_and_collect("a", ToShard::Publish(returning("x", 1, Duration::from_secs(700))));
     assert_eq!(verdict(&sent), Verdict::Accepted);
 }
 
@@ -110,7 +112,11 @@ fn a_copy_that_is_not_returning_is_accepted_as_usual() {
     world.wait(Duration::from_secs(700));
     world.connect("a", 1);
     let sent = world.send_and_collect("a", ToShard::Publish(complete("x", 1)));
-    assert_eq!(verdict(&sent), Verdict::Accepted, "the shard cannot know that it has listed the put");
+    assert_eq!(
+        verdict(&sent),
+        Verdict::Accepted,
+        "the shard cannot know that it has listed the put"
+    );
 }
 
 /// A node's copies: the put, and `true` if the shard has listed it.
@@ -208,7 +214,9 @@ impl Model {
 
     fn received(&mut self, node: usize, message: &ToStore) -> Option<ToShard> {
         let (id, put) = match message {
-            ToStore::Published { id, put, .. } | ToStore::Drop { id, put, .. } => (id.clone(), *put),
+            ToStore::Published { id, put, .. } | ToStore::Drop { id, put, .. } => {
+                (id.clone(), *put)
+            }
             _ => return None,
         };
         let object = *OBJECTS.iter().find(|name| **name == id.to_string()).unwrap();
@@ -223,7 +231,11 @@ impl Model {
             }
             ToStore::Published { verdict: Verdict::Deleted, .. }
             | ToStore::Drop { reason: DropReason::Deleted, .. } => {
-                assert!(self.deleted.contains(&(object, put.0)), "{object} of put {} was not deleted", put.0);
+                assert!(
+                    self.deleted.contains(&(object, put.0)),
+                    "{object} of put {} was not deleted",
+                    put.0
+                );
                 (true, UnpublishReason::Deleted)
             }
             ToStore::Published { .. } => (has_copy, UnpublishReason::Conceded),
@@ -267,7 +279,8 @@ impl Model {
             }
             Step::Get { node, object } => {
                 let object = OBJECTS[object];
-                let listed = self.world.shard.entries.get(&id(object)).filter(|entry| entry.has_root());
+                let listed =
+                    self.world.shard.entries.get(&id(object)).filter(|entry| entry.has_root());
                 let listed = listed.map(|entry| entry.put.0);
                 if let Some(put) =
                     listed.filter(|_| is_here(self, node) && !self.held[node].contains_key(object))
@@ -318,7 +331,11 @@ impl Model {
         }
         for (object, entry) in &self.world.shard.entries {
             let name = *OBJECTS.iter().find(|name| **name == object.to_string()).unwrap();
-            assert!(!self.deleted.contains(&(name, entry.put.0)), "{name} of {:?} came back", entry.put);
+            assert!(
+                !self.deleted.contains(&(name, entry.put.0)),
+                "{name} of {:?} came back",
+                entry.put
+            );
         }
     }
 

@@ -91,10 +91,19 @@ fn open_requests_are_bounded_per_node() {
     }
     let answers = world.send_and_collect("a", ToShard::Query(query("x", most)));
     assert_eq!(failure(&answers), ErrorCode::LimitExceeded);
-    let subscribe =
-        |number| ToShard::Subscribe { request: RequestId(number), id: id("x"), wants: Wants::Locations };
-    assert_eq!(failure(&world.send_and_collect("a", subscribe(most + 1))), ErrorCode::LimitExceeded);
-    assert!(matches!(world.send_and_collect("b", subscribe(most + 1))[..], [(_, ToStore::Locations { .. })]));
+    let subscribe = |number| ToShard::Subscribe {
+        request: RequestId(number),
+        id: id("x"),
+        wants: Wants::Locations,
+    };
+    assert_eq!(
+        failure(&world.send_and_collect("a", subscribe(most + 1))),
+        ErrorCode::LimitExceeded
+    );
+    assert!(matches!(
+        world.send_and_collect("b", subscribe(most + 1))[..],
+        [(_, ToStore::Locations { .. })]
+    ));
     world.send("a", ToShard::Cancel { request: RequestId(3) });
     assert_eq!(world.send_and_collect("a", ToShard::Query(query("x", most + 2))), []);
     assert_eq!(world.shard.status().waiting_queries, CLIENTS_PER_NODE);
@@ -108,7 +117,8 @@ fn the_number_of_an_open_request_cannot_be_used_again() {
         failure(&world.send_and_collect("a", ToShard::Query(query("y", 1)))),
         ErrorCode::InvalidRequest
     );
-    let delete = ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
+    let delete =
+        ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
     assert_eq!(failure(&world.send_and_collect("a", delete)), ErrorCode::InvalidRequest);
     world.send("a", ToShard::Unsubscribe { request: RequestId(1) });
     assert_eq!(world.shard.status().waiting_queries, 1);
@@ -123,10 +133,19 @@ fn a_full_shard_refuses_objects_but_forgets_lost_ones() {
         verdict(&world.send_and_collect("b", ToShard::Publish(complete("z", 1)))),
         &Verdict::ShardFull
     );
-    assert_eq!(verdict(&world.send_and_collect("b", ToShard::Publish(complete("x", 1)))), &Verdict::Accepted);
-    world.send("b", ToShard::Unpublish { id: id("y"), put: PutId(1), reason: UnpublishReason::Evicted });
+    assert_eq!(
+        verdict(&world.send_and_collect("b", ToShard::Publish(complete("x", 1)))),
+        &Verdict::Accepted
+    );
+    world.send(
+        "b",
+        ToShard::Unpublish { id: id("y"), put: PutId(1), reason: UnpublishReason::Evicted },
+    );
     assert!(world.shard.describe(&id("y")).locations.object.unwrap().lost);
-    assert_eq!(verdict(&world.send_and_collect("b", ToShard::Publish(complete("z", 1)))), &Verdict::Accepted);
+    assert_eq!(
+        verdict(&world.send_and_collect("b", ToShard::Publish(complete("z", 1)))),
+        &Verdict::Accepted
+    );
     assert_eq!(world.shard.describe(&id("y")).locations.object, None);
 }
 
@@ -138,8 +157,14 @@ fn tombstones_are_bounded() {
         world.now = world.now + Duration::from_millis(1);
     }
     assert_eq!(world.shard.status().tombstones, 3);
-    assert_eq!(verdict(&world.send_and_collect("a", ToShard::Publish(complete("x", 99)))), &Verdict::Deleted);
-    assert_eq!(verdict(&world.send_and_collect("a", ToShard::Publish(complete("x", 0)))), &Verdict::Accepted);
+    assert_eq!(
+        verdict(&world.send_and_collect("a", ToShard::Publish(complete("x", 99)))),
+        &Verdict::Deleted
+    );
+    assert_eq!(
+        verdict(&world.send_and_collect("a", ToShard::Publish(complete("x", 0)))),
+        &Verdict::Accepted
+    );
 }
 
 #[test]
@@ -184,7 +209,10 @@ fn grants_are_described_with_their_reasons() {
     world.send("s", ToShard::Publish(complete("x", 1)));
     world.now = Time::from_micros(5);
     let effects = world.send("a", ToShard::Query(query("x", 1)));
-    world.send("a", ToShard::Unpublish { id: id("x"), put: PutId(1), reason: UnpublishReason::PullEnded });
+    world.send(
+        "a",
+        ToShard::Unpublish { id: id("x"), put: PutId(1), reason: UnpublishReason::PullEnded },
+    );
     let record = GrantRecord {
         receiver: node("a"),
         sender: node("s"),
@@ -286,14 +314,21 @@ fn differing_label_keys_are_reported_once_for_each_set_of_keys() {
         });
         logged.collect::<Vec<_>>()
     };
-    assert_eq!(logged_keys("c", 1, &["disk"]), Vec::<String>::new(), "no place labels, like a and b");
+    assert_eq!(
+        logged_keys("c", 1, &["disk"]),
+        Vec::<String>::new(),
+        "no place labels, like a and b"
+    );
     assert_eq!(logged_keys("d", 1, &["rack"]), ["3 nodes by nothing, 1 node by rack"]);
     assert_eq!(logged_keys("e", 1, &["rack"]), Vec::<String>::new());
     assert_eq!(
         logged_keys("f", 1, &["rack", "zone"]),
         ["3 nodes by nothing, 2 nodes by rack, 1 node by zone+rack"]
     );
-    assert_eq!(logged_keys("f", 1, &["zone"]), ["3 nodes by nothing, 1 node by zone, 2 nodes by rack"]);
+    assert_eq!(
+        logged_keys("f", 1, &["zone"]),
+        ["3 nodes by nothing, 1 node by zone, 2 nodes by rack"]
+    );
     assert_eq!(logged_keys("f", 1, &["rack", "zone"]), Vec::<String>::new(), "already reported");
 }
 
@@ -357,14 +392,21 @@ fn the_measured_uplink_counts_once_a_node_has_a_measured_place() {
     world.receive(NodeInfo { labels, ..info("a", 1) });
     let a = |version, permille| ("a".to_owned(), version, rack, permille);
     let effects = world.apply(Event::Places(measured(5, 250, &[("a", 1), ("b", 2)])));
-    assert_eq!((sent_places(effects), world.shard.measured_nodes()), (vec![a(5, 0)], 0), "all have labels");
+    assert_eq!(
+        (sent_places(effects), world.shard.measured_nodes()),
+        (vec![a(5, 0)], 0),
+        "all have labels"
+    );
     assert_eq!(world.shard.status().measured, (5, Uplink::default()));
     // The survey has no place for this node.
     let effects = world.receive(info("c", 1)).1;
     assert_eq!(sent_places(effects), [("c".to_owned(), 5, 0, 0)]);
     let effects = world.receive(info("b", 1)).1;
     let [b, c] = [("b", 2), ("c", 0)].map(|(name, rack)| (name.to_owned(), 5, rack, 250));
-    assert_eq!((sent_places(effects), world.shard.measured_nodes()), (vec![a(5, 250), c, b.clone()], 1));
+    assert_eq!(
+        (sent_places(effects), world.shard.measured_nodes()),
+        (vec![a(5, 250), c, b.clone()], 1)
+    );
     assert_eq!(world.shard.status().measured, (5, Uplink::measured(250)));
     assert_eq!(sent_places(world.receive(info("b", 1)).1), [b], "the other nodes know it already");
 }
@@ -434,7 +476,9 @@ fn a_receiver_that_waits_for_a_close_copy_is_served_when_its_place_changes() {
     world.send("a", ToShard::Publish(complete("x", 1)));
     let granted = |effects: &[Effect]| {
         let of = |effect: &Effect| match effect {
-            Effect::Granted { record, .. } => Some(format!("{} from {}", record.receiver, record.sender)),
+            Effect::Granted { record, .. } => {
+                Some(format!("{} from {}", record.receiver, record.sender))
+            }
             _ => None,
         };
         effects.iter().filter_map(of).collect::<Vec<_>>()
@@ -483,11 +527,13 @@ fn a_far_receiver_does_not_starve_while_closer_ones_keep_coming() {
 fn a_delete_continues_after_its_requester_has_cancelled() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.send("b", ToShard::Publish(complete("x", 1)));
-    let delete = || ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
+    let delete =
+        || ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
     let drops = world.send_and_collect("a", delete());
     assert!(matches!(drops[..], [(_, ToStore::Drop { .. })]), "{drops:?}");
     assert_eq!(world.send("a", ToShard::Cancel { request: RequestId(1) }), []);
     assert_eq!(world.send("a", delete()), [], "the number is free, and the drop is under way");
-    let dropped = ToShard::Unpublish { id: id("x"), put: PutId(1), reason: UnpublishReason::Deleted };
+    let dropped =
+        ToShard::Unpublish { id: id("x"), put: PutId(1), reason: UnpublishReason::Deleted };
     assert_eq!(world.send_and_collect("b", dropped), [("a".to_owned(), done(1, Some(PutId(1))))]);
 }

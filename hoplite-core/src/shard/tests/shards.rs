@@ -44,7 +44,11 @@ fn a_committed_list_is_told_to_all_stores_and_to_those_that_come_with_an_older_o
     }
     let known = world.shard.known_shards(world.now);
     assert_eq!((known.stores, known.outdated, &known.list), (3, 0, &next.list));
-    assert_eq!(world.change(ListStep::Commit(next)), (Ok(()), vec![]), "a repeated commit changes nothing");
+    assert_eq!(
+        world.change(ListStep::Commit(next)),
+        (Ok(()), vec![]),
+        "a repeated commit changes nothing"
+    );
 }
 
 #[test]
@@ -62,7 +66,11 @@ fn a_shard_accepts_one_proposal_at_a_time() {
     world.change(ListStep::Withdraw(first.clone())).0.unwrap();
     assert_eq!(world.change(ListStep::Propose(rival)).0, Ok(()));
     world.wait(PROPOSAL_TTL);
-    assert_eq!(world.change(ListStep::Propose(first)).0, Ok(()), "a proposal ends with its coordinator");
+    assert_eq!(
+        world.change(ListStep::Propose(first)).0,
+        Ok(()),
+        "a proposal ends with its coordinator"
+    );
 }
 
 #[test]
@@ -76,8 +84,15 @@ fn a_coordinator_commits_in_time_and_with_a_majority() {
         (1, 4, true, true),
         (0, 1, true, false),
     ] {
-        assert_eq!(may_commit(accepted, all, force, at_once), expected, "{accepted} of {all}, {force}");
-        assert!(!may_commit(accepted, all, force, COMMIT_LIMIT), "a shard may have accepted another list");
+        assert_eq!(
+            may_commit(accepted, all, force, at_once),
+            expected,
+            "{accepted} of {all}, {force}"
+        );
+        assert!(
+            !may_commit(accepted, all, force, COMMIT_LIMIT),
+            "a shard may have accepted another list"
+        );
     }
 }
 
@@ -85,7 +100,10 @@ fn a_coordinator_commits_in_time_and_with_a_majority() {
 fn a_list_that_is_not_the_next_one_is_refused() {
     let mut world = World::with_nodes(&["a"]);
     let two_at_once = proposal(1, &["shard:2"], 7);
-    assert!(matches!(world.change(ListStep::Propose(two_at_once)).0, Err(Error::InvalidRequest { .. })));
+    assert!(matches!(
+        world.change(ListStep::Propose(two_at_once)).0,
+        Err(Error::InvalidRequest { .. })
+    ));
     let next = proposal(2, &["shard:1", "shard:2"], 7);
     world.change(ListStep::Commit(next)).0.unwrap();
     for old in [proposal(1, &["shard:1", "shard:3"], 8), proposal(2, &["shard:1", "shard:3"], 8)] {
@@ -104,7 +122,10 @@ fn a_list_must_follow_the_list_of_each_store() {
     assert_eq!(world.receive(uses("b", list(0, &["other:1"]))).0, Reception::Accepted);
     for names in [["shard:1", "shard:2"], ["other:1", "shard:2"]] {
         let next = proposal(1, &names, 7);
-        assert!(matches!(world.change(ListStep::Propose(next)).0, Err(Error::InvalidRequest { .. })));
+        assert!(matches!(
+            world.change(ListStep::Propose(next)).0,
+            Err(Error::InvalidRequest { .. })
+        ));
     }
 }
 
@@ -118,7 +139,9 @@ fn stores_that_cannot_change_their_list_are_refused_and_prevent_a_change() {
     assert!(is_mismatch(&world.change(ListStep::Propose(next.clone())).0.unwrap_err()));
     world.disconnect("old", 1);
     assert_eq!(world.change(ListStep::Commit(next)).0, Ok(()));
-    let Reception::Refused(error) = world.receive(old()).0 else { panic!("it would use the old list") };
+    let Reception::Refused(error) = world.receive(old()).0 else {
+        panic!("it would use the old list")
+    };
     assert!(is_mismatch(&error));
 }
 
@@ -126,7 +149,10 @@ fn stores_that_cannot_change_their_list_are_refused_and_prevent_a_change() {
 fn a_restarted_shard_learns_the_list_from_its_stores() {
     let mut world = World::with_nodes(&["a"]);
     let newer = list(3, &["shard:1", "shard:2"]);
-    assert_eq!(world.receive(uses("b", newer.clone())), (Reception::Accepted, vec![told("a", &newer)]));
+    assert_eq!(
+        world.receive(uses("b", newer.clone())),
+        (Reception::Accepted, vec![told("a", &newer)])
+    );
     assert_eq!(world.shard.shard_list(), Some(&newer));
     let newest = newer.changed(&ShardChange::Remove("shard:1".to_owned())).unwrap();
     assert_eq!(
@@ -134,13 +160,20 @@ fn a_restarted_shard_learns_the_list_from_its_stores() {
         [told("b", &newest)],
         "a store that knows more tells it"
     );
-    assert_eq!(world.send("a", ToShard::Shards(newer)), [told("a", &newest)], "an older list is corrected");
+    assert_eq!(
+        world.send("a", ToShard::Shards(newer)),
+        [told("a", &newest)],
+        "an older list is corrected"
+    );
 }
 
 #[test]
 fn a_shard_that_joins_waits_for_its_stores_before_it_decides_about_unknown_ids() {
-    let delete = ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
-    for (shards, is_joining) in [(list(1, &["shard:1", "shard:2"]), true), (list(0, &["shard:1"]), false)] {
+    let delete =
+        ToShard::Delete { request: RequestId(1), id: id("x"), terms: DeleteTerms::default() };
+    for (shards, is_joining) in
+        [(list(1, &["shard:1", "shard:2"]), true), (list(0, &["shard:1"]), false)]
+    {
         let mut world = World::new(ShardConfig::default());
         world.wait(Duration::from_secs(60));
         assert!(!world.shard.known_shards(world.now).has_served);

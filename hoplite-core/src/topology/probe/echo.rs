@@ -119,7 +119,8 @@ impl EchoRequester {
             is_prompt: false,
             not_before_ns: now_ns,
             block_began_ns: now_ns,
-            ends_ns: now_ns.saturating_add(u64::try_from(MAX_ECHO_TIME.as_nanos()).unwrap_or(u64::MAX)),
+            ends_ns: now_ns
+                .saturating_add(u64::try_from(MAX_ECHO_TIME.as_nanos()).unwrap_or(u64::MAX)),
             timeout_ns: FIRST_TIMEOUT_NS,
             lost_in_a_row: 0,
             lost: 0,
@@ -160,7 +161,9 @@ impl EchoRequester {
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
         let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
-        let Some((number, sent_ns)) = sent.filter(|(number, _)| is_reply && *number == packet.number) else {
+        let Some((number, sent_ns)) =
+            sent.filter(|(number, _)| is_reply && *number == packet.number)
+        else {
             return;
         };
         *sent = None;
@@ -224,7 +227,12 @@ impl EchoResponder {
         let previous = self.last.filter(|(number, _)| is_prompt && packet.number == number + 1);
         let round_trip_ns = previous.map_or(0, |(_, replied_ns)| now_ns.saturating_sub(replied_ns));
         self.last = Some((packet.number, now_ns));
-        Some(Packet { kind: PacketKind::Reply, nonce: self.nonce, number: packet.number, round_trip_ns })
+        Some(Packet {
+            kind: PacketKind::Reply,
+            nonce: self.nonce,
+            number: packet.number,
+            round_trip_ns,
+        })
     }
 }
 
@@ -241,7 +249,12 @@ mod tests {
         "10.0.0.1:4000".parse().unwrap()
     }
 
-    fn exchange(delay_ns: u64, lost_percent: u64, seed: u64, probes: Probes) -> (Option<Echoes>, u64, usize) {
+    fn exchange(
+        delay_ns: u64,
+        lost_percent: u64,
+        seed: u64,
+        probes: Probes,
+    ) -> (Option<Echoes>, u64, usize) {
         let mut random = Random::new(seed);
         let mut asker = EchoRequester::new(0, NONCE, probes);
         let mut answerer = EchoResponder::new(NONCE, requester_address());
@@ -336,19 +349,34 @@ mod tests {
         };
         let elsewhere = "10.0.0.1:4001".parse().unwrap();
         assert_eq!(answerer.reply(0, elsewhere, &request_packet(0)), None);
-        assert_eq!(answerer.reply(0, requester_address(), &Packet { nonce: 8, ..request_packet(0) }), None);
         assert_eq!(
-            answerer.reply(0, requester_address(), &Packet { kind: PacketKind::Reply, ..request_packet(0) }),
+            answerer.reply(0, requester_address(), &Packet { nonce: 8, ..request_packet(0) }),
+            None
+        );
+        assert_eq!(
+            answerer.reply(
+                0,
+                requester_address(),
+                &Packet { kind: PacketKind::Reply, ..request_packet(0) }
+            ),
             None
         );
         let reply = answerer.reply(1000, requester_address(), &request_packet(0)).unwrap();
         assert_eq!((reply.kind, reply.number, reply.round_trip_ns), (PacketKind::Reply, 0, 0));
-        assert_eq!(answerer.reply(2000, requester_address(), &request_packet(0)), None, "a duplicate");
+        assert_eq!(
+            answerer.reply(2000, requester_address(), &request_packet(0)),
+            None,
+            "a duplicate"
+        );
         assert_eq!(
             answerer.reply(3000, requester_address(), &request_packet(1)).unwrap().round_trip_ns,
             2000
         );
-        assert_eq!(answerer.reply(3000, requester_address(), &request_packet(0)), None, "an old request");
+        assert_eq!(
+            answerer.reply(3000, requester_address(), &request_packet(0)),
+            None,
+            "an old request"
+        );
     }
 
     #[test]

@@ -27,8 +27,8 @@ use crate::time::Time;
 
 use landmarks::Landmarks;
 pub use messages::{
-    Bandwidth, Finding, MAX_NODES, MAX_NODES_OF_PAIRS, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss,
-    SurveyOptions, SurveyProgress, SurveyReport, SurveyWork,
+    Bandwidth, Finding, MAX_NODES, MAX_NODES_OF_PAIRS, SurveyCommand, SurveyError, SurveyEvent,
+    SurveyLoss, SurveyOptions, SurveyProgress, SurveyReport, SurveyWork,
 };
 use pairs::AllPairs;
 use schedule::{Lost, Map, SurveySchedule, Task};
@@ -198,7 +198,8 @@ impl Survey {
             return Err(SurveyError::TooFewNodes { count: kept.len() });
         }
         let names = kept.iter().map(|&node| self.nodes[node as usize].clone()).collect();
-        let Map { matrix, guessed, estimated } = self.schedule.map(names, &kept, assumed_ps_per_byte)?;
+        let Map { matrix, guessed, estimated } =
+            self.schedule.map(names, &kept, assumed_ps_per_byte)?;
         let name = |(&node, &loss): (&u32, &SurveyLoss)| (self.nodes[node as usize].clone(), loss);
         Ok(SurveyReport {
             matrix,
@@ -214,7 +215,8 @@ impl Survey {
 
     fn begin_step(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
         while self.nodes.len() - self.lost.len() >= 2
-            && let Some((task, meetings)) = self.schedule.step(self.step, &self.lost, &mut self.random)
+            && let Some((task, meetings)) =
+                self.schedule.step(self.step, &self.lost, &mut self.random)
         {
             self.task = task;
             self.meetings.clear();
@@ -262,10 +264,13 @@ impl Survey {
             }
             let work = match self.task {
                 Task::Echoes(probes) => SurveyWork::Echo { probes },
-                Task::Train => SurveyWork::Train { bytes: MIN_TRAIN_BYTES, at_least: TRAIN_DURATION },
+                Task::Train => {
+                    SurveyWork::Train { bytes: MIN_TRAIN_BYTES, at_least: TRAIN_DURATION }
+                }
                 Task::Loaded => {
                     let gap = u128::from(self.schedule.gap(a, b).unwrap_or(1).max(1));
-                    let bytes = u64::try_from(LOADED_TRAIN.as_nanos() * 1000 / gap).unwrap_or(u64::MAX);
+                    let bytes =
+                        u64::try_from(LOADED_TRAIN.as_nanos() * 1000 / gap).unwrap_or(u64::MAX);
                     let bytes = bytes.clamp(MIN_TRAIN_BYTES, MAX_TRAIN_BYTES);
                     SurveyWork::Train { bytes, at_least: Duration::ZERO }
                 }

@@ -59,7 +59,10 @@ mod tests {
     #[test]
     fn changed_bytes_are_found() {
         let inline = InlineBytes::from(Bytes::from_static(b"Hoplite"));
-        assert_eq!(InlineBytes::checked(Bytes::from_static(b"Hoplite"), inline.crc()), Some(inline.clone()));
+        assert_eq!(
+            InlineBytes::checked(Bytes::from_static(b"Hoplite"), inline.crc()),
+            Some(inline.clone())
+        );
         assert_eq!(InlineBytes::checked(Bytes::from_static(b"Hoplitf"), inline.crc()), None);
         assert_eq!(inline.to_owned_memory(), inline);
     }

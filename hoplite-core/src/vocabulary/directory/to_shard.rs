@@ -59,21 +59,8 @@ pub enum ToShard {
 impl ToShard {
     /// The names of all messages, for metrics.
     pub const KINDS: [&str; 15] = [
-        "publish",
-        "unpublish",
-        "query",
-        "cancel",
-        "return-slot",
-        "delete",
-        "forget",
-        "subscribe",
-        "unsubscribe",
-        "placed",
-        "slow-links",
-        "lead",
-        "not-replicated",
-        "drain",
-        "shards",
+        "publish", "unpublish", "query", "cancel", "return-slot", "delete", "forget", "subscribe",
+        "unsubscribe", "placed", "slow-links", "lead", "not-replicated", "drain", "shards",
     ];
 
     /// Returns the message's entry of [`Self::KINDS`].

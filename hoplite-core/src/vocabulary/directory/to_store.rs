@@ -1,6 +1,8 @@
 use std::net::SocketAddr;
 
-use super::{GrantId, InlineBytes, LocationState, Locations, Placed, Replicate, Replication, RequestId};
+use super::{
+    GrantId, InlineBytes, LocationState, Locations, Placed, Replicate, Replication, RequestId,
+};
 use crate::vocabulary::error::Error;
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
@@ -53,20 +55,8 @@ pub enum ToStore {
 impl ToStore {
     /// The names of all messages, for metrics.
     pub const KINDS: [&str; 14] = [
-        "published",
-        "granted",
-        "inline",
-        "failed",
-        "drop",
-        "promote",
-        "take-over",
-        "give-way",
-        "placed",
-        "delete-done",
-        "locations",
-        "replicate",
-        "replication",
-        "shards",
+        "published", "granted", "inline", "failed", "drop", "promote", "take-over", "give-way",
+        "placed", "delete-done", "locations", "replicate", "replication", "shards",
     ];
 
     /// Returns the message's entry of [`Self::KINDS`].

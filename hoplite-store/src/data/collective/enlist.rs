@@ -51,11 +51,21 @@ impl Puller {
 
     /// Tells a store that the attempt to make `target` failed. If the store is unreachable, its
     /// clients notice the failure later.
-    pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
+    pub(crate) async fn reject(
+        &self,
+        peer: &Peer,
+        target: &ObjectId,
+        attempt: AttemptId,
+        reason: &Error,
+    ) {
         let sent = async {
-            let mut call =
-                Call::begin(self, peer.clone(), Kind::Reject, &encode_reject(target, attempt, reason))
-                    .await?;
+            let mut call = Call::begin(
+                self,
+                peer.clone(),
+                Kind::Reject,
+                &encode_reject(target, attempt, reason),
+            )
+            .await?;
             let header = call.read_header().await?;
             call.connection().read_control::<v1::End>(&header).await?;
             call.finish();
@@ -149,7 +159,10 @@ impl Puller {
                     }
                     Kind::End => {
                         let end = connection.read_control::<v1::End>(&header).await?;
-                        report(decode_report(end, plan.members.len()).map_err(ConnectionError::from)?);
+                        report(
+                            decode_report(end, plan.members.len())
+                                .map_err(ConnectionError::from)?,
+                        );
                         break;
                     }
                     kind => return Err(ConnectionError::Unexpected(kind).into()),

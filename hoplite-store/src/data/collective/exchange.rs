@@ -36,7 +36,11 @@ pub(crate) struct Exchange {
 pub(in super::super) struct SourceLost;
 
 impl Exchange {
-    pub(crate) fn new(plan: Box<Plan>, sources: Vec<Arc<LiveCopy>>, trace: Option<TraceContext>) -> Self {
+    pub(crate) fn new(
+        plan: Box<Plan>,
+        sources: Vec<Arc<LiveCopy>>,
+        trace: Option<TraceContext>,
+    ) -> Self {
         let progress = Progress::new(&plan);
         Self {
             steps: progress.program().steps().iter().map(|_| Notify::new()).collect(),
@@ -208,7 +212,9 @@ impl Exchange {
         let own = self.plan.index;
         let (mut outgoing, mut incoming) = (self.stream_to(own, 0), self.stream_from(own));
         let mut buffer = vec![0; PIECE_BYTES];
-        while let (Some(sent), Some(received)) = (outgoing.next(STEP_BYTES), incoming.next(STEP_BYTES)) {
+        while let (Some(sent), Some(received)) =
+            (outgoing.next(STEP_BYTES), incoming.next(STEP_BYTES))
+        {
             self.wait_until_ready(&sent).await?;
             let (source, Range { start, end }) = self.origin(&sent, target);
             for at in (start..end).step_by(PIECE_BYTES) {

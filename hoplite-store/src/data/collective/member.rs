@@ -69,7 +69,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (target, put) = (plan.target.clone(), plan.put);
         tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
-        let ended = forward_reports(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
+        let ended =
+            forward_reports(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
         drop(enlisted);
         match &ended {
             Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),
@@ -89,7 +90,9 @@ async fn forward_reports(
     let released = || v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() };
     loop {
         match keepalive.until(connection, enlisted.reports.recv()).await? {
-            KeepaliveEvent::Done(Some(Report::Filled)) => connection.write_control(Kind::Filled, &()).await?,
+            KeepaliveEvent::Done(Some(Report::Filled)) => {
+                connection.write_control(Kind::Filled, &()).await?
+            }
             KeepaliveEvent::Done(report) => {
                 let refused = hoplite_core::collective::Failure::Refused(Error::ShuttingDown);
                 let report = report.unwrap_or(Report::Failed(refused));

@@ -93,9 +93,14 @@ impl Puller {
         outcome
     }
 
-    async fn receive_all(&self, exchange: &Exchange, target: &LiveCopy) -> Result<(), (usize, PullOutcome)> {
+    async fn receive_all(
+        &self,
+        exchange: &Exchange,
+        target: &LiveCopy,
+    ) -> Result<(), (usize, PullOutcome)> {
         let own = exchange.plan().index;
-        let fold = async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
+        let fold =
+            async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
         let senders = exchange.senders();
         let plan = exchange.plan();
         let turns = plan.properties().is_paired.then(|| Semaphore::new(1));
@@ -181,7 +186,15 @@ impl Puller {
             turn.take_if(|_| stream.left_bytes() < NEXT_BEGINS_BYTES);
             let (lane, header) = next_block(&mut lanes, stream.position_bytes()..end_bytes).await?;
             let block = stream.check(header.offset_bytes(), u64::from(header.length_bytes()))?;
-            self.receive_block(exchange, target, &block, (&mut lanes, lane), &header, &mut received).await?;
+            self.receive_block(
+                exchange,
+                target,
+                &block,
+                (&mut lanes, lane),
+                &header,
+                &mut received,
+            )
+            .await?;
             lanes.consumed(lane);
             exchange.done(&mut stream, &block);
             count(&self.metrics.received_bytes, block.length_bytes());
@@ -206,7 +219,10 @@ impl Puller {
             Some(ReceiveMode::Replace) => {
                 exchange.wait_until_ready(block).await.map_err(|_| ReceiveError::SourceLost)?;
                 lanes.resume();
-                lanes.connection(lane)?.read_block(header, target.buffer(), block.range.start).await?;
+                lanes
+                    .connection(lane)?
+                    .read_block(header, target.buffer(), block.range.start)
+                    .await?;
             }
             Some(ReceiveMode::Combine) => {
                 // Reads the block before the wait for sources, so that the sender can continue.
@@ -223,7 +239,10 @@ impl Puller {
 }
 
 /// Waits for the block at the start of `missing`, the range to receive. Skips keepalives.
-async fn next_block(lanes: &mut Incoming<'_>, missing: Range<u64>) -> Result<(LaneId, Header), ReceiveError> {
+async fn next_block(
+    lanes: &mut Incoming<'_>,
+    missing: Range<u64>,
+) -> Result<(LaneId, Header), ReceiveError> {
     loop {
         match lanes.next(missing.start, missing.end).await? {
             Event::Block(lane, header) => return Ok((lane, header)),

@@ -35,7 +35,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         };
         // The plan may never arrive, if this store restarted after its enlistment.
         let limit = plan_timeout(take.offset_bytes);
-        let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten()?.in_memory() };
+        let found =
+            async { timeout(limit, self.source.serve(request)).await.ok().flatten()?.in_memory() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
         let (ending, has_lanes) = match served {
             Some(served) => self.send_to_member(connection, peer, take, (served, max_lanes)).await,
@@ -63,11 +64,14 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         take: &Take,
         (target, max_lanes): (Served, usize),
     ) -> (Result<Ending, ConnectionError>, bool) {
-        let Some(exchange) = target.exchange().map(Arc::clone) else { return (Ok(Ending::NoCopy), false) };
+        let Some(exchange) = target.exchange().map(Arc::clone) else {
+            return (Ok(Ending::NoCopy), false);
+        };
         if !connection.carries(exchange.plan().most_bytes()) {
             return (Err(ConnectionError::Nonsense("this connection is for small objects")), false);
         }
-        let is_member = exchange.plan().members.get(take.index).is_some_and(|member| member.node == *peer);
+        let is_member =
+            exchange.plan().members.get(take.index).is_some_and(|member| member.node == *peer);
         let Some(sending) = exchange.begin_sending().filter(|_| is_member) else {
             return (Ok(Ending::NoCopy), false);
         };

@@ -82,7 +82,11 @@ impl ProgramBlocks {
         if is_ready { Ok(()) } else { Err(Ending::NoCopy) }
     }
 
-    async fn send(&self, connection: &mut PeerConnection, block: &Block) -> Result<(), ConnectionError> {
+    async fn send(
+        &self,
+        connection: &mut PeerConnection,
+        block: &Block,
+    ) -> Result<(), ConnectionError> {
         let (origin, range) = self.exchange.origin(block, &self.target);
         let sending = connection.write_part(block.position_bytes, range, origin.buffer());
         tokio::select! {
@@ -149,7 +153,8 @@ impl Content {
         let Range { start, end } = piece.range;
         let length_bytes = most_bytes.min(end - start);
         let block = cursor.program.as_ref().and_then(|program| program.next(length_bytes));
-        if let (Self::ProgramBlocks(blocks), Some(block), Some(program)) = (self, &block, &mut cursor.program)
+        if let (Self::ProgramBlocks(blocks), Some(block), Some(program)) =
+            (self, &block, &mut cursor.program)
         {
             program.skip(block);
             let mut claimed = blocks.claimed.lock().unwrap_or_else(PoisonError::into_inner);

@@ -104,7 +104,12 @@ enum LaneEvent {
 impl<'a> Incoming<'a> {
     /// Makes a stream whose first lane is the connection of `call`, the request for the bytes. The
     /// request allows `max_lanes`.
-    pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
+    pub(in super::super) fn new(
+        puller: &'a Puller,
+        peer: Peer,
+        call: Call<'a>,
+        max_lanes: usize,
+    ) -> Self {
         let (merge, opening) = (Merge::default(), JoinSet::new());
         let (lanes, ended, end) = (Vec::new(), Vec::new(), None);
         let (next_lane, has_requested_lanes) = (0, false);
@@ -133,7 +138,14 @@ impl<'a> Incoming<'a> {
         let id = LaneId(self.next_lane);
         self.next_lane += 1;
         self.merge.open(id);
-        self.lanes.push(Lane { id, call, is_request, block: None, control: None, payload: Vec::new() });
+        self.lanes.push(Lane {
+            id,
+            call,
+            is_request,
+            block: None,
+            control: None,
+            payload: Vec::new(),
+        });
     }
 
     /// Waits for the next event of a stream that ends at `end_bytes`. The bytes before `next_bytes`
@@ -191,7 +203,8 @@ impl<'a> Incoming<'a> {
     /// Returns the end of a stream whose lanes have ended; `None` if bytes are missing that were
     /// lost, or may still arrive.
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
-        let complete = || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
+        let complete =
+            || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
         let Some(end) = &self.end else { return has_arrived.then(complete) };
         let is_complete = end.outcome() == v1::end::Outcome::Complete;
         let may_come = self.merge.has_lost() || !self.opening.is_empty();
@@ -268,7 +281,9 @@ impl<'a> Incoming<'a> {
                 Ok(None)
             }
             Ok(LaneFrame::Control(_)) => {
-                let Some(index) = self.lanes.iter().position(|lane| lane.id == id) else { return Ok(None) };
+                let Some(index) = self.lanes.iter().position(|lane| lane.id == id) else {
+                    return Ok(None);
+                };
                 let end = self.lanes[index].decode::<v1::End>()?;
                 let lane = self.lanes.swap_remove(index);
                 self.merge.end(id);
@@ -292,7 +307,8 @@ impl<'a> Incoming<'a> {
             self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len() + self.ended.len());
         for _ in 0..count.min(free_lanes) {
             let pooled = self.puller.pool.take(&self.peer);
-            let others = self.receiving.get_or_insert_with(|| self.puller.begin_receiving()).others();
+            let others =
+                self.receiving.get_or_insert_with(|| self.puller.begin_receiving()).others();
             let (config, peer) = (self.puller.config.clone(), self.peer.clone());
             self.opening.spawn(async move {
                 let mut connection = match pooled {
@@ -361,7 +377,8 @@ impl<'a> Incoming<'a> {
     pub(in super::super) async fn finish_silent(mut self, end_bytes: u64) {
         if self.has_requested_lanes {
             let final_frames = async {
-                while !matches!(self.next(end_bytes, end_bytes).await, Ok(Event::End(_)) | Err(_)) {}
+                while !matches!(self.next(end_bytes, end_bytes).await, Ok(Event::End(_)) | Err(_)) {
+                }
             };
             let _ = timeout(FINAL_FRAMES_TIMEOUT, final_frames).await;
         } else {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use hoplite_core::link::Delivery;
 use hoplite_core::merge::LaneId;
-use hoplite_core::plan::lanes::{HostLanes, LaneAction, Progress, REST_LIMIT, Start, StreamId, lane_limit};
+use hoplite_core::plan::lanes::{
+    HostLanes, LaneAction, Progress, REST_LIMIT, Start, StreamId, lane_limit,
+};
 use hoplite_core::time::Time;
 use hoplite_net::nonce;
 use hoplite_proto::data::lanes::{KEY_BYTES, StreamKey};
@@ -108,7 +110,8 @@ impl OutgoingStreams {
         (block_bytes, new_bytes): (u64, u64),
         now: Time,
     ) -> Turn {
-        let acknowledged_bytes = self.acknowledged_bytes.fetch_add(new_bytes, Ordering::Relaxed) + new_bytes;
+        let acknowledged_bytes =
+            self.acknowledged_bytes.fetch_add(new_bytes, Ordering::Relaxed) + new_bytes;
         let turn = stream.id.map(|id| {
             let (starved, left_bytes) = (ready.starved, ready.cursor.left_bytes());
             let progress = Progress { delivery, starved, left_bytes, acknowledged_bytes };
@@ -118,7 +121,8 @@ impl OutgoingStreams {
             tracing::debug!(peer = %stream.peer, lanes, is_settled, "has tried more lanes");
         }
         if let Some(turn) = turn {
-            let set = |is_resting: &mut bool| replace(is_resting, turn.is_resting) != turn.is_resting;
+            let set =
+                |is_resting: &mut bool| replace(is_resting, turn.is_resting) != turn.is_resting;
             stream.resting.send_if_modified(set);
         }
         let action = match turn.map_or(LaneAction::Send, |turn| turn.action) {

@@ -78,7 +78,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             }
             Ok(LaneEnd::Left) => {
                 count(&self.metrics.lanes_left, 1);
-                let released = v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() };
+                let released =
+                    v1::End { outcome: v1::end::Outcome::Released.into(), ..v1::End::default() };
                 connection.write_control(Kind::End, &released).await?;
                 Err(ConnectionError::Closed)
             }
@@ -114,7 +115,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
         let mut sample_at = begun + SAMPLE_INTERVAL;
         let is_measured = stream.is_measured();
-        let acknowledged = |delivery: Option<Delivery>| delivery.map_or(0, |known| known.acknowledged_bytes);
+        let acknowledged =
+            |delivery: Option<Delivery>| delivery.map_or(0, |known| known.acknowledged_bytes);
         let mut before_bytes = acknowledged(delivery);
         let mut most_bytes = if is_measured { MIN_BLOCK_BYTES } else { u64::MAX };
         loop {
@@ -125,7 +127,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 Err(ending) => return Ok(LaneEnd::WithStream(ending)),
             };
             let now = Instant::now();
-            let delivery = if is_measured || now >= sample_at { connection.delivery() } else { None };
+            let delivery =
+                if is_measured || now >= sample_at { connection.delivery() } else { None };
             let mut new_bytes = 0;
             if is_measured {
                 most_bytes = sizes.next(Time::ZERO + now.duration_since(begun), delivery);

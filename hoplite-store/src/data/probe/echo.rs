@@ -82,7 +82,8 @@ impl Echo {
         {
             asker.received(now_ns, &packet);
         }
-        if let Some(reply) = self.answerer.as_mut().and_then(|answerer| answerer.reply(now_ns, from, &packet))
+        if let Some(reply) =
+            self.answerer.as_mut().and_then(|answerer| answerer.reply(now_ns, from, &packet))
         {
             // Drops a reply that would block, so that no peer can make this store wait.
             let _ = self.socket.try_send_to(&encode_packet(&reply), from);
@@ -103,7 +104,8 @@ mod tests {
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     async fn pair() -> (Echo, Echo, SocketAddr, SocketAddr) {
-        let (one, other) = (Echo::bind(LOOPBACK).await.unwrap(), Echo::bind(LOOPBACK).await.unwrap());
+        let (one, other) =
+            (Echo::bind(LOOPBACK).await.unwrap(), Echo::bind(LOOPBACK).await.unwrap());
         let at = |echo: &Echo| SocketAddr::new(LOOPBACK, echo.port().unwrap());
         let (one_at, other_at) = (at(&one), at(&other));
         (one, other, one_at, other_at)
@@ -134,8 +136,14 @@ mod tests {
             forger.send_to(&request, answerer).await.unwrap();
             let mut other = request;
             other[8] ^= 1;
-            for bytes in [&other[..], &request[..31], &[request, request].concat(), &[0; 1000], &[], &request]
-            {
+            for bytes in [
+                &other[..],
+                &request[..31],
+                &[request, request].concat(),
+                &[0; 1000],
+                &[],
+                &request,
+            ] {
                 stranger.socket.send_to(bytes, answerer).await.unwrap();
             }
             let mut reply = [0; 64];

@@ -7,7 +7,9 @@ use hoplite_core::id::NodeId;
 use hoplite_core::topology::probe::MAX_PROBES;
 use hoplite_core::topology::probe::survey::{Finding, MAX_TRAIN_BYTES, SurveyWork};
 use hoplite_proto::data::frame::Kind;
-use hoplite_proto::data::probe::{Measure, checked_train_bytes, decode_arm, decode_measure, encode_finding};
+use hoplite_proto::data::probe::{
+    Measure, checked_train_bytes, decode_arm, decode_measure, encode_finding,
+};
 use hoplite_proto::v1;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
@@ -53,7 +55,11 @@ impl ProbePlace {
             directed.echoes_left = directed.echoes_left.checked_sub(1)?;
             Some(())
         });
-        if is_directed { connection.write_control(Kind::Echo, echo).await } else { refuse(connection).await }
+        if is_directed {
+            connection.write_control(Kind::Echo, echo).await
+        } else {
+            refuse(connection).await
+        }
     }
 
     pub(in super::super) async fn send_train(
@@ -76,12 +82,13 @@ impl ProbePlace {
     }
 
     fn direct(&self, nonce: Option<u64>) {
-        *self.directed.lock().unwrap_or_else(PoisonError::into_inner) = nonce.map(|nonce| Directed {
-            nonce,
-            // Trains double up to the longest one, so together they are less than twice as long.
-            train_bytes_left: 2 * MAX_TRAIN_BYTES,
-            echoes_left: MAX_PROBES,
-        });
+        *self.directed.lock().unwrap_or_else(PoisonError::into_inner) =
+            nonce.map(|nonce| Directed {
+                nonce,
+                // Trains double up to the longest one, so together they are less than twice as long.
+                train_bytes_left: 2 * MAX_TRAIN_BYTES,
+                echoes_left: MAX_PROBES,
+            });
     }
 }
 
@@ -167,7 +174,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     }
                     connection.write_control(Kind::Armed, &()).await?;
                 }
-                Kind::Measure => measure = Some(decode_measure(&connection.read_control(&header).await?)?),
+                Kind::Measure => {
+                    measure = Some(decode_measure(&connection.read_control(&header).await?)?)
+                }
                 Kind::Release => return connection.read_control::<()>(&header).await,
                 kind => return Err(ConnectionError::Unexpected(kind)),
             }

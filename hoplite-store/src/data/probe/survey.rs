@@ -50,8 +50,12 @@ impl From<SurveyFailure> for Error {
             SurveyFailure::Survey(SurveyError::TooManyPairs { .. }) => {
                 Self::limit_exceeded("nodes of a probe of all pairs", MAX_NODES_OF_PAIRS as u64)
             }
-            SurveyFailure::Survey(error) => Self::InvalidRequest { reason: error.to_string().into() },
-            SurveyFailure::Busy => Self::limit_exceeded("probes that a store coordinates at once", 1),
+            SurveyFailure::Survey(error) => {
+                Self::InvalidRequest { reason: error.to_string().into() }
+            }
+            SurveyFailure::Busy => {
+                Self::limit_exceeded("probes that a store coordinates at once", 1)
+            }
             SurveyFailure::Random(_) => Self::unavailable("random numbers"),
         }
     }
@@ -85,7 +89,12 @@ pub(crate) struct LastSurvey {
 
 impl Surveyor {
     pub(in super::super) fn new(config: Arc<DataConfig>) -> Self {
-        Self { config, place: Semaphore::new(1), progress: Mutex::default(), tally: Mutex::default() }
+        Self {
+            config,
+            place: Semaphore::new(1),
+            progress: Mutex::default(),
+            tally: Mutex::default(),
+        }
     }
 
     /// The progress of the running probe; zero steps if none runs.
@@ -140,7 +149,8 @@ impl Surveyor {
             participants.members.iter().map(|member| member.peer.0.to_string()).collect();
         let (origin, mut commands) = (Instant::now(), Vec::new());
         let now = || Time::ZERO + origin.elapsed();
-        let mut survey = Survey::begin(names, options, u64::from_le_bytes(seed), now(), &mut commands)?;
+        let mut survey =
+            Survey::begin(names, options, u64::from_le_bytes(seed), now(), &mut commands)?;
         while !survey.is_done() {
             for command in std::mem::take(&mut commands) {
                 if let Some(lost) = participants.forward(command) {
@@ -261,7 +271,8 @@ impl Participants {
                 (node, Direction::Arm(Arm { nonce, asker }))
             }
             SurveyCommand::Measure { node, peer, nonce, work } => {
-                let Member { peer: (name, address), echo_address, .. } = &self.members[peer as usize];
+                let Member { peer: (name, address), echo_address, .. } =
+                    &self.members[peer as usize];
                 let (node_id, address, echo_address) = (name.clone(), *address, *echo_address);
                 let measure = Measure { nonce, node: node_id, address, echo_address, work };
                 (node, Direction::Measure(Box::new(measure)))
@@ -272,7 +283,8 @@ impl Participants {
             }
         };
         let directions = self.members[node as usize].directions.as_ref();
-        let is_forwarded = directions.is_some_and(|directions| directions.try_send(direction).is_ok());
+        let is_forwarded =
+            directions.is_some_and(|directions| directions.try_send(direction).is_ok());
         (!is_forwarded).then_some(SurveyEvent::Lost { node, loss: SurveyLoss::Gone })
     }
 
@@ -281,7 +293,8 @@ impl Participants {
             member.directions = None;
         }
         self.events.close();
-        let _ = timeout(RELEASE_TIMEOUT, async { while self.tasks.join_next().await.is_some() {} }).await;
+        let _ = timeout(RELEASE_TIMEOUT, async { while self.tasks.join_next().await.is_some() {} })
+            .await;
     }
 }
 
@@ -299,7 +312,8 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
     let header = connection.read_header().await.map_err(unreachable)?;
     match header.kind() {
         Kind::ProbeReady => {
-            let ready: v1::ProbeReady = connection.read_control(&header).await.map_err(unreachable)?;
+            let ready: v1::ProbeReady =
+                connection.read_control(&header).await.map_err(unreachable)?;
             let port = u16::try_from(ready.echo_port).unwrap_or(0);
             Ok(Joined { connection, echo_address: echo_address(address, port) })
         }
@@ -324,8 +338,11 @@ async fn forward_directions(
     let attended = converse(&config, &mut connection, node, &mut directions, &events).await;
     if let Err(error) = attended {
         warn_repeated!(node, %error, "a store is lost to a probe");
-        let loss =
-            if matches!(error, ConnectionError::Idle(_)) { SurveyLoss::Silent } else { SurveyLoss::Gone };
+        let loss = if matches!(error, ConnectionError::Idle(_)) {
+            SurveyLoss::Silent
+        } else {
+            SurveyLoss::Gone
+        };
         let _ = events.send(SurveyEvent::Lost { node, loss }).await;
     }
 }

@@ -53,17 +53,20 @@ async fn receive(
         match header.kind() {
             Kind::Block => {
                 let length = header.length_bytes() as usize;
-                let is_next =
-                    header.offset_bytes() == train.arrived_bytes() && length as u64 <= train.missing_bytes();
+                let is_next = header.offset_bytes() == train.arrived_bytes()
+                    && length as u64 <= train.missing_bytes();
                 if !is_next || length == 0 || length > block.len() {
-                    return Err(ConnectionError::Nonsense("a block that is not the next one of a train"));
+                    return Err(ConnectionError::Nonsense(
+                        "a block that is not the next one of a train",
+                    ));
                 }
                 connection.read_payload(&header, &mut block[..length]).await?;
                 train.arrive(Time::ZERO + begun.elapsed(), length as u64);
             }
             Kind::End => {
                 let ended = connection.read_control::<v1::End>(&header).await?;
-                let measured = train.ps_per_byte().filter(|_| ended.outcome() == v1::end::Outcome::Complete);
+                let measured =
+                    train.ps_per_byte().filter(|_| ended.outcome() == v1::end::Outcome::Complete);
                 return measured.ok_or(ConnectionError::Nonsense("a train that is not whole"));
             }
             kind => return Err(ConnectionError::Unexpected(kind)),
@@ -71,7 +74,10 @@ async fn receive(
     }
 }
 
-pub(super) async fn send(connection: &mut PeerConnection, bytes: u64) -> Result<(), ConnectionError> {
+pub(super) async fn send(
+    connection: &mut PeerConnection,
+    bytes: u64,
+) -> Result<(), ConnectionError> {
     const _: () = assert!(BLOCK_BYTES <= MAX_BLOCK_BYTES as usize, "blocks fit in frames");
     let block = vec![0; BLOCK_BYTES];
     let mut sent = 0;
@@ -106,8 +112,12 @@ pub(super) async fn echoes(
     Ok(echoes.map_or(Finding::Nothing, |echoes| Finding::Echoes { echoes, by_tcp: true }))
 }
 
-async fn connect(config: &DataConfig, measure: &Measure) -> Result<PeerConnection, ConnectionError> {
-    let (mut connection, _) = handshake::connect(config, &(measure.node.clone(), measure.address)).await?;
+async fn connect(
+    config: &DataConfig,
+    measure: &Measure,
+) -> Result<PeerConnection, ConnectionError> {
+    let (mut connection, _) =
+        handshake::connect(config, &(measure.node.clone(), measure.address)).await?;
     connection.expect_within(Some(config.silence_timeout));
     Ok(connection)
 }

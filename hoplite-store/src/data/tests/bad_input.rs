@@ -18,7 +18,8 @@ fn frame(kind: Kind, message: &impl Message) -> Vec<u8> {
 }
 
 fn hello(version: u32, cluster: &str, node: &str) -> Vec<u8> {
-    let hello = v1::DataHello { version, cluster: cluster.into(), node: node.into(), ..Default::default() };
+    let hello =
+        v1::DataHello { version, cluster: cluster.into(), node: node.into(), ..Default::default() };
     frame(Kind::Hello, &hello)
 }
 
@@ -62,13 +63,18 @@ async fn bad_input_closes_only_its_connection() {
     let mut damaged = good.clone();
     *damaged.last_mut().unwrap() ^= 1;
     let no_id = v1::Pull::default();
-    let beyond =
-        v1::Pull { id: b"x".as_slice().into(), size_bytes: 9, offset_bytes: 10, ..v1::Pull::default() };
+    let beyond = v1::Pull {
+        id: b"x".as_slice().into(),
+        size_bytes: 9,
+        offset_bytes: 10,
+        ..v1::Pull::default()
+    };
     let combine = encode_hop(&hop(&[]));
     let no_inputs = v1::Combine { inputs: Vec::new(), ..combine.clone() };
     let misaligned = v1::Combine { size_bytes: 6, ..combine.clone() };
     let truncated_message =
-        [Header::control(Kind::Pull, &[0x0a, 99]).unwrap().encode().as_slice(), &[0x0a, 99]].concat();
+        [Header::control(Kind::Pull, &[0x0a, 99]).unwrap().encode().as_slice(), &[0x0a, 99]]
+            .concat();
     let cases: Vec<(&str, Vec<u8>, Close)> = vec![
         ("garbage", content(1000), Close::Never),
         ("http", b"GET / HTTP/1.1\r\n\r\n".to_vec(), Close::Never),
@@ -89,7 +95,11 @@ async fn bad_input_closes_only_its_connection() {
         ("pull without an id", after_hello(&frame(Kind::Pull, &no_id)), Close::Never),
         ("pull beyond the end", after_hello(&frame(Kind::Pull, &beyond)), Close::Never),
         ("combine without inputs", after_hello(&frame(Kind::Combine, &no_inputs)), Close::Never),
-        ("combine of halves of elements", after_hello(&frame(Kind::Combine, &misaligned)), Close::Never),
+        (
+            "combine of halves of elements",
+            after_hello(&frame(Kind::Combine, &misaligned)),
+            Close::Never,
+        ),
         ("combined", after_hello(&frame(Kind::Combined, &())), Close::Never),
         (
             "pull during a hop",
@@ -151,7 +161,8 @@ async fn connections_are_limited() {
     assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
     assert_eq!(read(&sender.metrics.refused_connections), 1);
     drop(first);
-    let served = async { while receiver.pull(&sender, "x", &empty(9)).await.1 != PullOutcome::Complete {} };
+    let served =
+        async { while receiver.pull(&sender, "x", &empty(9)).await.1 != PullOutcome::Complete {} };
     timeout(TIME_LIMIT, served).await.unwrap();
 }
 

@@ -59,9 +59,11 @@ fn start(
     request: CombineRequest,
     out: &Arc<LiveCopy>,
 ) -> (JoinHandle<(u64, CombineOutcome)>, CancellationToken) {
-    let (puller, out, cancel) = (Arc::clone(&node.puller), Arc::clone(out), CancellationToken::new());
+    let (puller, out, cancel) =
+        (Arc::clone(&node.puller), Arc::clone(out), CancellationToken::new());
     let token = cancel.clone();
-    let task = async move { timeout(TIME_LIMIT, puller.combine(&request, &out, &token)).await.unwrap() };
+    let task =
+        async move { timeout(TIME_LIMIT, puller.combine(&request, &out, &token)).await.unwrap() };
     (tokio::spawn(task), cancel)
 }
 
@@ -71,22 +73,34 @@ const fn failed(index: usize, outcome: PullOutcome) -> CombineOutcome {
 
 #[tokio::test]
 async fn inputs_are_combined_wherever_they_are() {
-    let (a, b, here) = (TestNode::start("a").await, TestNode::start("b").await, TestNode::start("c").await);
+    let (a, b, here) =
+        (TestNode::start("a").await, TestNode::start("b").await, TestNode::start("c").await);
     let mut total_bytes = 0;
     for size_bytes in [0, 8, 4088, 4096, 4104, 32 << 10, 65_544, (1 << 20) + 8, (3 << 20) + 16] {
         let inputs: Vec<_> = (0..3).map(|seed| seeded(size_bytes, seed)).collect();
         let (name, size) = (size_bytes.to_string(), size_bytes as u64);
         a.test_store.add(&name, &filled(&inputs[0]));
         b.test_store.add(&name, &filled(&inputs[2]));
-        let lanes = || vec![remote(&a, &name, size), local(&filled(&inputs[1])), remote(&b, &name, size)];
-        for (order, dtype) in [([0, 1, 2], Dtype::F64), ([1, 0, 2], Dtype::F64), ([2, 1, 0], Dtype::I8)] {
-            let (mut sources, out) = (lanes().into_iter().map(Some).collect::<Vec<_>>(), output(size));
+        let lanes =
+            || vec![remote(&a, &name, size), local(&filled(&inputs[1])), remote(&b, &name, size)];
+        for (order, dtype) in
+            [([0, 1, 2], Dtype::F64), ([1, 0, 2], Dtype::F64), ([2, 1, 0], Dtype::I8)]
+        {
+            let (mut sources, out) =
+                (lanes().into_iter().map(Some).collect::<Vec<_>>(), output(size));
             let request = sum(dtype, order.map(|index| sources[index].take().unwrap()).into());
             let (task, _) = start(&here, request, &out);
             assert_eq!(task.await.unwrap(), (size, CombineOutcome::Complete));
             let ordered = order.map(|index| inputs[index].clone());
-            assert!(prefix(&out, size) == expected(dtype, &ordered), "{size} bytes, order {order:?}");
-            assert_eq!(out.valid_bytes(), size.saturating_sub(1) / 4096 * 4096, "its end is kept back");
+            assert!(
+                prefix(&out, size) == expected(dtype, &ordered),
+                "{size} bytes, order {order:?}"
+            );
+            assert_eq!(
+                out.valid_bytes(),
+                size.saturating_sub(1) / 4096 * 4096,
+                "its end is kept back"
+            );
             assert_eq!(out.buffer().valid_bytes(), out.valid_bytes(), "also from workers");
             out.complete();
             assert_eq!(out.valid_bytes(), size);
@@ -126,9 +140,11 @@ async fn ranges_of_inputs_are_combined_from_an_offset_on() {
     let local = || CombineSource::Local { live: filled(&objects[1]), base_bytes: 4 };
     let ranges = [objects[0][12..].to_vec(), objects[1][4..40_004].to_vec()];
     let both = expected(Dtype::I32, &ranges.each_ref().map(|range| range[..40_000].to_vec()));
-    for (inputs, expected) in
-        [(vec![remote(), local()], &both), (vec![remote()], &ranges[0]), (vec![local()], &ranges[1])]
-    {
+    for (inputs, expected) in [
+        (vec![remote(), local()], &both),
+        (vec![remote()], &ranges[0]),
+        (vec![local()], &ranges[1]),
+    ] {
         let out = output(40_000);
         out.buffer().write(0, &[7; 20_004]);
         let request = CombineRequest { offset_bytes: 20_004, ..sum(Dtype::I32, inputs) };
@@ -173,7 +189,8 @@ async fn the_output_grows_as_the_slowest_input_does() {
 
 #[tokio::test]
 async fn a_chain_of_combinations_streams() {
-    let nodes = [TestNode::start("a").await, TestNode::start("b").await, TestNode::start("c").await];
+    let nodes =
+        [TestNode::start("a").await, TestNode::start("b").await, TestNode::start("c").await];
     let size_bytes = (3 << 20) + 8;
     let inputs: [_; 3] = std::array::from_fn(|seed| seeded(size_bytes, seed));
     let source = empty(size_bytes as u64);
@@ -181,7 +198,8 @@ async fn a_chain_of_combinations_streams() {
     let outs = [output(size_bytes as u64), output(size_bytes as u64)];
     let tasks = [1, 2].map(|hop| {
         let name = (hop - 1).to_string();
-        let lanes = vec![remote(&nodes[hop - 1], &name, size_bytes as u64), local(&filled(&inputs[hop]))];
+        let lanes =
+            vec![remote(&nodes[hop - 1], &name, size_bytes as u64), local(&filled(&inputs[hop]))];
         nodes[hop].test_store.add(&hop.to_string(), &outs[hop - 1]);
         start(&nodes[hop], sum(Dtype::I64, lanes), &outs[hop - 1]).0
     });
@@ -333,7 +351,8 @@ async fn dead_stalled_and_unreachable_senders_are_distinguished() {
     a.stop().await;
     assert_eq!(task.await.unwrap(), (4096, failed(0, PullOutcome::SenderUnreachable)));
 
-    let (task, _) = start(&here, sum(Dtype::F32, vec![remote_at("a", address, "x", 8192)]), &output(8192));
+    let (task, _) =
+        start(&here, sum(Dtype::F32, vec![remote_at("a", address, "x", 8192)]), &output(8192));
     assert_eq!(task.await.unwrap(), (0, failed(0, PullOutcome::SenderUnreachable)));
 
     let short_timeouts = DataConfig { silence_timeout: Duration::from_millis(100), ..config("h") };
@@ -367,7 +386,9 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
         assert_eq!(here.puller.idle_connections(), 0, "the connection is of no more use");
     }
     let here = TestNode::start("h").await;
-    for (earlier, kind) in [Kind::Hello, Kind::Combined, Kind::End, Kind::Block].into_iter().enumerate() {
+    for (earlier, kind) in
+        [Kind::Hello, Kind::Combined, Kind::End, Kind::Block].into_iter().enumerate()
+    {
         let (sender, address) = FakePeer::start("b").await;
         let lanes = vec![remote_at("b", address, "x", 8), local(&filled(&[0; 8]))];
         let (task, _) = start(&here, sum(Dtype::F32, lanes), &output(8));
@@ -377,7 +398,10 @@ async fn damaged_or_wrong_bytes_are_never_combined() {
         match kind {
             Kind::Block => {
                 let header = Header::block(0, 9, crc32c(&[7; 9])).unwrap();
-                connection.write_raw(&[header.encode().as_slice(), &[7; 9]].concat()).await.unwrap();
+                connection
+                    .write_raw(&[header.encode().as_slice(), &[7; 9]].concat())
+                    .await
+                    .unwrap();
             }
             Kind::End => connection.write_control(kind, &complete).await.unwrap(),
             kind => connection.write_control(kind, &()).await.unwrap(),
@@ -498,7 +522,8 @@ async fn the_end_of_a_range_waits_until_the_object_is_complete() {
     let bytes = content(100_000);
     // A receiver of the whole range would count as the source of a complete part, although the
     // object may be aborted later.
-    for (start_bytes, end_bytes) in [(0, Some(61_000)), (61_000, Some(61_000)), (0, Some(0)), (61_440, None)]
+    for (start_bytes, end_bytes) in
+        [(0, Some(61_000)), (61_000, Some(61_000)), (0, Some(0)), (61_440, None)]
     {
         let growing = empty(100_000);
         growing.buffer().write(0, &bytes);
@@ -532,7 +557,9 @@ async fn the_end_of_a_range_waits_until_the_object_is_complete() {
             }
         };
         assert_eq!(end.outcome(), v1::end::Outcome::NoCopy);
-        assert!(end_bytes.is_none_or(|end_bytes| offset_bytes < end_bytes || start_bytes == end_bytes));
+        assert!(
+            end_bytes.is_none_or(|end_bytes| offset_bytes < end_bytes || start_bytes == end_bytes)
+        );
         drop(receiver);
         a.test_store.wait_for_serves(0).await;
     }

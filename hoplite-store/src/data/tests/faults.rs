@@ -13,7 +13,12 @@ use crate::data::serving::{Ending, end_message};
 pub(super) const BIG_BYTES: u64 = 48 << 20;
 
 fn pull_message(name: &str, size_bytes: u64) -> v1::Pull {
-    v1::Pull { id: id(name).as_bytes().to_vec().into(), put: PUT.0, size_bytes, ..v1::Pull::default() }
+    v1::Pull {
+        id: id(name).as_bytes().to_vec().into(),
+        put: PUT.0,
+        size_bytes,
+        ..v1::Pull::default()
+    }
 }
 
 #[tokio::test]
@@ -36,7 +41,10 @@ async fn a_receiver_keeps_its_bytes_when_the_sender_dies() {
     let other = TestNode::start("c").await;
     other.test_store.add("x", &filled(&bytes));
     let request = PullRequest { offset_bytes: 40_960, ..other.request("x") };
-    assert_eq!(receiver.start_pull(request, &copy).0.await.unwrap(), (100_000, PullOutcome::Complete));
+    assert_eq!(
+        receiver.start_pull(request, &copy).0.await.unwrap(),
+        (100_000, PullOutcome::Complete)
+    );
     assert!(prefix(&copy, 100_000) == bytes);
 }
 
@@ -118,12 +126,13 @@ async fn a_silent_sender_is_left_early_if_another_one_is_known() {
     let receiver = TestNode::start("b").await;
     let (sender, address) = FakePeer::start("a").await;
     let silence_limit = Some(Duration::from_millis(100));
-    let (pull, _) =
-        receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &empty(100));
+    let (pull, _) = receiver
+        .start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &empty(100));
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
     let silence_timeout = config("b").silence_timeout;
-    let ended = tokio::time::timeout(silence_timeout / 2, pull).await.expect("long before the timeout");
+    let ended =
+        tokio::time::timeout(silence_timeout / 2, pull).await.expect("long before the timeout");
     assert_eq!(ended.unwrap(), (0, PullOutcome::SenderStalled));
 }
 
@@ -144,7 +153,8 @@ async fn slow_sender(silence_limit: Duration, until_accepted: Duration, between_
     let (sender, address) = FakePeer::start("a").await;
     let silence_limit = Some(silence_limit);
     let copy = empty(8);
-    let (pull, _) = receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &copy);
+    let (pull, _) =
+        receiver.start_pull(PullRequest { silence_limit, ..request("x", "a", address) }, &copy);
     tokio::time::sleep(until_accepted).await;
     let mut connection = sender.accept().await;
     connection.read_expected::<v1::Pull>(Kind::Pull).await.unwrap();
@@ -170,13 +180,15 @@ async fn a_sender_that_is_silent_within_a_block_is_left_early() {
     let header = Header::block(0, 8, crc32c(&[7; 8])).unwrap().encode();
     connection.write_raw(&[&header[..], &[7]].concat()).await.unwrap();
     let silence_timeout = config("b").silence_timeout;
-    let ended = tokio::time::timeout(silence_timeout / 2, pull).await.expect("long before the timeout");
+    let ended =
+        tokio::time::timeout(silence_timeout / 2, pull).await.expect("long before the timeout");
     assert_eq!(ended.unwrap(), (0, PullOutcome::SenderStalled));
 }
 
 #[tokio::test]
 async fn a_receiver_that_stops_reading_is_disconnected() {
-    let short_timeouts = DataConfig { write_stall_timeout: Duration::from_millis(200), ..config("a") };
+    let short_timeouts =
+        DataConfig { write_stall_timeout: Duration::from_millis(200), ..config("a") };
     let sender = TestNode::start_with(short_timeouts, Duration::ZERO).await;
     let source = empty(BIG_BYTES);
     source.complete();
@@ -203,7 +215,10 @@ async fn a_receiver_that_dies_during_a_transfer_affects_no_other() {
         drop(receiver);
         sender.test_store.wait_for_serves(0).await;
     }
-    assert_eq!(other.pull(&sender, "x", &empty(BIG_BYTES)).await, (BIG_BYTES, PullOutcome::Complete));
+    assert_eq!(
+        other.pull(&sender, "x", &empty(BIG_BYTES)).await,
+        (BIG_BYTES, PullOutcome::Complete)
+    );
 }
 
 #[tokio::test]
@@ -298,7 +313,10 @@ async fn damaged_bytes_are_never_accepted() {
         assert_eq!(receiver.puller.idle_connections(), 0, "the connection is of no more use");
 
         let request = PullRequest { offset_bytes: valid_bytes, ..sender.request("x") };
-        assert_eq!(receiver.start_pull(request, &copy).0.await.unwrap(), (300_000, PullOutcome::Complete));
+        assert_eq!(
+            receiver.start_pull(request, &copy).0.await.unwrap(),
+            (300_000, PullOutcome::Complete)
+        );
         assert!(prefix(&copy, 300_000) == bytes);
     }
 }

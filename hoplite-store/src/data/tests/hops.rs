@@ -27,7 +27,11 @@ pub(super) fn hop(inputs: &[&str]) -> Hop {
         dtype: Dtype::F32,
         size_bytes: 8,
         offset_bytes: 4,
-        inputs: if inputs.is_empty() { vec![input(&"x")] } else { inputs.iter().map(input).collect() },
+        inputs: if inputs.is_empty() {
+            vec![input(&"x")]
+        } else {
+            inputs.iter().map(input).collect()
+        },
         timeout: Duration::from_secs(5),
     }
 }
@@ -144,7 +148,8 @@ async fn a_release_that_crosses_a_failure_is_ignored() {
     host.test_store.wait_for_hosted(0).await;
     coordinator.write_keepalive(Sign::default()).await.unwrap();
     coordinator.write_control(Kind::Release, &()).await.unwrap();
-    let pull = v1::Pull { id: b"x".as_slice().into(), put: PUT.0, size_bytes: 100, ..v1::Pull::default() };
+    let pull =
+        v1::Pull { id: b"x".as_slice().into(), put: PUT.0, size_bytes: 100, ..v1::Pull::default() };
     coordinator.write_control(Kind::Pull, &pull).await.unwrap();
     coordinator.read_expected::<()>(Kind::Keepalive).await.unwrap();
     let end = coordinator.read_expected::<v1::End>(Kind::End).await.unwrap();

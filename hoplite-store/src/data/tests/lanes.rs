@@ -35,7 +35,10 @@ fn pull_message(name: &str, size_bytes: u64, max_lanes: u32) -> v1::Pull {
     v1::Pull { id, put: PUT.0, size_bytes, max_lanes, ..v1::Pull::default() }
 }
 
-async fn await_control<M: prost::Message + Default>(connection: &mut PeerConnection, kind: Kind) -> M {
+async fn await_control<M: prost::Message + Default>(
+    connection: &mut PeerConnection,
+    kind: Kind,
+) -> M {
     loop {
         let header = timeout(TIME_LIMIT, connection.read_header()).await.unwrap().unwrap();
         if header.kind() == kind {
@@ -106,8 +109,13 @@ async fn bytes_to_combine_arrive_in_order() {
     sender.test_store.add("x", &source);
     other.test_store.add("x", &filled(&more));
     let inputs = vec![input(&sender), input(&other)];
-    let request =
-        CombineRequest { op: ReduceOp::Sum, dtype: Dtype::U64, offset_bytes: 0, inputs, trace: None };
+    let request = CombineRequest {
+        op: ReduceOp::Sum,
+        dtype: Dtype::U64,
+        offset_bytes: 0,
+        inputs,
+        trace: None,
+    };
     let out = Arc::new(LiveCopy::new(buffer(size), Producer::Reduce));
     let combining = tokio::spawn({
         let (puller, out) = (Arc::clone(&here.puller), Arc::clone(&out));
@@ -150,9 +158,11 @@ async fn peers_that_offer_no_lanes_see_none() {
 #[tokio::test]
 async fn small_objects_and_single_lanes_request_no_further_lanes() {
     let (fake_peer, address) = FakePeer::start("a").await;
-    for (lanes, size, offered) in
-        [(MAX_LANES, 2 * LANE_BYTES - 1, 0), (MAX_LANES, 2 * LANE_BYTES, 2), (1, 64 * LANE_BYTES, 0)]
-    {
+    for (lanes, size, offered) in [
+        (MAX_LANES, 2 * LANE_BYTES - 1, 0),
+        (MAX_LANES, 2 * LANE_BYTES, 2),
+        (1, 64 * LANE_BYTES, 0),
+    ] {
         let config = DataConfig { max_lanes: lanes, ..config("b") };
         let receiver = TestNode::start_with(config, Duration::ZERO).await;
         let (pull, cancel) = receiver.start_pull(request("x", "a", address), &empty(size));
@@ -187,7 +197,11 @@ impl LaneScenario {
         let (pull, _) = receiver.start_pull(request("x", "a", address), &copy);
         let mut main = fake_peer.accept().await;
         let request: v1::Pull = await_control(&mut main, Kind::Pull).await;
-        assert_eq!((request.max_lanes, request.offset_bytes), (7, 0), "as many as have enough bytes each");
+        assert_eq!(
+            (request.max_lanes, request.offset_bytes),
+            (7, 0),
+            "as many as have enough bytes each"
+        );
         main.write_control(Kind::Lanes, &encode_lanes(KEY, 1)).await.unwrap();
         main.write_block(0..BLOCK, &source).await.unwrap();
         let mut lane = fake_peer.accept().await;
@@ -211,7 +225,11 @@ async fn a_broken_lane_costs_only_its_own_frames() {
     scene.main.write_block(block(2), &scene.source).await.unwrap();
     arrived(&scene.copy, 3 * BLOCK).await;
     let head = Header::block(3 * BLOCK, BLOCK, 0).unwrap().encode();
-    scene.lane.write_raw(&[&head[..], &scene.bytes[3 * BLOCK as usize..][..1000]].concat()).await.unwrap();
+    scene
+        .lane
+        .write_raw(&[&head[..], &scene.bytes[3 * BLOCK as usize..][..1000]].concat())
+        .await
+        .unwrap();
     drop(scene.lane);
     let rest = async {
         scene.main.write_block(block(4), &scene.source).await.unwrap();
@@ -316,8 +334,11 @@ async fn a_sender_gets_no_more_lanes_than_were_offered() {
 
 #[tokio::test]
 async fn malformed_requests_for_lanes_end_the_stream() {
-    for lanes in [encode_lanes(KEY, 0), encode_lanes(KEY, 65), v1::Lanes { count: 1, ..v1::Lanes::default() }]
-    {
+    for lanes in [
+        encode_lanes(KEY, 0),
+        encode_lanes(KEY, 65),
+        v1::Lanes { count: 1, ..v1::Lanes::default() },
+    ] {
         let mut scene = LaneScenario::start().await;
         scene.main.write_control(Kind::Lanes, &lanes).await.unwrap();
         assert_eq!(scene.pull.await.unwrap().1, PullOutcome::Corrupt);
@@ -349,7 +370,8 @@ async fn forged_finished_and_surplus_lanes_get_nothing() {
     assert_eq!(outcome_of_lane(&mut other, KEY).await, Outcome::NoCopy, "a forged key");
     let thief = (sender.config.node.clone(), sender.address);
     let stream = TcpStream::connect(sender.address).await.unwrap();
-    let stolen = handshake::open(&config("thief"), stream, Side::Connecting(&thief), TIME_LIMIT).await;
+    let stolen =
+        handshake::open(&config("thief"), stream, Side::Connecting(&thief), TIME_LIMIT).await;
     assert_eq!(outcome_of_lane(&mut stolen.unwrap().0, key).await, Outcome::NoCopy, "another peer");
 
     drop(lanes);

@@ -33,8 +33,8 @@ use crate::copies::LiveCopy;
 use crate::data::connection::PeerConnection;
 use crate::data::handshake::{self, Side};
 use crate::data::{
-    DataConfig, DataMetrics, Enlisted, Found, HopHost, HopRequest, Hosted, MemberHost, PullRequest, Puller,
-    ServeRequest, ServeSource, Served,
+    DataConfig, DataMetrics, Enlisted, Found, HopHost, HopRequest, Hosted, MemberHost, PullRequest,
+    Puller, ServeRequest, ServeSource, Served,
 };
 
 const PUT: PutId = PutId(7);
@@ -60,7 +60,9 @@ impl ServeSource for TestStore {
         let live = copies.borrow().get(&key).cloned()?;
         self.serves.send_modify(|serves| *serves += 1);
         let test_store = Arc::clone(self);
-        Some(Found::Memory(Served::new(live, move || test_store.serves.send_modify(|serves| *serves -= 1))))
+        Some(Found::Memory(Served::new(live, move || {
+            test_store.serves.send_modify(|serves| *serves -= 1)
+        })))
     }
 
     fn has_slow_links(self: &Arc<Self>, _: Vec<NodeId>) {}
@@ -177,9 +179,11 @@ impl TestNode {
         request: PullRequest,
         live: &Arc<LiveCopy>,
     ) -> (JoinHandle<(u64, PullOutcome)>, CancellationToken) {
-        let (puller, live, cancel) = (Arc::clone(&self.puller), Arc::clone(live), CancellationToken::new());
+        let (puller, live, cancel) =
+            (Arc::clone(&self.puller), Arc::clone(live), CancellationToken::new());
         let token = cancel.clone();
-        let pull = async move { timeout(TIME_LIMIT, puller.pull(&request, &live, &token)).await.unwrap() };
+        let pull =
+            async move { timeout(TIME_LIMIT, puller.pull(&request, &live, &token)).await.unwrap() };
         (tokio::spawn(pull), cancel)
     }
 
@@ -219,7 +223,8 @@ fn content(size_bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(size_bytes + 8);
     while bytes.len() < size_bytes {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         bytes.extend_from_slice(&(state >> 16).to_le_bytes());
     }
     bytes.truncate(size_bytes);

@@ -77,7 +77,11 @@ async fn either_side_refuses_a_peer_with_another_token_or_none() {
         assert!(error.to_string().contains("token"), "{name}: {error}");
         let puller = TestNode::start_with(config, Duration::ZERO).await;
         node.test_store.add("x", &filled(&content(9)));
-        assert_eq!(puller.pull(node, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable), "{name}");
+        assert_eq!(
+            puller.pull(node, "x", &empty(9)).await,
+            (0, PullOutcome::SenderUnreachable),
+            "{name}"
+        );
         assert_eq!(read(&node.metrics.serves), 0, "{name}");
     }
 }
@@ -110,7 +114,9 @@ async fn requests_without_a_proof_are_not_answered() {
     assert_eq!(read(&secured.metrics.malformed_connections), 7);
 }
 
-async fn record_handshake(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHello, v1::DataProof) {
+async fn record_handshake(
+    node: &TestNode,
+) -> (v1::DataHello, v1::DataProof, v1::DataHello, v1::DataProof) {
     let (relay, address) = FakePeer::start("unused").await;
     let legitimate = with_token("b", SECRET);
     let peer = (node.config.node.clone(), address);
@@ -170,10 +176,13 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
     let client = tokio::spawn(async move {
         let stream = TcpStream::connect(address).await.unwrap();
         let peer = (NodeId::new("a").unwrap(), address);
-        handshake::open(&with_token("b", SECRET), stream, Side::Connecting(&peer), TIME_LIMIT).await.map(drop)
+        handshake::open(&with_token("b", SECRET), stream, Side::Connecting(&peer), TIME_LIMIT)
+            .await
+            .map(drop)
     });
     let (stream, _) = relay.listener.accept().await.unwrap();
-    let mut near = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
+    let mut near =
+        PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let mut far = silent(&secured).await;
     let connecting: v1::DataHello = near.read_expected(Kind::Hello).await.unwrap();
     far.write_control(Kind::Hello, &connecting).await.unwrap();
@@ -185,7 +194,10 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
     let refused: v1::DataProof = far.read_expected(Kind::Proof).await.unwrap();
     assert!(refused.tag.is_empty() && refused.refusal.is_some(), "{refused:?}");
     near.write_control(Kind::Proof, &refused).await.unwrap();
-    assert!(matches!(client.await.unwrap(), Err(ConnectionError::Refused(Error::PermissionDenied { .. }))));
+    assert!(matches!(
+        client.await.unwrap(),
+        Err(ConnectionError::Refused(Error::PermissionDenied { .. }))
+    ));
 }
 
 #[tokio::test]
@@ -194,7 +206,8 @@ async fn a_reflected_proof_is_refused() {
     let receiver = node("b", SECRET).await;
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
     let (stream, _) = fake_peer.listener.accept().await.unwrap();
-    let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
+    let mut mirror =
+        PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let theirs: v1::DataHello = mirror.read_expected(Kind::Hello).await.unwrap();
     mirror.write_control(Kind::Hello, &hello("a", &theirs.challenge)).await.unwrap();
     let proof: v1::DataProof = mirror.read_expected(Kind::Proof).await.unwrap();
@@ -203,7 +216,8 @@ async fn a_reflected_proof_is_refused() {
 
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
     let (stream, _) = fake_peer.listener.accept().await.unwrap();
-    let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
+    let mut mirror =
+        PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), TIME_LIMIT);
     let theirs: v1::DataHello = mirror.read_expected(Kind::Hello).await.unwrap();
     mirror.write_control(Kind::Hello, &theirs).await.unwrap();
     assert!(is_closed(&mirror.read_expected(Kind::Proof).await));
@@ -212,7 +226,8 @@ async fn a_reflected_proof_is_refused() {
 
 #[tokio::test]
 async fn unfinished_handshakes_do_not_block_others() {
-    let config = DataConfig { max_half_open: 4, handshake_timeout: TIME_LIMIT, ..with_token("a", SECRET) };
+    let config =
+        DataConfig { max_half_open: 4, handshake_timeout: TIME_LIMIT, ..with_token("a", SECRET) };
     let secured = TestNode::start_with(config, Duration::ZERO).await;
     secured.test_store.add("x", &filled(&content(9)));
     let mut strangers = Vec::new();

@@ -97,7 +97,8 @@ async fn a_writing_worker_is_asked_to_ring_the_doorbell() {
     buffer.initialise();
     let live = Arc::new(LiveCopy::new(buffer, Producer::Worker));
     let fd = arena.writable_fd().try_clone_to_owned().unwrap();
-    let mut writer = Mapping::writable(fd, arena.capacity_bytes()).unwrap().writer(extent, 16_384).unwrap();
+    let mut writer =
+        Mapping::writable(fd, arena.capacity_bytes()).unwrap().writer(extent, 16_384).unwrap();
     assert_eq!(writer.advance(4096).unwrap(), Doorbell::Silent, "nobody waits yet");
     assert_eq!(live.beyond(0).await, Ok(4096), "what is there needs no waiting");
     assert_eq!(writer.advance(4096).unwrap(), Doorbell::Silent);
@@ -121,7 +122,11 @@ async fn a_writing_worker_is_asked_to_ring_the_doorbell() {
         async move { live.beyond(12_288).await }
     });
     tokio::task::yield_now().await;
-    assert_eq!(writer.advance(4096).unwrap(), Doorbell::Silent, "the last block comes with the seal");
+    assert_eq!(
+        writer.advance(4096).unwrap(),
+        Doorbell::Silent,
+        "the last block comes with the seal"
+    );
     live.complete();
     assert_eq!(timeout(TIME_LIMIT, waiter).await.unwrap().unwrap(), Ok(16_384));
 }
@@ -168,7 +173,11 @@ async fn a_forged_header_does_not_change_the_stores_progress() {
         assert_eq!(timeout(TIME_LIMIT, live.beyond(0)).await.unwrap(), Ok(8192), "{producer:?}");
         live.complete();
         forge(0);
-        assert_eq!(timeout(TIME_LIMIT, live.beyond(8192)).await.unwrap(), Ok(SIZE_BYTES), "{producer:?}");
+        assert_eq!(
+            timeout(TIME_LIMIT, live.beyond(8192)).await.unwrap(),
+            Ok(SIZE_BYTES),
+            "{producer:?}"
+        );
     }
     // The progress of a worker's copy never shrinks, and only the store completes the copy.
     let live = live(Producer::Worker);
@@ -243,7 +252,8 @@ async fn many_wait_for_one_copy_and_all_learn_of_its_end() {
 
 #[tokio::test]
 async fn a_receiver_relays_what_it_is_still_receiving() {
-    let nodes = [TestNode::start("a").await, TestNode::start("b").await, TestNode::start("c").await];
+    let nodes =
+        [TestNode::start("a").await, TestNode::start("b").await, TestNode::start("c").await];
     let [a, b, c] = &nodes;
     let size_bytes = (3 << 20) + 5;
     let bytes = content(size_bytes);
@@ -285,7 +295,10 @@ async fn an_unknown_object_is_no_reason_to_close_the_connection() {
     let copy = empty(5000);
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (0, PullOutcome::SenderHasNoCopy));
     sender.test_store.add("other size", &filled(&content(4999)));
-    assert_eq!(receiver.pull(&sender, "other size", &copy).await, (0, PullOutcome::SenderHasNoCopy));
+    assert_eq!(
+        receiver.pull(&sender, "other size", &copy).await,
+        (0, PullOutcome::SenderHasNoCopy)
+    );
     sender.test_store.add("x", &filled(&content(5000)));
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (5000, PullOutcome::Complete));
     assert_eq!(receiver.puller.idle_connections(), 1);
@@ -297,7 +310,8 @@ async fn idle_connections_are_bounded_and_closed_at_shutdown() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     let source = empty(8192);
     sender.test_store.add("x", &source);
-    let pulls: Vec<_> = (0..8).map(|_| receiver.start_pull(sender.request("x"), &empty(8192)).0).collect();
+    let pulls: Vec<_> =
+        (0..8).map(|_| receiver.start_pull(sender.request("x"), &empty(8192)).0).collect();
     sender.test_store.wait_for_serves(8).await;
     source.complete();
     for pull in pulls {
@@ -359,7 +373,8 @@ async fn digests_tell_equal_puts_from_different_ones() {
             holder: sender.config.node.clone(),
             holder_address: sender.address,
         };
-        let equal = timeout(TIME_LIMIT, receiver.puller.compare(&request, &local, &cancel)).await.unwrap();
+        let equal =
+            timeout(TIME_LIMIT, receiver.puller.compare(&request, &local, &cancel)).await.unwrap();
         assert_eq!(equal, expected, "{name}");
     }
     assert_eq!(receiver.puller.idle_connections(), 1);

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use hoplite_core::topology::live::PeerLink;
-use hoplite_daemon::metrics::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level};
+use hoplite_daemon::metrics::{
+    IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level,
+};
 
 use crate::data::DataMetrics;
 
@@ -113,7 +115,9 @@ impl DataLevels {
         for PeerLink { peer, link, .. } in worst_first.iter().take(MAX_EXPORTED_LINKS) {
             let rate = PICOSECONDS / i64::from(link.ps_per_byte).max(1);
             self.link_rate.with_label_values(&[peer.as_str()]).set(rate);
-            self.link_round_trip.with_label_values(&[peer.as_str()]).set(2 * i64::from(link.alpha_ns));
+            self.link_round_trip
+                .with_label_values(&[peer.as_str()])
+                .set(2 * i64::from(link.alpha_ns));
         }
     }
 }

@@ -4,7 +4,9 @@ use std::time::UNIX_EPOCH;
 
 use hoplite_core::shard::Placed;
 use hoplite_core::topology::place::LEVEL_KEYS;
-use hoplite_daemon::metrics::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level};
+use hoplite_daemon::metrics::{
+    Gauge, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level,
+};
 
 use crate::data::SurveyTally;
 
@@ -46,8 +48,10 @@ impl PlaceLevels {
                  left out.",
                 "state",
             ),
-            last_probe_seconds: metrics
-                .fractional_gauge("hoplite_store_last_probe_seconds", "Duration of the last complete probe."),
+            last_probe_seconds: metrics.fractional_gauge(
+                "hoplite_store_last_probe_seconds",
+                "Duration of the last complete probe.",
+            ),
             last_probe_ended: metrics.gauge(
                 "hoplite_store_last_probe_timestamp_seconds",
                 "End of the last complete probe, in seconds since 1970. 0: none.",
@@ -63,14 +67,16 @@ impl PlaceLevels {
     }
 
     pub(super) fn update_probes(&self, tally: SurveyTally) {
-        for (result, count) in PROBE_RESULTS.into_iter().zip([tally.complete, tally.failed, tally.cancelled])
+        for (result, count) in
+            PROBE_RESULTS.into_iter().zip([tally.complete, tally.failed, tally.cancelled])
         {
             follow(&self.probes.with_label_values(&[result]), count);
         }
         let last = tally.last;
-        for (state, nodes) in
-            [("measured", last.map(|last| last.measured)), ("left-out", last.map(|last| last.left_out))]
-        {
+        for (state, nodes) in [
+            ("measured", last.map(|last| last.measured)),
+            ("left-out", last.map(|last| last.left_out)),
+        ] {
             self.last_probe_nodes.with_label_values(&[state]).set(level(nodes.unwrap_or(0)));
         }
         if let Some(last) = last {

@@ -1,5 +1,7 @@
 use hoplite_core::node::SpillStatus;
-use hoplite_daemon::metrics::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level};
+use hoplite_daemon::metrics::{
+    IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level,
+};
 
 const DIRECTIONS: [&str; 2] = ["spilled", "loaded"];
 
@@ -63,8 +65,10 @@ impl SpillLevels {
             self.bytes.with_label_values(&[state]).set(level(bytes));
         }
         self.files.set(level(status.files));
-        let moved =
-            [(status.spilled_objects, status.spilled_bytes), (status.loaded_objects, status.loaded_bytes)];
+        let moved = [
+            (status.spilled_objects, status.spilled_bytes),
+            (status.loaded_objects, status.loaded_bytes),
+        ];
         for (direction, (objects, bytes)) in DIRECTIONS.into_iter().zip(moved) {
             follow(&self.moved_objects.with_label_values(&[direction]), objects);
             follow(&self.moved_bytes.with_label_values(&[direction]), bytes);

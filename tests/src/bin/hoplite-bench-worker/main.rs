@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use hoplite_client::blocking::Client;
 use hoplite_client::{
-    AllreduceOptions, Confirmation, ConnectOptions, Dtype, Metadata, ObjectView, PutOptions, ReduceOptions,
+    AllreduceOptions, Confirmation, ConnectOptions, Dtype, Metadata, ObjectView, PutOptions,
+    ReduceOptions,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -166,12 +167,18 @@ impl Worker {
         format!("bench-{}-target", self.round)
     }
 
-    fn prepare(&mut self, workload: Workload, size_bytes: usize, round: usize) -> anyhow::Result<()> {
+    fn prepare(
+        &mut self,
+        workload: Workload,
+        size_bytes: usize,
+        round: usize,
+    ) -> anyhow::Result<()> {
         self.workload = workload;
         self.round = round;
         let (given, taken) = workload.parts(self.ranks);
         self.elements = size_bytes / size_of::<f32>() / given.max(taken);
-        let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
+        let part =
+            |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
         self.source = (0..given).flat_map(part).collect();
         self.out = match workload {
             Workload::Allreduce
@@ -240,18 +247,36 @@ impl Worker {
                 }
                 let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
                 let ids = self.ids();
-                self.client.allreduce_into(self.target(), ids, self.rank, &mut self.out, options)?;
+                self.client.allreduce_into(
+                    self.target(),
+                    ids,
+                    self.rank,
+                    &mut self.out,
+                    options,
+                )?;
                 vec![]
             }
             (Workload::ReduceScatter, _) => {
                 let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
                 let ids = self.ids();
-                self.client.reduce_scatter_into(self.target(), ids, self.rank, &mut self.out, options)?;
+                self.client.reduce_scatter_into(
+                    self.target(),
+                    ids,
+                    self.rank,
+                    &mut self.out,
+                    options,
+                )?;
                 vec![]
             }
             (Workload::Allgather, _) => {
                 let ids = self.ids();
-                self.client.allgather_into(self.target(), ids, self.rank, &mut self.out, TIMEOUT)?;
+                self.client.allgather_into(
+                    self.target(),
+                    ids,
+                    self.rank,
+                    &mut self.out,
+                    TIMEOUT,
+                )?;
                 vec![]
             }
             (Workload::AllToAll, _) => {
@@ -270,7 +295,10 @@ impl Worker {
                 (self.factors, self.out) = (outcome.factors, outcome.sum);
                 outcome.views
             }
-            (Workload::RoundTrip | Workload::Broadcast | Workload::Gather | Workload::Reduce, _) => vec![],
+            (
+                Workload::RoundTrip | Workload::Broadcast | Workload::Gather | Workload::Reduce,
+                _,
+            ) => vec![],
         };
         Ok(())
     }
@@ -309,7 +337,9 @@ impl Worker {
         }
         match self.workload {
             Workload::Allreduce | Workload::AllreduceLate => compare(&self.out, sum, elements)?,
-            Workload::Training(Kind::AllGradients) => compare(&self.out, self.factors[0], elements)?,
+            Workload::Training(Kind::AllGradients) => {
+                compare(&self.out, self.factors[0], elements)?
+            }
             Workload::ReduceScatter => compare(&self.out, sum * (self.rank + 1) as f32, elements)?,
             Workload::Allgather | Workload::AllToAll => {
                 let part = if self.workload == Workload::AllToAll { self.rank + 1 } else { 1 };

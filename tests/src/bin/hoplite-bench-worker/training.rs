@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hoplite_client::blocking::Client;
-use hoplite_client::{AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, PutOptions, ReduceOptions};
+use hoplite_client::{
+    AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, PutOptions, ReduceOptions,
+};
 
 use crate::TIMEOUT;
 use crate::contents::factor;
@@ -60,7 +62,10 @@ impl Training<'_> {
         }
         for rank in 0..self.ranks {
             for step in 0..=self.steps {
-                ids.extend([ObjectId::new(self.gift(rank, step))?, ObjectId::new(self.turn(rank, step))?]);
+                ids.extend([
+                    ObjectId::new(self.gift(rank, step))?,
+                    ObjectId::new(self.turn(rank, step))?,
+                ]);
             }
         }
         Ok(ids)
@@ -101,7 +106,8 @@ impl Training<'_> {
         let mut at = vec![0; self.ranks];
         let mut outcome = Outcome::default();
         for step in 0..self.steps {
-            let gifts: Vec<String> = (1..self.ranks).map(|rank| self.gift(rank, at[rank])).collect();
+            let gifts: Vec<String> =
+                (1..self.ranks).map(|rank| self.gift(rank, at[rank])).collect();
             let first;
             (first, outcome) = if self.kind == Kind::FirstSamples {
                 self.learn(step, &gifts, self.ranks / 2)?
@@ -119,13 +125,23 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    fn reduce(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
-        let options =
-            ReduceOptions { num_objects: Some(count), timeout: TIMEOUT, ..ReduceOptions::default() };
+    fn reduce(
+        &self,
+        step: usize,
+        gifts: &[String],
+        count: usize,
+    ) -> anyhow::Result<(Vec<usize>, Outcome)> {
+        let options = ReduceOptions {
+            num_objects: Some(count),
+            timeout: TIMEOUT,
+            ..ReduceOptions::default()
+        };
         let reduced = self.client.reduce_with(self.model(step), gifts, options)?;
         let first = reduced
             .iter()
-            .map(|id| gifts.iter().position(|gift| gift.as_bytes() == id.as_ref()).map(|index| index + 1))
+            .map(|id| {
+                gifts.iter().position(|gift| gift.as_bytes() == id.as_ref()).map(|index| index + 1)
+            })
             .collect::<Option<Vec<usize>>>()
             .context("what was reduced is no gradient")?;
         ensure!(first.len() == count, "{} gradients were reduced instead of {count}", first.len());
@@ -134,7 +150,12 @@ impl Training<'_> {
         Ok((first, Outcome { views, factors: vec![sum], ..Outcome::default() }))
     }
 
-    fn learn(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
+    fn learn(
+        &self,
+        step: usize,
+        gifts: &[String],
+        count: usize,
+    ) -> anyhow::Result<(Vec<usize>, Outcome)> {
         let mut ready = self.client.wait(gifts, count, TIMEOUT)?;
         ready.truncate(count);
         let views = self.client.gather(ready.iter().map(|index| &gifts[*index]), TIMEOUT)?;
@@ -152,8 +173,11 @@ impl Training<'_> {
             self.put(self.gift(self.rank, step), &self.source[..self.source.len() / part])?;
             let Some(model) = self.next_model(step)? else { break };
             let view = self.client.get(self.model(model), TIMEOUT)?;
-            outcome =
-                Outcome { factors: vec![self.model_factor(&view)?], views: vec![view], ..Outcome::default() };
+            outcome = Outcome {
+                factors: vec![self.model_factor(&view)?],
+                views: vec![view],
+                ..Outcome::default()
+            };
         }
         Ok(outcome)
     }

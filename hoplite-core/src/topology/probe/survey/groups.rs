@@ -59,7 +59,8 @@ fn differences(one: &[u32], other: &[u32]) -> usize {
 
 fn delays(usual: &[u32], row: &[u32]) -> Option<usize> {
     let mut delays = 0;
-    for (&usual, &seen) in usual.iter().zip(row).filter(|(usual, seen)| !is_alike(**usual, **seen)) {
+    for (&usual, &seen) in usual.iter().zip(row).filter(|(usual, seen)| !is_alike(**usual, **seen))
+    {
         if seen < usual {
             return None;
         }
@@ -102,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_node_with_one_delay_stays_in_its_group() {
-        let mut rows: Vec<Vec<u32>> = (0..8).map(|node| near(if node < 4 { 0 } else { 99 })).collect();
+        let mut rows: Vec<Vec<u32>> =
+            (0..8).map(|node| near(if node < 4 { 0 } else { 99 })).collect();
         rows[1][7] = 300;
         rows[6][7] = 300;
         assert_eq!(sorted(&rows, 9), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);

@@ -148,13 +148,13 @@ impl Landmarks {
                     self.groups = groups;
                     self.locate_groups();
                 }
-                (self.stage, self.rounds) = (Stage::Between, rounds::count(self.groups.len() as u32).into());
+                (self.stage, self.rounds) =
+                    (Stage::Between, rounds::count(self.groups.len() as u32).into());
             }
             Stage::Between => {
-                let rings = self
-                    .groups
-                    .iter()
-                    .flat_map(|group| ring(group.nodes.len()).map(|(a, b)| (group.nodes[a], group.nodes[b])));
+                let rings = self.groups.iter().flat_map(|group| {
+                    ring(group.nodes.len()).map(|(a, b)| (group.nodes[a], group.nodes[b]))
+                });
                 self.trains = rings.collect();
                 let rounds = self.trains.len() + ring(self.groups.len()).count();
                 (self.stage, self.rounds) = (Stage::Trains, rounds as u64);
@@ -192,7 +192,8 @@ impl Landmarks {
     fn cut(&mut self, nodes: Vec<u32>) {
         let pieces = nodes.len().div_ceil(MAX_GROUP);
         let bound = |piece: usize| nodes.len() * piece / pieces;
-        let pieces = (0..pieces).map(|piece| Group::new(nodes[bound(piece)..bound(piece + 1)].to_vec()));
+        let pieces =
+            (0..pieces).map(|piece| Group::new(nodes[bound(piece)..bound(piece + 1)].to_vec()));
         self.groups.extend(pieces);
     }
 
@@ -231,7 +232,8 @@ impl Landmarks {
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))
             .collect();
         let worst = self.groups.iter().flat_map(|group| &group.round_trips_ns);
-        let worst = worst.copied().filter(|round_trip_ns| *round_trip_ns != UNKNOWN).max().unwrap_or(0);
+        let worst =
+            worst.copied().filter(|round_trip_ns| *round_trip_ns != UNKNOWN).max().unwrap_or(0);
         let link = |alpha_ns| Link { alpha_ns, ps_per_byte: 0 };
         let names = kept.iter().map(u32::to_string).collect();
         let matrix = self.matrix(names, &kept, |link_of| {
@@ -259,7 +261,8 @@ impl Landmarks {
             for high in 1..group.nodes.len() {
                 for low in 0..high {
                     let round_trip_ns = self.within_ns(group.nodes[high], group.nodes[low]);
-                    group.round_trips_ns[triangle_index(high, low)] = round_trip_ns.unwrap_or(UNKNOWN);
+                    group.round_trips_ns[triangle_index(high, low)] =
+                        round_trip_ns.unwrap_or(UNKNOWN);
                 }
             }
             group
@@ -270,7 +273,8 @@ impl Landmarks {
     fn within_ns(&self, a: u32, b: u32) -> Option<u32> {
         let ((group, a), (_, b)) = (self.positions[a as usize]?, self.positions[b as usize]?);
         let round_trips_ns = &self.groups[group as usize].round_trips_ns;
-        Some(round_trips_ns[triangle_index(a as usize, b as usize)]).filter(|known| *known != UNKNOWN)
+        Some(round_trips_ns[triangle_index(a as usize, b as usize)])
+            .filter(|known| *known != UNKNOWN)
     }
 
     fn samples_ns(&self, a: u32, b: u32) -> impl Iterator<Item = u32> + '_ {
@@ -315,8 +319,9 @@ impl Landmarks {
                 let groups = rounds::pairs(self.groups.len() as u32, round as u32);
                 let origin = |group: u32| self.groups[group as usize].origin;
                 let pairs = groups.filter(|(a, b)| origin(*a) != origin(*b)).flat_map(|(a, b)| {
-                    let [a, b] =
-                        [a, b].map(|group| self.groups[group as usize].present(lost).collect::<Vec<u32>>());
+                    let [a, b] = [a, b].map(|group| {
+                        self.groups[group as usize].present(lost).collect::<Vec<u32>>()
+                    });
                     // Other nodes each time, so that one slow node does not represent its group
                     // everywhere.
                     let turn = move |nodes: &[u32], index: usize| {
@@ -360,7 +365,12 @@ impl Landmarks {
 }
 
 impl SurveySchedule for Landmarks {
-    fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)> {
+    fn step(
+        &mut self,
+        step: u64,
+        lost: &Lost,
+        random: &mut Random,
+    ) -> Option<(Task, Vec<(u32, u32)>)> {
         while step >= self.first + self.rounds {
             if self.stage == Stage::Over {
                 return None;
@@ -374,7 +384,9 @@ impl SurveySchedule for Landmarks {
         let groups = self.groups.len().max(self.nodes / MAX_GROUP) as u64;
         let trains = self.nodes as u64 + groups;
         let to_come = match self.stage {
-            Stage::Begin | Stage::Divide => MAX_GROUP as u64 + groups + trains + self.loaded_rounds(),
+            Stage::Begin | Stage::Divide => {
+                MAX_GROUP as u64 + groups + trains + self.loaded_rounds()
+            }
             Stage::Within => groups + trains + self.loaded_rounds(),
             Stage::Between => trains + self.loaded_rounds(),
             Stage::Trains => self.loaded_rounds(),
@@ -385,13 +397,16 @@ impl SurveySchedule for Landmarks {
 
     fn echoed(&mut self, (a, b): (u32, u32), round_trip_ns: Option<u64>) {
         let Some(round_trip_ns) = round_trip_ns else { return };
-        let (Some((group, a)), Some((other, b))) = (self.positions[a as usize], self.positions[b as usize])
+        let (Some((group, a)), Some((other, b))) =
+            (self.positions[a as usize], self.positions[b as usize])
         else {
             return;
         };
         let round_trip_ns = u32::try_from(round_trip_ns).unwrap_or(UNKNOWN).min(UNKNOWN - 1);
         match self.stage {
-            Stage::Divide => self.sets[group as usize].echoed(a as usize, b as usize, round_trip_ns),
+            Stage::Divide => {
+                self.sets[group as usize].echoed(a as usize, b as usize, round_trip_ns)
+            }
             Stage::Within => {
                 let pair = triangle_index(a as usize, b as usize);
                 self.groups[group as usize].round_trips_ns[pair] = round_trip_ns;
@@ -420,7 +435,9 @@ impl SurveySchedule for Landmarks {
             }
             return;
         }
-        let least = |gap: &mut Option<u32>| *gap = Some(gap.map_or(ps_per_byte, |gap| gap.min(ps_per_byte)));
+        let least = |gap: &mut Option<u32>| {
+            *gap = Some(gap.map_or(ps_per_byte, |gap| gap.min(ps_per_byte)))
+        };
         if group == other {
             [a, b].into_iter().for_each(|node| least(&mut self.node_gaps[node as usize]));
         } else {
@@ -437,7 +454,12 @@ impl SurveySchedule for Landmarks {
         }
     }
 
-    fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError> {
+    fn map(
+        &self,
+        names: Vec<String>,
+        kept: &[u32],
+        assumed_ps_per_byte: u32,
+    ) -> Result<Map, SurveyError> {
         if matches!(self.stage, Stage::Begin | Stage::Divide | Stage::Within) {
             return Err(SurveyError::NothingMeasured);
         }

@@ -46,7 +46,9 @@ pub enum SurveyError {
         count: usize,
     },
     /// More than [`MAX_NODES_OF_PAIRS`] nodes are too many for trains of all pairs.
-    #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs")]
+    #[error(
+        "{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs"
+    )]
     TooManyPairs {
         /// The number of nodes.
         count: usize,

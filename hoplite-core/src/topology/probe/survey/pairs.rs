@@ -66,12 +66,18 @@ impl AllPairs {
 }
 
 impl SurveySchedule for AllPairs {
-    fn step(&mut self, step: u64, _lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)> {
+    fn step(
+        &mut self,
+        step: u64,
+        _lost: &Lost,
+        random: &mut Random,
+    ) -> Option<(Task, Vec<(u32, u32)>)> {
         let (rounds, trains) = (self.rounds(), self.trains());
         Some(match step {
-            _ if step < rounds => {
-                (Task::Echoes(self.options.probes), rounds::pairs(self.nodes, step as u32).collect())
-            }
+            _ if step < rounds => (
+                Task::Echoes(self.options.probes),
+                rounds::pairs(self.nodes, step as u32).collect(),
+            ),
             _ if step < rounds + trains => (Task::Train, vec![self.train(step - rounds)]),
             _ if step < self.steps() => {
                 let round = ((step - rounds - trains) % rounds) as u32;
@@ -116,7 +122,12 @@ impl SurveySchedule for AllPairs {
         pair.ps_per_byte.max(loaded_gap(&pair.loaded_ps_per_byte)).or(of_nodes)
     }
 
-    fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError> {
+    fn map(
+        &self,
+        names: Vec<String>,
+        kept: &[u32],
+        assumed_ps_per_byte: u32,
+    ) -> Result<Map, SurveyError> {
         // A node's worst round trip stands for unmeasured pairs.
         let mut worst: Vec<Option<u64>> = vec![None; self.nodes as usize];
         for (low, &a) in kept.iter().enumerate() {
@@ -127,7 +138,8 @@ impl SurveySchedule for AllPairs {
                 }
             }
         }
-        let worst_of_all = worst.iter().copied().max().flatten().ok_or(SurveyError::NothingMeasured)?;
+        let worst_of_all =
+            worst.iter().copied().max().flatten().ok_or(SurveyError::NothingMeasured)?;
         let mut guessed = Vec::new();
         let matrix = Matrix::from_links(names, |high, low| {
             let (a, b) = (kept[high], kept[low]);

@@ -24,7 +24,12 @@ pub(super) type Lost = BTreeMap<u32, SurveyLoss>;
 pub(super) trait SurveySchedule: Debug + Send {
     /// Returns the work and the pairs of the next step; `None` after the last one. Called once per
     /// step, in order.
-    fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)>;
+    fn step(
+        &mut self,
+        step: u64,
+        lost: &Lost,
+        random: &mut Random,
+    ) -> Option<(Task, Vec<(u32, u32)>)>;
     /// Returns the number of steps. The steps of later stages are estimated.
     fn steps(&self) -> u64;
     /// Adds the echoes of a pair: the worse round trip of its two sides, if any.
@@ -33,7 +38,12 @@ pub(super) trait SurveySchedule: Debug + Send {
     fn carried(&mut self, pair: (u32, u32), ps_per_byte: u32, is_loaded: bool);
     /// Returns the known lower bound of the time per byte between two nodes, in picoseconds.
     fn gap(&self, a: u32, b: u32) -> Option<u32>;
-    fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError>;
+    fn map(
+        &self,
+        names: Vec<String>,
+        kept: &[u32],
+        assumed_ps_per_byte: u32,
+    ) -> Result<Map, SurveyError>;
 }
 
 pub(super) struct Map {

@@ -27,7 +27,9 @@ async fn handshake_both(
     let address = listener.local_addr().unwrap();
     let accepts = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        handshake::open(&config("b", accepting), stream, Side::Accepting, TIME_LIMIT).await.map(drop)
+        handshake::open(&config("b", accepting), stream, Side::Accepting, TIME_LIMIT)
+            .await
+            .map(drop)
     });
     let stream = TcpStream::connect(address).await.unwrap();
     let peer = (NodeId::new("b").unwrap(), address);
@@ -68,9 +70,11 @@ async fn with_a_common_name_either_side_refuses_other_names() {
         let files = certificates.files(name, &certificates.issue(name, today()));
         TransportKind::Tls(Tls::read(files, Some(expected)).unwrap())
     };
-    let (connected, accepted) =
-        handshake_both(named("store.hoplite", "store.hoplite"), named("store.hoplite", "store.hoplite"))
-            .await;
+    let (connected, accepted) = handshake_both(
+        named("store.hoplite", "store.hoplite"),
+        named("store.hoplite", "store.hoplite"),
+    )
+    .await;
     connected.unwrap();
     accepted.unwrap();
     let plain = TransportKind::Tls(certificates.tls("127.0.0.1"));
@@ -120,7 +124,8 @@ async fn an_expired_certificate_is_refused_by_either_side() {
     while SystemTime::now() < ends_soon + Duration::from_secs(1) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let (connected, accepted) = handshake_both(good.clone(), TransportKind::Tls(expiring.clone())).await;
+    let (connected, accepted) =
+        handshake_both(good.clone(), TransportKind::Tls(expiring.clone())).await;
     assert!(error_text(connected).contains("xpired"));
     assert!(accepted.is_err());
     let (connected, accepted) = handshake_both(TransportKind::Tls(expiring), good).await;
@@ -138,7 +143,10 @@ async fn plain_tcp_and_tls_refuse_each_other() {
     assert!(connected.is_err());
     assert!(matches!(accepted, Err(ConnectionError::Tls(_))), "{accepted:?}");
     let (connected, accepted) = handshake_both(tls, TransportKind::Plain).await;
-    assert!(matches!(connected, Err(ConnectionError::Tls(_) | ConnectionError::Io(_))), "{connected:?}");
+    assert!(
+        matches!(connected, Err(ConnectionError::Tls(_) | ConnectionError::Io(_))),
+        "{connected:?}"
+    );
     assert!(accepted.is_err());
 }
 
@@ -152,12 +160,15 @@ async fn bytes_that_are_not_tls_are_refused_with_an_alert() {
         let mut ends = Vec::new();
         for _ in 0..3 {
             let (stream, _) = listener.accept().await.unwrap();
-            ends.push(handshake::open(&accepting, stream, Side::Accepting, TIME_LIMIT).await.map(drop));
+            ends.push(
+                handshake::open(&accepting, stream, Side::Accepting, TIME_LIMIT).await.map(drop),
+            );
         }
         ends
     });
     let endless_record = [22, 3, 1, 0xff, 0xff];
-    let endless_message = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
+    let endless_message =
+        [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     for (what, sent) in [
         ("garbage", vec![0xa5; 3000]),
         ("a record that is too long", endless_record.to_vec()),
@@ -184,7 +195,8 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     let old_peer = TransportKind::Tls(old.tls("127.0.0.1"));
     let new_peer = TransportKind::Tls(new.tls("127.0.0.1"));
     let works = async |peer: &TransportKind| {
-        let (connected, accepted) = handshake_both(peer.clone(), TransportKind::Tls(tls.clone())).await;
+        let (connected, accepted) =
+            handshake_both(peer.clone(), TransportKind::Tls(tls.clone())).await;
         connected.is_ok() && accepted.is_ok()
     };
     assert!(works(&old_peer).await && !works(&new_peer).await);
@@ -236,7 +248,10 @@ async fn a_member_of_another_protocol_gets_a_typed_refusal() {
     let certificates = Certificates::new();
     let config = certificates.tls("127.0.0.1").client(Protocol::Http2);
     let (client_error, found) = handshake_raw(&certificates, ClientConfig::clone(&config)).await;
-    assert_eq!(client_error, Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)));
+    assert_eq!(
+        client_error,
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol))
+    );
     assert!(found.to_string().contains("does not say (by ALPN)"), "{found}");
 }
 
@@ -258,7 +273,8 @@ async fn a_refused_peer_gets_the_reason_despite_unread_bytes() {
     write(&files.ca, &format!("{}{}", theirs.authority.cert, ours.authority.cert));
     let stranger = Tls::read(files, None).unwrap();
     let (connected, accepted) =
-        handshake_both(TransportKind::Tls(stranger), TransportKind::Tls(ours.tls("127.0.0.1"))).await;
+        handshake_both(TransportKind::Tls(stranger), TransportKind::Tls(ours.tls("127.0.0.1")))
+            .await;
     assert!(error_text(accepted).contains("does not come from the authority"));
     let connected = error_text(connected);
     assert!(connected.contains("does not accept the certificate of this daemon"), "{connected}");

@@ -27,8 +27,10 @@ struct Certificates {
 
 impl Certificates {
     fn new() -> Self {
-        let certificates =
-            Self { place: tempfile::tempdir().unwrap(), authority: Authority::new(today()).unwrap() };
+        let certificates = Self {
+            place: tempfile::tempdir().unwrap(),
+            authority: Authority::new(today()).unwrap(),
+        };
         write(&certificates.place.path().join("ca.pem"), &certificates.authority.cert);
         certificates
     }

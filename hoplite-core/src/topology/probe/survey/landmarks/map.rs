@@ -20,14 +20,17 @@ impl Landmarks {
         kept: &[u32],
         assumed_ps_per_byte: u32,
     ) -> Result<Map, SurveyError> {
-        let near: Vec<Option<u32>> = self.groups.iter().map(|group| loaded_gap(&group.near)).collect();
-        let far: Vec<Option<u32>> = self.groups.iter().map(|group| loaded_gap(&group.far)).collect();
+        let near: Vec<Option<u32>> =
+            self.groups.iter().map(|group| loaded_gap(&group.near)).collect();
+        let far: Vec<Option<u32>> =
+            self.groups.iter().map(|group| loaded_gap(&group.far)).collect();
         let firsts: BTreeMap<u32, u32> = (0..kept.len() as u32)
             .rev()
             .filter_map(|index| Some((self.group_of(kept[index as usize])?, index)))
             .collect();
         let worst = self.worst(&firsts);
-        let worst_of_all = worst.iter().copied().max().flatten().ok_or(SurveyError::NothingMeasured)?;
+        let worst_of_all =
+            worst.iter().copied().max().flatten().ok_or(SurveyError::NothingMeasured)?;
         let (mut guessed, mut estimated) = (Vec::new(), 0);
         let mut sizes = vec![0_u64; self.groups.len()];
         for group in kept.iter().filter_map(|node| self.group_of(*node)) {
@@ -83,7 +86,9 @@ impl Landmarks {
         let blocks = Blocks::new(&block_of).ok()?;
         let links = blocks.links().map(|block_link| {
             link(match block_link {
-                BlockLink::Between(a, b) => BlockLink::Between(groups[a as usize], groups[b as usize]),
+                BlockLink::Between(a, b) => {
+                    BlockLink::Between(groups[a as usize], groups[b as usize])
+                }
                 within => within,
             })
         });

@@ -70,7 +70,8 @@ impl Set {
             self.round_trips_ns[landmark * self.landmarks + landmark] = closest;
         }
         let rows = self.nodes.iter().copied().zip(self.round_trips_ns.chunks(self.landmarks));
-        let mut left: Vec<(u32, &[u32])> = rows.filter(|(node, _)| !lost.contains_key(node)).collect();
+        let mut left: Vec<(u32, &[u32])> =
+            rows.filter(|(node, _)| !lost.contains_key(node)).collect();
         left.sort_unstable_by_key(|(node, _)| *node);
         let rows: Vec<&[u32]> = left.iter().map(|(_, row)| *row).collect();
         let groups = alike(&rows, most).into_iter();
@@ -98,7 +99,8 @@ mod tests {
                 assert_eq!(nodes.len(), 2 * pairs.len(), "round {round}");
                 assert!(pairs.into_iter().all(|(a, b)| met.insert((a.min(b), a.max(b)))));
             }
-            let with_landmarks = |(a, b): &(u32, u32)| landmarks.contains(a) || landmarks.contains(b);
+            let with_landmarks =
+                |(a, b): &(u32, u32)| landmarks.contains(a) || landmarks.contains(b);
             assert!(met.iter().all(with_landmarks));
             assert_eq!(met.len(), 64 * 63 / 2 + 64 * (count as usize - 64));
             assert!(set.pairs(set.rounds()).is_empty());
@@ -111,7 +113,8 @@ mod tests {
         let rack = |node: u32| node / 20;
         for round in 0..set.rounds() {
             for (a, b) in set.pairs(round) {
-                let position = |node: u32| set.nodes.iter().position(|other| *other == node).unwrap();
+                let position =
+                    |node: u32| set.nodes.iter().position(|other| *other == node).unwrap();
                 let (a, b) = (position(a), position(b));
                 let is_near = rack(set.nodes[a]) == rack(set.nodes[b]);
                 set.echoed(a, b, if is_near { 40 } else { 80 });
@@ -120,7 +123,8 @@ mod tests {
         let lost = Lost::from([(7, super::super::super::SurveyLoss::Gone)]);
         let mut groups = set.divided(&lost, 99);
         groups.sort();
-        let expected = (0..10).map(|rack| (20 * rack..20 * rack + 20).filter(|node| *node != 7).collect());
+        let expected =
+            (0..10).map(|rack| (20 * rack..20 * rack + 20).filter(|node| *node != 7).collect());
         assert_eq!(groups, expected.collect::<Vec<Vec<u32>>>());
     }
 }
