@@ -32,19 +32,19 @@ pub(crate) struct Context<'a> {
 pub(crate) enum Action {
     Perform(CollectiveEffect),
     Withdraw(RequestId),
-    /// Query the directory for these missing sources, by rank, and give the queries to
-    /// `Disagreements::follows`.
+    /// Query the directory for these missing sources, by rank, so that nodes that put one later get
+    /// the participants' disagreement too.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
     /// Answer rank 0's call, unless it has ended, with the number of combined sources.
     Answer(CallKey, Result<usize>),
     Reduce {
         /// Rank 0's call, which may have ended.
         key: CallKey,
-        /// The request, with the remaining time.
+        /// The reduce, whose timeout is the rest of the call's time.
         request: Reduce,
         reason: String,
-        /// The search's queries and their answers; `None` after a failed attempt, which had found
-        /// all sources.
+        /// The open queries for sources, with their answers; `None` after a failed attempt, which
+        /// has withdrawn the queries.
         found: Option<Found>,
     },
     /// Make an empty target, which tells participants that the exchange is over.
@@ -57,7 +57,6 @@ pub(crate) enum Action {
     /// Make a member's copy the target. The call, if any, waits for the directory's confirmation
     /// and returns this number of sources.
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
-    /// Complete a member's private copy, which holds its parts.
     CompleteParts(ObjectId, CopyId),
     /// Fail this node's participants in a target, or only this call.
     FailParticipants(ObjectId, Option<CallKey>, Error),
@@ -84,15 +83,12 @@ pub(crate) struct Found {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// The wait for late sources ends.
     Search(ObjectId),
-    /// The time in which late participants hear of a disagreement ends.
+    /// The coordinator stops reporting a disagreement to participants whose sources appear later.
     Disagreement(ObjectId),
-    /// A member's wait for memory, or for participants of its node, ends.
     Member(MembershipId),
-    /// The search for the target of a lost coordinator ends.
     Orphan(ObjectId),
-    /// A participant's wait for another attempt after a disagreement ends.
+    /// A participant gets the error of an earlier disagreement, unless another attempt has begun.
     Join(CallKey, ObjectId),
 }
 
@@ -104,13 +100,12 @@ pub(super) enum Step {
     /// The member at the coordinator's store must make its copy the target. This call, if any,
     /// waits for it.
     Commit(MembershipId, Option<(CallKey, usize)>),
-    /// The member at the coordinator's store has all its parts.
     HasParts(PutId),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Steps that the current event or step caused. They come before `steps`.
+    /// Steps that the current event or step has added. They run before the older `steps`.
     fresh: Vec<Step>,
     steps: VecDeque<Step>,
     timers: BTreeSet<(Time, Timer)>,

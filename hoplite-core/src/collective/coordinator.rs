@@ -39,7 +39,8 @@ pub(crate) struct Coordinator {
     /// The empty targets that announce the end of an exchange, each with its query until the
     /// directory knows the target.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// The participants in each target, from the end of the search until rank 0's call ends.
+    /// The participants in each target, from the end of the search for sources until rank 0's call
+    /// ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -128,8 +129,7 @@ impl Coordinator {
             .map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// Coordinates a collective for rank 0's call `key`. `existence` is the query for the target,
-    /// and `source_queries` are the queries for the sources.
+    /// `key` is rank 0's call, and `existence` the query for the target.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -145,8 +145,7 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Returns the directory's answer about a source, unless a search for sources or a disagreement
-    /// used it.
+    /// Uses a source's locations for the target's search or disagreement. Otherwise, returns them.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -213,7 +212,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends a search. From now on, the coordinator reports failures to participants.
+    /// From now on, participants get an error if the collective fails.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -328,8 +327,7 @@ impl Coordinator {
         }
     }
 
-    /// Answers rank 0's call when the member at its store has all parts. The other members continue
-    /// without the call, unless all members end together.
+    /// The other members continue without rank 0's call, unless all members end together.
     pub(super) fn answer_rank_0(&mut self, ctx: &mut Context<'_>, put: PutId) {
         let Some(Coordinated { call, .. }) = self.attempts.get_mut(&put) else { return };
         if !call.kind.properties().awaits_commit {
@@ -396,7 +394,7 @@ impl Coordinator {
         }
     }
 
-    /// Handles the end of rank 0's call. If it failed, participants at other stores get the error.
+    /// If rank 0's call failed, participants at other stores get the error.
     pub(crate) fn call_ended(
         &mut self,
         ctx: &mut Context<'_>,

@@ -12,7 +12,7 @@ pub enum CollectiveEvent {
     /// A remote coordinator enlists this store. The store answers with at most one `Filled`, and
     /// finally `Done` or `Failed`.
     Asked {
-        /// The number that this store's I/O layer has chosen.
+        /// The number that this store's I/O layer gave to the attempt.
         membership: MembershipId,
         plan: Box<Plan>,
     },

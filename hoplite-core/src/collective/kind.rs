@@ -19,19 +19,19 @@ pub struct Properties {
     pub awaits_commit: bool,
     /// `true` if elements of several sources are combined.
     pub combines: bool,
-    /// `true` if the coordinator waits for the last source, however late. For an allreduce of S
-    /// bytes, the general path would move 2S bytes instead of 2S(n-1)/n over the late rank's link.
-    /// In an all-to-all, the last rank gets its parts in any case.
+    /// `true` if an exchange waits for the last source, however late. In an allreduce of S bytes
+    /// and n ranks, a reduce would move 2S bytes instead of 2S(n-1)/n over the late rank's link. In
+    /// an all-to-all, the last rank gets its parts in any case.
     pub awaits_sources: bool,
     /// `true` if each source has one part per rank.
     pub divides_sources: bool,
     /// `true` if the result concatenates all sources, in rank order.
     pub joins_sources: bool,
-    /// `true` if each pair of members exchanges separate parts. An attempt then makes sense even
-    /// with one member, or with few parts.
+    /// `true` if each pair of members exchanges separate parts. The coordinator then begins an
+    /// exchange even for small parts, or with one member.
     pub is_paired: bool,
-    /// Up to this size of all sources in bytes, the collective takes the general path, and members
-    /// exchange nothing.
+    /// Largest size of all sources in bytes without an exchange: a reduce makes the target, or
+    /// participants get the sources.
     pub max_general_bytes: u64,
 }
 

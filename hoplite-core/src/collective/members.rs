@@ -18,8 +18,8 @@ use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 /// Time for which participants look elsewhere for a lost coordinator's target: the longest silence
 /// of a live store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a member with all parts waits for the calls of this node's participants. Most
-/// calls come when their source is put; late calls get their parts in a more expensive way.
+/// Time for which a member with all parts waits for this node's participants to call. Most call
+/// when their source is put; late ones make their parts from the sources.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Participants copy a target above this size range by range, as ranges become valid. A smaller one
 /// is copied in microseconds, faster than a message about a range.
@@ -312,7 +312,6 @@ impl Memberships {
         }
     }
 
-    /// Ends the search for a lost coordinator's target, because a later attempt has begun.
     fn end_orphan(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         if let Some((_, until)) = self.orphans.remove(target) {
             ctx.unschedule(until, Timer::Orphan(target.clone()));
@@ -325,7 +324,7 @@ impl Memberships {
         }
     }
 
-    /// Handles the end of a member's exchange. `failure` is `None` if its copy was dropped before.
+    /// `failure` counts only if bytes are missing; `None` if the member's copy was dropped.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -368,7 +367,7 @@ impl Memberships {
     }
 
     /// Ends a member whose copy does not become the target. On [`Error::Superseded`], its
-    /// participants look for the target elsewhere; otherwise they get `error`.
+    /// participants wait for the target from another store or attempt; otherwise they get `error`.
     fn end_member(&mut self, ctx: &mut Context<'_>, membership: MembershipId, error: Error) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         end_wait(ctx, membership, member);
@@ -410,7 +409,7 @@ impl Memberships {
         self.outcomes.forget_rejections(target);
     }
 
-    /// Checks that a participant may join. `is_here` returns `true` if this store has that source.
+    /// Checks that a participant may join. `is_here` returns `true` for a source at this store.
     ///
     /// # Errors
     /// The reason why the target will not be made.
@@ -444,8 +443,8 @@ impl Memberships {
         checked
     }
 
-    /// Limits the wait of a participant that joined after a recent disagreement. Ranks may try
-    /// again, but this store may not hear of every attempt.
+    /// Limits the wait of a participant that joins after ranks disagreed about the operation,
+    /// because this store may not hear of their next attempt.
     pub(crate) fn joined(&mut self, ctx: &mut Context<'_>, key: CallKey, target: &ObjectId) {
         if let Some((too_old, _)) = self.outcomes.disagreement(ctx.now, target)
             && ctx.now < too_old
@@ -462,8 +461,8 @@ impl Memberships {
         }
     }
 
-    /// Fails the participants that wait for a rejected attempt. Later participants wait for a newer
-    /// attempt.
+    /// Fails this node's participants after the coordinator gave up `attempt`. Later participants
+    /// wait for a newer attempt.
     pub(crate) fn rejected(
         &mut self,
         ctx: &mut Context<'_>,

@@ -17,12 +17,14 @@ use crate::vocabulary::agreement::Agreement;
 
 /// Most sources of a member. With the longest ids, the sources fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
-/// Most parts that a member receives in an all-to-all, because each participant gets their ranges.
+/// Most parts that a member receives in an all-to-all. The answer to each participant lists their
+/// ranges.
 pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
 /// Longest [`Plan::explanation`] in bytes. It fits in a frame with all members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
 
-/// The coordinator's number for an attempt to make a target, the general path included.
+/// The coordinator's number for an attempt to make a target, with or without an exchange between
+/// members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     /// The coordinator's run, which changes when its daemon restarts.
@@ -174,7 +176,8 @@ impl Plan {
         found.map_or((0, 0), |(index, part)| (index, part.start))
     }
 
-    /// Returns the end of the part that contains the byte at `at`. An allreduce has one part.
+    /// Returns the end of the rank's part that contains byte `at` of the member's data. In an
+    /// allreduce, all data is one part.
     pub fn part_end(&self, at: u64) -> u64 {
         match self.agreement.kind {
             Collective::Allreduce => self.size_bytes,

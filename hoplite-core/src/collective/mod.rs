@@ -146,7 +146,6 @@ impl Collectives {
         }
     }
 
-    /// Forgets the errors of a target's earlier attempts, because another attempt begins.
     pub(crate) fn attempt_begins(&mut self, ctx: &mut Context<'_>, target: &ObjectId) {
         self.coordinator.disagreements.end(ctx, target);
         self.members.forget_rejections(target);

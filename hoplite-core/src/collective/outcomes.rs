@@ -9,11 +9,11 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// Time for which participants that join get the error of a rejected attempt. A client joins again
-/// much sooner.
+/// Time for which participants that join get a failed attempt's error. Clients repeat a join much
+/// sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
-/// Shortest wait of a participant for another attempt after a disagreement. Ranks try again at the
-/// same time, but a store may be busy.
+/// Shortest wait of a participant for another attempt after ranks disagreed about the operation.
+/// Ranks try again at the same time, but a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
 /// The number of ended attempts that a store remembers: the attempts of some seconds, in which
@@ -39,8 +39,7 @@ impl Outcomes {
         push(&mut self.left, MAX_LEFT_ATTEMPTS, (target, attempt, put));
     }
 
-    /// Notes that an attempt was rejected. Returns `false` if it or a newer one was rejected
-    /// before.
+    /// Returns `false` if the attempt or a newer one was rejected before.
     pub(super) fn reject(
         &mut self,
         now: Time,

@@ -48,7 +48,8 @@ impl Participants {
     }
 }
 
-/// Recent disagreements by target, for participants whose sources appear later.
+/// Recent disagreements of ranks about an operation, by target. Participants whose sources appear
+/// later get the error.
 #[derive(Debug, Default)]
 pub(crate) struct Disagreements(BTreeMap<ObjectId, Disagreement>);
 

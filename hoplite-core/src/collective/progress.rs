@@ -9,16 +9,16 @@ use std::ops::Range;
 use super::Plan;
 use crate::plan::collective::{Program, ReceiveMode, Step};
 
-/// Work for which blocks may wait.
+/// A member's work that must produce bytes before a block can use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// Combining the member's sources in the target.
     Fold,
-    /// A step of the program.
+    /// The member's send or receive with this index.
     Step(usize),
 }
 
-/// The work for which a block waits.
+/// The work that must be done before a block may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dependency {
     /// The work that produces the missing bytes.
@@ -27,7 +27,7 @@ pub struct Dependency {
     pub bytes: u64,
 }
 
-/// A piece of a step, sent in one frame.
+/// A piece of one send or receive, moved in one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     /// The step's index.
@@ -53,7 +53,7 @@ impl Block {
 pub enum Reading {
     /// Nothing: a received block replaces the bytes.
     Nothing,
-    /// The same range of the target.
+    /// The block's range of the target.
     Target,
     /// A range of one of the member's sources.
     Source {
@@ -172,7 +172,7 @@ impl Stream {
     }
 }
 
-/// A member's progress in its program.
+/// A member's progress in its sequence of sends and receives.
 #[derive(Debug)]
 pub struct Progress {
     program: Program,
@@ -280,13 +280,12 @@ impl Progress {
         stream.skip(block);
     }
 
-    /// Notes that a skipped block, and all before it, were sent.
+    /// Notes that a block that [`Stream::skip`] had passed was sent, and all before it.
     pub fn sent(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
     }
 
-    /// Notes that the first `done_bytes` of a step are done. Bytes that a resumed stream repeats
-    /// count once.
+    /// Bytes that a resumed stream repeats count once.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);

@@ -28,7 +28,7 @@ pub struct ReduceRecord {
     pub elapsed: Duration,
     /// The number of repairs after failures.
     pub mendings: u32,
-    /// The number of times that a target with wrong bytes began again.
+    /// The number of times that the target was made again because a lost source was replaced.
     pub restarts: u32,
     /// `true` until the call ends.
     pub is_running: bool,
@@ -37,8 +37,7 @@ pub struct ReduceRecord {
 }
 
 impl ReduceRecord {
-    /// Describes a collective whose coordinator is at another store, so its link estimate is
-    /// unknown here.
+    /// The coordinator's link estimate is unknown here.
     pub(crate) fn of_another_store(
         target: &ObjectId,
         agreement: &Agreement,

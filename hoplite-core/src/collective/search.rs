@@ -18,11 +18,10 @@ use crate::vocabulary::local::CallKey;
 use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
 const MAX_NAMED: usize = 4;
-/// Shortest wait for late sources: some wake-ups and round trips to the directory.
+/// Shortest wait for missing sources: some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `false` if members never exchange sources of this size, but always take the general
-/// path.
+/// Returns `false` if stores never exchange bytes for this agreement and source size.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
@@ -81,7 +80,6 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Returns the slow links between members, by the rules of [`Reports`].
     pub(super) fn slow_links(&self) -> SlowLinks {
         if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
@@ -99,7 +97,6 @@ impl Members {
 
 #[derive(Debug)]
 pub(super) enum SearchState {
-    /// The wait for missing sources ends at this time, if it has begun.
     Waiting(Option<Time>),
     Ready(Members),
     General(&'static str),
@@ -171,7 +168,7 @@ impl Search {
     /// Returns the result's size and metadata, once a source is located.
     ///
     /// # Errors
-    /// The reason to take the general path.
+    /// The reason to make the target without an exchange between members.
     fn result(&self) -> Result<Option<(u64, Metadata)>, &'static str> {
         let CoordinatedCall { request, kind, .. } = &self.call;
         if request.order == ReduceOrder::Fixed {
@@ -290,8 +287,8 @@ impl Search {
     }
 }
 
-/// Returns a location with its rank, smallest first; `None` for a partial copy, which depends on
-/// another copy.
+/// Returns the location with its preference as a member, 0 for the best; `None` for a partial copy,
+/// which depends on another copy.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
@@ -302,8 +299,8 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// Returns the longest wait for late sources: the predicted time of one part on its link. A vain
-/// wait costs at most 1/n of the general path.
+/// Returns the longest wait for missing sources: the predicted time of one rank's part on its link.
+/// With n ranks, a vain wait adds at most 1/n to the collective's time.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds =
         size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;

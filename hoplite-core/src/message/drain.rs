@@ -1,7 +1,7 @@
 use crate::id::ObjectId;
 use crate::shard::Obstacle;
 
-/// Most unmoved objects in a report.
+/// Most objects in [`DrainReport::unmoved`].
 pub const MAX_UNMOVED: usize = 1000;
 
 /// The state of a store's evacuation (drain).
@@ -40,7 +40,7 @@ pub struct DrainReport {
     pub unmoved: Vec<Unmoved>,
 }
 
-/// An object that has not moved.
+/// An object that a drain still has to move to another store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Unmoved {

@@ -83,7 +83,7 @@ pub enum Effect {
         /// Copies, in the order of their records.
         items: Vec<SpillItem>,
     },
-    /// Read a copy from its record, and check all bytes. Report `Loaded`.
+    /// Read a copy from its record in a spill file, and check all bytes. Report `Loaded`.
     Load {
         copy: CopyId,
         size_bytes: u64,
@@ -102,7 +102,8 @@ pub enum Effect {
     RetireSpillRecord {
         record: SpillRecord,
     },
-    /// Note beside the spill files that the store had a session with this run of a shard.
+    /// Note a session with this run of a shard beside the spill files. In a later recovery, that
+    /// run knows which objects were deleted.
     NoteShardRun {
         run: ShardRun,
     },
@@ -152,7 +153,7 @@ pub enum Effect {
         id: ObjectId,
         /// The first put.
         winner: PutId,
-        /// A node with the first put, and the address of its data plane.
+        /// A node with a copy of `winner`, and the address of its data plane.
         holder: (NodeId, SocketAddr),
     },
     /// Log that an accepted put has lost after a network split.
@@ -174,14 +175,14 @@ pub enum Effect {
     CancelCombine {
         combine: CombineId,
     },
-    /// Request a hop from another node, and forward the hop's reports until `EndHop`.
+    /// Request a hop, a step of a reduce, from another node. Forward its reports until `EndHop`.
     StartHop {
         hop: HopId,
         node: NodeId,
         address: SocketAddr,
         spec: Hop,
     },
-    /// End a hop. The shell tells the node that performs it, if reachable.
+    /// End a step of a reduce. The daemon tells the node that performs it, if reachable.
     EndHop {
         hop: HopId,
     },

@@ -16,7 +16,7 @@ use crate::version::Version;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Event {
-    /// A client's request, already bounded.
+    /// A client's request, whose counts and sizes the daemon has checked.
     Request {
         client: ClientId,
         call: CallId,
@@ -49,7 +49,7 @@ pub enum Event {
         client: ClientId,
         /// The user of the client's process.
         user: u32,
-        /// Owners that the client holds while connected, at most
+        /// Owner names that keep objects alive while this client is connected, at most
         /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
         owners: Vec<Owner>,
     },
@@ -154,8 +154,8 @@ pub enum Event {
         hosting: HostingId,
         hop: Hop,
     },
-    /// A hop's coordinator is gone, or no longer needs the hop. Exactly one for each
-    /// `HopRequested`.
+    /// The store that requested a step of a reduce is gone, or no longer needs the output. Exactly
+    /// one for each `HopRequested`.
     HopReleased {
         hosting: HostingId,
     },

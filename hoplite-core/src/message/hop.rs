@@ -13,7 +13,7 @@ use crate::shard::PullOutcome;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Hop {
-    /// The private id of the new object.
+    /// The output's id, which only the hop's consumer pulls.
     pub output: ObjectId,
     pub put: PutId,
     pub op: ReduceOp,

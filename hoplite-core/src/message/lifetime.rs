@@ -10,7 +10,7 @@ pub const MAX_SEARCHED_COPIES: usize = 10_000;
 /// The rest of an object's lifetime, at the store that will delete it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LifetimeReport {
-    /// `true` if no client holds the owner.
+    /// `true` if no connected client holds the object's owner name.
     pub is_owner_gone: bool,
     /// The rest of the time to live, if it has begun.
     pub expires_in: Option<Duration>,

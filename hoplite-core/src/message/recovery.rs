@@ -40,7 +40,8 @@ impl SpilledObject {
 /// The spill files of killed stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// The runs of shards with which the killed stores had sessions.
+    /// The runs of shards with which the killed stores had sessions. These runs know which objects
+    /// were deleted.
     pub runs: Vec<ShardRun>,
     /// The complete files, moved to the directories of this run.
     pub files: Vec<RecoveredFile>,
@@ -73,7 +74,7 @@ pub enum Unrecovered {
     Ambiguous,
     /// A limit or a rule of this store forbids it.
     Refused(Error),
-    /// The put was deleted: a shard that had listed it does not remember its loss.
+    /// The put was deleted: a shard that had listed it knows neither the put nor its loss.
     Deleted,
     /// The directory lists another put of the id.
     Conflict {

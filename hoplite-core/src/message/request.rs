@@ -96,7 +96,8 @@ pub enum Request {
     Join {
         target: ObjectId,
         agreement: Agreement,
-        /// `true` if the joined attempt was superseded. The answer may repeat earlier ranges.
+        /// `true` if an earlier join failed with `Superseded`. The answer may repeat earlier
+        /// ranges.
         is_again: bool,
         source_bytes: u64,
         timeout: Duration,
@@ -109,8 +110,8 @@ pub enum Request {
         /// Zero waits for one answer of the directory for each object, at most 5 s.
         timeout: Duration,
     },
-    /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it
-    /// is lost.
+    /// Waits until the directory has a location or the bytes of an object. Answered by `Locations`;
+    /// fails when the object is lost.
     Locate {
         id: ObjectId,
         /// Zero requests the present knowledge, and always gets an answer.
@@ -124,7 +125,7 @@ pub enum Request {
     Unsubscribe {
         call: CallId,
     },
-    /// Inspects the directory and this store. The shell answers, see
+    /// Inspects the directory and this store. The daemon answers, see
     /// [`Effect::Inspect`](super::Effect::Inspect).
     Inspect(Inspection),
     /// Moves pinned copies to other stores. Answered by `Drain`: when all have moved and earlier
@@ -285,7 +286,7 @@ pub enum Inspection {
         nodes: Vec<NodeId>,
         options: SurveyOptions,
     },
-    /// The progress of the probe that this store coordinates.
+    /// The progress of the measurement of links (probe) that this store coordinates.
     ProbeProgress,
     DrainNode {
         /// The store's name or data plane address.

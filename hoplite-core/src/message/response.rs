@@ -36,7 +36,7 @@ pub enum Response {
     Object(ObjectView),
     /// The bytes of an object, without a reference.
     Contents {
-        /// The copy with the bytes, which may be gone.
+        /// The object's description. Its copy has no reference, and may be gone.
         view: ObjectView,
         /// Empty in the node's effects: the store reads the bytes when it performs the effect.
         bytes: Bytes,
@@ -58,7 +58,8 @@ pub enum Response {
     Ready {
         indices: Vec<usize>,
     },
-    /// Reduced sources, as indices into the request's list, in joining order.
+    /// Reduced sources, as indices into the request's list, in the order in which they joined the
+    /// reduce; ascending for a fixed order.
     Reduced {
         indices: Vec<usize>,
     },

@@ -84,7 +84,7 @@ impl fmt::Display for SpillFault {
 pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
-    /// The size of these objects.
+    /// The size of the objects that are only in spill files.
     pub bytes: u64,
     /// Bytes of copies in both the arena and spill files, whose memory can be freed at once.
     pub clean_bytes: u64,

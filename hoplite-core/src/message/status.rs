@@ -47,19 +47,19 @@ pub struct NodeStatus {
     pub evictions: u64,
     /// Objects whose time to live has ended here.
     pub expired: u64,
-    /// Objects deleted here after their owner's grace period.
+    /// Objects deleted here because no client held their owner for the grace period.
     pub abandoned: u64,
     /// Puts that lost to another put of their id.
     pub put_conflicts: u64,
     /// Puts and reduces that failed because of a quota.
     pub over_quota_puts: u64,
-    /// Hops at all stores of the reduces that this store coordinates.
+    /// Hops (steps), at all stores, of the reduces that this store coordinates.
     pub directed_hops: usize,
     pub combinations: usize,
     pub is_draining: bool,
     /// Calls, transfers, reduces and their steps that wait for memory.
     pub waiting_for_room: usize,
-    /// The node's groups; version zero until a probe measures them.
+    /// The node's groups, such as its rack; version zero until a probe of links measures them.
     pub place: Placed,
     pub spill: SpillStatus,
 }

@@ -48,6 +48,6 @@ pub struct Troubles {
     pub peers: Vec<PeerFault>,
     /// Unusable spill directories.
     pub spill: Vec<SpillTrouble>,
-    /// The last refusal of a program's protocol version, if recent.
+    /// The last refusal of a client or store without a common protocol version, if recent.
     pub incompatible: Option<Fault>,
 }

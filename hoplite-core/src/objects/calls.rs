@@ -67,7 +67,7 @@ pub(crate) enum Call {
     Subscription {
         query: RequestId,
     },
-    /// `reduced` lists the sources that went into the complete target, by index, in joining order.
+    /// `reduced` holds the answer's indices once the target is complete.
     Reduce {
         target: ObjectId,
         sources: usize,
@@ -86,7 +86,8 @@ pub(crate) struct WaitCall {
     pub(crate) count: usize,
     pub(crate) ready: BTreeSet<usize>,
     pub(crate) queries: BTreeSet<RequestId>,
-    /// Indices of objects without an answer; `None` if the call waits for the objects themselves.
+    /// Indices of objects about which the directory has not answered; `None` if the call waits for
+    /// the objects themselves.
     pub(crate) unanswered: Option<BTreeSet<usize>>,
 }
 
@@ -351,8 +352,6 @@ impl Calls {
         self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
-    /// Checks that `client` may have one more reference.
-    ///
     /// At its limit, a client can still put, because `Write` has a reserve of one reference for
     /// each possible open call.
     pub(crate) fn check_may_refer(

@@ -8,7 +8,6 @@ use crate::message::{CombineId, CopyId, HopOwner};
 pub(crate) enum CombineUser {
     Target(ObjectId),
     Hop(HopOwner),
-    /// The target of a collective.
     Membership(MembershipId),
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Conflicts {
 }
 
 impl Conflicts {
-    /// Notes a lost put of a connected client. A full list forgets its oldest one.
+    /// A full list forgets its oldest put.
     pub(crate) fn note(&mut self, client: ClientId, id: ObjectId) {
         if self.waiting.len() >= MAX_CONFLICTS
             && let Some((oldest, _)) = self.waiting.iter().min_by_key(|(_, number)| **number)
@@ -29,7 +29,6 @@ impl Conflicts {
         self.waiting.insert((client, id), self.noted);
     }
 
-    /// Removes and returns a lost put that the request names.
     pub(crate) fn take(&mut self, client: ClientId, request: &Request) -> Option<ObjectId> {
         if self.waiting.is_empty() {
             return None;

@@ -112,8 +112,8 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// Notes this node's groups and uplinks unless newer ones are known. Returns `true` if they
-    /// have changed.
+    /// Notes this node's place in the network, unless a newer one is known. Returns `true` if it
+    /// has changed.
     pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
@@ -171,7 +171,6 @@ impl Context {
         effects.append(&mut self.effects);
     }
 
-    /// Answers a call that did not wait, or that stays open.
     pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
         self.reply_after(Duration::ZERO, key, response);
     }
@@ -255,12 +254,13 @@ impl Context {
         self.sessions.count()
     }
 
-    /// Returns the connected shards of `id`, the highest ranked first.
+    /// Returns the first two connected shards in the hash order of `id`.
     pub(crate) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
         self.config.shards.replicas(id, |shard| self.sessions.is_up(shard))
     }
 
-    /// Returns the connected shard that decides about `id`. Shards that just restarted come last.
+    /// Returns the connected shard that orders the puts of `id`. Shards that just restarted come
+    /// last.
     pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
         self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }

@@ -148,7 +148,6 @@ impl Objects {
         Ok(self.copies.view(copy))
     }
 
-    /// Aborts a client's unsealed put, and releases one of the client's references.
     pub(crate) fn give_up(&mut self, client: ClientId, copy: CopyId) {
         if self.copies.get(&copy).is_some_and(|local| local.is_written_by(client)) {
             self.abort(copy);

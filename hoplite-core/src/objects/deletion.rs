@@ -11,7 +11,7 @@ use crate::shard::{DeleteTerms, DeleteWait, RequestId};
 pub(crate) struct DeleteStep {
     wait: DeleteWait,
     put: Option<PutId>,
-    /// The shard that has deleted the object, while the id's other shard repeats the delete.
+    /// The shard that has deleted the object, while the id's second shard repeats the delete.
     done_by: Option<usize>,
 }
 
@@ -63,7 +63,8 @@ pub(crate) struct DeleteCall {
     deleted: usize,
     /// Unreachable stores that may have a copy, by query and reporting shard.
     absent: BTreeMap<(RequestId, usize), Named<NodeId>>,
-    /// Restarted shards that have confirmed a delete without a shard that ran before.
+    /// Just restarted shards that performed a delete on their own. The call waits for the end of
+    /// their earlier leases.
     young: BTreeSet<usize>,
 }
 
@@ -80,7 +81,6 @@ impl DeleteCall {
         }
     }
 
-    /// `young` is a restarted shard whose old leases must end first.
     pub(crate) fn answered(&mut self, query: RequestId, was_there: bool, young: Option<usize>) {
         self.queries.remove(&query);
         self.deleted += usize::from(was_there);
@@ -91,7 +91,6 @@ impl DeleteCall {
         (self.queries.is_empty() && self.awaited_shard(sessions).is_none()).then_some(self.deleted)
     }
 
-    /// Returns a restarted shard whose previous run's leases may still let stores serve copies.
     pub(crate) fn awaited_shard(&self, sessions: &ShardSessions) -> Option<usize> {
         self.young.iter().copied().find(|shard| !sessions.is_trusted(*shard))
     }

@@ -41,7 +41,8 @@ use crate::shard::{
 };
 use crate::version::Version;
 
-/// Time limit of queries for clients that read a growing copy. The node repeats such queries.
+/// Shortest time limit of a query for an object's sender while clients read a growing copy. The
+/// store repeats the query.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {
@@ -51,8 +52,6 @@ impl Objects {
         request
     }
 
-    /// Subscribes to the locations of a source, and maybe its bytes, for the reduce or collective
-    /// that makes `target`.
     pub(crate) fn query_source(
         &mut self,
         id: ObjectId,
@@ -217,7 +216,6 @@ impl Objects {
         }
     }
 
-    /// Notes this node's place in the network, and tells the shards that may have missed it.
     fn placed(&mut self, shard: usize, placed: Placed) {
         if self.ctx.be_placed(placed) {
             for other in (0..self.ctx.shard_count()).filter(|other| *other != shard) {

@@ -83,7 +83,8 @@ impl Objects {
         }
     }
 
-    /// Unpins a copy if enough other stores have a pinned one. Otherwise notes the shard's reason.
+    /// Unpins a copy if enough other stores have a pinned one. Otherwise notes the obstacle to
+    /// further copies.
     pub(crate) fn drain_told(&mut self, shard: usize, copy: CopyId, news: &Replication) {
         // A report from before the shard knew of the drain counts this copy.
         let may_be_early = self.ctx.sessions.knows(shard, Version::WITH_TERMS) && !news.is_draining;
@@ -129,7 +130,7 @@ impl Objects {
         }
     }
 
-    /// Ends the drain at its deadline. Open calls alone do not make it fail.
+    /// Open calls alone do not make the drain fail.
     pub(crate) fn drain_expired(&mut self) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining)
         else {

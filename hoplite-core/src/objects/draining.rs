@@ -7,12 +7,11 @@ use crate::time::Time;
 /// A pinned copy that has too few copies at other stores.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Left {
-    /// `true` once a shard has reported that.
+    /// `true` once a shard has reported too few copies.
     pub(crate) is_reported: bool,
     pub(crate) obstacle: Option<Obstacle>,
 }
 
-/// A drain that is under way or has ended.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pub(crate) state: DrainState,

@@ -101,8 +101,8 @@ impl Objects {
         self.delete(CallKey::of(ClientId::STORE, call), ids, 0, terms);
     }
 
-    /// Handles the answer to the store's own call. Returns `false` unless it was a delete of ended
-    /// objects. Remaining copies are deleted later.
+    /// Returns `false` unless `call` was the store's delete of objects whose lifetime has ended.
+    /// Remaining copies are deleted later.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call)
         else {

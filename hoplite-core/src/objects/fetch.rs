@@ -9,7 +9,8 @@ use crate::id::{NodeId, ObjectId};
 use crate::shard::RequestId;
 use crate::time::Time;
 
-/// Pause before the second retry: a few round trips to a busy shard. The first retry is at once.
+/// Pause before a fetch's second retry: a few round trips to a busy shard. The first retry is at
+/// once.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
 /// The most avoided senders that a query names: the limit of the wire format.
@@ -22,8 +23,8 @@ struct Fetch {
     avoid: Vec<NodeId>,
     /// Failed transfers since bytes last arrived.
     failures: u32,
-    /// `true` if the store has declined an answer that carried the bytes. The answering shard may
-    /// then lack this store's copy, so the store publishes it.
+    /// `true` if the store could not use bytes in a shard's answer, for example without memory.
+    /// That shard may then lack this store's copy, so the store publishes it.
     has_declined: bool,
 }
 
@@ -109,7 +110,7 @@ impl Fetches {
         }
     }
 
-    /// Notes a failed transfer. Returns `true` to query again at once. Otherwise schedules a retry.
+    /// Returns `true` to query again at once. Otherwise schedules a retry.
     pub(crate) fn failed(
         &mut self,
         ctx: &mut Context,

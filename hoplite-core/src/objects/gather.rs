@@ -11,7 +11,7 @@ use crate::message::CopyId;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gathered {
-    /// Memory for the output. The inputs are in the arena.
+    /// Memory for the step's output. Its inputs are in the arena.
     Here(Extent),
     /// The waiter is queued: memory is lacking, or inputs are loading.
     Coming,
@@ -19,8 +19,9 @@ pub(crate) enum Gathered {
 }
 
 impl Objects {
-    /// The caller repeats the call until the result is `Here`, or calls
-    /// [`Objects::stop_gathering`]. Until then, the inputs stay in the arena.
+    /// Reserves memory for a reduce step's output, and loads its spilled inputs. The caller repeats
+    /// the call until the result is `Here`, or calls [`Objects::stop_gathering`]. Until then, the
+    /// inputs stay in the arena.
     pub(crate) fn gather(
         &mut self,
         waiter: SpaceWaiter,
@@ -58,7 +59,7 @@ impl Objects {
         }
     }
 
-    /// Returns `None`, and reserves nothing, if there is too little memory now.
+    /// Returns `None`, and reserves nothing, if the output and spilled inputs do not fit now.
     fn begin_gathering(
         &mut self,
         inputs: &[CopyId],

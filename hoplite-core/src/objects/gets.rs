@@ -174,7 +174,7 @@ impl Objects {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Queries again once memory is free, because the fetch has given its sender back.
+    /// Queries for a sender again once memory is free, because a waiting fetch has no sender.
     pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {

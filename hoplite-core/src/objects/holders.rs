@@ -6,7 +6,7 @@ use super::Objects;
 use super::table::LocalCopy;
 use crate::message::ClientId;
 
-/// The most examined references, which bounds the time.
+/// Most references of clients that one report examines, to bound its time.
 const MAX_EXAMINED: usize = 1 << 16;
 
 /// The memory that stays in use because of one client's references.
@@ -16,7 +16,7 @@ pub struct Holder {
     pub client: ClientId,
     /// Copies that would be free, evictable or spillable without references.
     pub copies: usize,
-    /// The size of these copies. A copy counts for each client that refers to it.
+    /// The size of the counted `copies`. A copy counts for each client that refers to it.
     pub bytes: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct Holders {
     /// Clients with references to copies that are deleted, evictable or spillable, most bytes
     /// first.
     pub clients: Vec<Holder>,
-    /// The bytes of the pinned copies among them.
+    /// The bytes of pinned copies that these clients reference, each counted once.
     pub pinned_bytes: u64,
 }
 

@@ -90,7 +90,7 @@ impl Lifetimes {
         }
     }
 
-    /// Queues a copy for deletion. Returns `false` if it was queued before.
+    /// Returns `false` if the copy was queued for deletion before.
     pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else {
             return false;
@@ -103,7 +103,6 @@ impl Lifetimes {
         true
     }
 
-    /// Returns the numbers of objects that ended with their time to live, and their owner.
     pub(super) const fn ended(&self) -> (u64, u64) {
         (self.expired, self.abandoned)
     }

@@ -25,8 +25,9 @@ pub(crate) enum Deadline {
     Owner(Owner),
 }
 
-/// A message from a state machine to machines of its level or above. The router delivers it after
-/// the current event is complete, so no machine is called while its state is half changed.
+/// A message between the store's state machines, from one to its users or peers. The router
+/// delivers it after the current event is complete, so no machine is called while its state is half
+/// changed.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// The answer to a call that this store itself made, as
@@ -37,11 +38,10 @@ pub(crate) enum Notice {
     Report(HopId, HopReport),
     Changed(ObjectId),
     TargetPublished(ObjectId),
-    /// A deleted copy or a reduce's target has left the index.
+    /// The store has dropped a deleted copy, or a reduce's target.
     Gone(ObjectId, CopyId, Error),
-    /// The call of a reduce or collective has ended, with an error unless it succeeded.
     ReduceEnded(CallKey, ObjectId, Option<Error>),
-    /// The locations of a source, with the target and the source's index.
+    /// The target, the source's index, and the source's locations.
     SourceLocated(ObjectId, usize, Locations),
     /// The locations of a target; empty for an unknown target.
     TargetLocated(Locations),

@@ -18,7 +18,7 @@ pub(super) struct Owners {
 struct Record {
     holders: usize,
     copies: BTreeSet<CopyId>,
-    /// The end of the grace period while no client holds the owner.
+    /// The time when the owner's copies end, if no connected client holds it until then.
     ends_at: Option<Time>,
 }
 
