@@ -75,7 +75,7 @@ pub enum DetachedSocket {
 }
 
 impl Socket {
-    /// Prepares the connection for small messages after silences.
+    /// Makes TCP send small messages at once, and detect a dead peer.
     ///
     /// # Errors
     /// System errors.

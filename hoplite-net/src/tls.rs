@@ -37,7 +37,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The protocol inside TLS (negotiated by ALPN). A peer that names another is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// The control plane: gRPC, and direct connections.
+    /// The control plane: gRPC, and sessions of stores with directory shards.
     Http2,
     /// The data plane.
     Data,
@@ -281,7 +281,8 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Checks once that this daemon's certificate contains the name that peers demand at `host`.
+    /// Checks that this daemon's present certificate contains the name that peers demand when they
+    /// connect to `host`. Ignores later certificates.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].

@@ -66,19 +66,22 @@ impl Progress {
         self.state.store(OPEN, Ordering::Release);
     }
 
-    /// Raises the number of valid leading bytes (W1). A smaller number has no effect.
+    /// Raises the number of valid leading bytes (step W1 of [`Progress`]). A smaller number has no
+    /// effect.
     pub(crate) fn publish(&self, valid_bytes: u64) {
         self.valid_bytes.fetch_max(valid_bytes, Ordering::Release);
     }
 
-    /// Returns `true` if the store has requested the doorbell since the last call (W2).
+    /// Returns `true` if the store has requested the doorbell since the last call (step W2 of
+    /// [`Progress`]).
     pub(crate) fn take_doorbell_request(&self) -> bool {
         fence(Ordering::SeqCst);
         // The load leaves the cache line shared in the common case.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Requests a doorbell message for progress beyond the returned number of bytes (S1, S2).
+    /// Requests a doorbell message for progress beyond the returned number of bytes (steps S1 and
+    /// S2 of [`Progress`]).
     pub(crate) fn want(&self) -> u64 {
         self.wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

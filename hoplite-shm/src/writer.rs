@@ -23,7 +23,7 @@ const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 pub enum Doorbell {
     /// The store waits for these bytes: send it a doorbell message.
     Ring,
-    /// The store does not wait.
+    /// The store does not wait for these bytes: send nothing.
     Silent,
 }
 

@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// Interval at which a waiting task reads a worker's progress again. A worker that makes progress
-/// wakes the task with a doorbell message, but another worker may have cleared the request for it.
+/// Interval at which a waiting task reads again how many bytes a worker (client process) has
+/// written. The worker's doorbell message wakes the task, but another worker may have cleared the
+/// request for it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A copy of one object in this store's memory, from `CopyOpened` until `CopyClosed`.
@@ -112,8 +113,6 @@ impl LiveCopy {
         self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
     }
 
-    /// Returns the number of leading bytes that a receiver of the part before `end_bytes` may get
-    /// if the first `valid_bytes` are valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::forwardable(
             self.producer,
@@ -168,7 +167,6 @@ impl LiveCopy {
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
     }
 
-    /// Wakes waiting tasks after a worker's progress.
     pub(crate) fn ring(&self) {
         self.progressed.notify_waiters();
     }
@@ -183,8 +181,8 @@ impl LiveCopy {
     }
 
     /// Acts as [`beyond`](Self::beyond) for the part of the object before `end_bytes`. Until the
-    /// copy is complete, the result omits the last block of the part, because a receiver of the
-    /// whole part counts as a source of a complete object. Cancel safe.
+    /// copy is complete, the result omits the part's last block, because a receiver with the whole
+    /// part takes the object for complete. Cancel safe.
     ///
     /// # Errors
     /// The error with which the copy failed.
@@ -267,7 +265,7 @@ impl LiveCopy {
         self.transfers.get_or_init(Box::default)
     }
 
-    /// Waits until the copy fails. Cancel safe.
+    /// Cancel safe.
     pub(crate) async fn failed(&self) {
         let transfers = self.transfers();
         if self.failure().is_none() {
@@ -292,7 +290,7 @@ impl Copies {
         self.live.get(&copy).map(|entry| Arc::clone(entry.value()))
     }
 
-    /// Removes a copy. Call it before another copy gets the memory.
+    /// Call this before another copy gets the memory.
     pub(crate) fn close(&self, copy: CopyId) -> Option<Arc<LiveCopy>> {
         let (_, live) = self.live.remove(&copy)?;
         live.retire();

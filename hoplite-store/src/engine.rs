@@ -58,15 +58,10 @@ struct State {
     done: VecDeque<Event>,
     verdicts: BTreeMap<ServeId, oneshot::Sender<Option<Verdict>>>,
     hops: BTreeMap<HopId, CancellationToken>,
-    /// Hops that this store performs, with the reports to their coordinators.
     hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
-    /// Members of attempts that this store coordinates, with the decisions for them.
     enlistments: BTreeMap<EnlistmentId, mpsc::Sender<Decision>>,
-    /// Attempts in which this store is a member, with the reports to their coordinators.
     memberships: BTreeMap<MembershipId, mpsc::Sender<Report>>,
-    /// The queue of messages to each shard, while it has a session.
     sessions: Vec<Option<Outbox>>,
-    /// Shards whose sessions have to end.
     left_shards: Vec<usize>,
     observer: Option<Observer>,
     traces: Option<Traces>,
@@ -107,8 +102,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Makes an engine around `node`. Pulls run on `tasks` until `stop`: pulls of small objects in
-    /// the runtime `for_small`, other pulls in the current one.
+    /// Makes an engine for the state machine `node`. Pulls run on `tasks` until `stop`: pulls of
+    /// small objects in the runtime `for_small`, other pulls in the current one.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
@@ -176,7 +171,6 @@ impl Engine {
         self.apply_locked(&mut self.lock(), event);
     }
 
-    /// Acts as [`Engine::apply`], but for a request that has a trace.
     pub(crate) fn apply_traced(self: &Arc<Self>, event: Event, trace: Option<TraceContext>) {
         self.apply_caused(&mut self.lock(), event, trace);
     }
@@ -279,12 +273,11 @@ impl Engine {
         self.apply(Event::Incompatible { error });
     }
 
-    /// Returns the shards of the directory, with an index for each.
     pub(crate) fn shards(&self) -> ShardMap {
         self.lock().node.shards().clone()
     }
 
-    /// Waits for new shards, or for shards that the store leaves. Returns the latter.
+    /// Waits for new shards, or shards to leave. Returns the latter.
     pub(crate) async fn shards_changed(&self) -> Vec<usize> {
         self.shards_changed.notified().await;
         std::mem::take(&mut self.lock().left_shards)
@@ -299,7 +292,7 @@ impl Engine {
         shards.listed().map(session).collect()
     }
 
-    /// Adds a client of this user that holds `owners`. Returns the queue of its answers.
+    /// Adds a client, which keeps objects of `owners` alive.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,

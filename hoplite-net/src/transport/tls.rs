@@ -19,7 +19,7 @@ use crate::{Protocol, Tls, close_refused, tls_explanation};
 
 /// Longest plain text of a record: RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
-/// Longest record: header, plain text, and the cipher's overhead (section 5.2).
+/// Longest record: header, plain text, and the cipher's overhead (RFC 8446, section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 /// First size of the receive buffer, for an unauthenticated peer's first message.
 const FIRST_BYTES: usize = 2 << 10;

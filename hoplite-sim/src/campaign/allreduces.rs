@@ -16,8 +16,8 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// Shortest timeout with which participants must succeed after rank 0's success, in runs without
-/// faults and slowness.
+/// In runs without faults and slowness, participants with this timeout must get a target that has
+/// been available for this time.
 const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]

@@ -66,13 +66,13 @@ pub struct Summary {
     pub sessions: u64,
     /// Stores that got all their parts in a collective of parts (such as allgather).
     pub exchanged: u64,
-    /// Participants of collectives of parts that got all their parts.
+    /// Participants that got all their parts in a collective such as allgather.
     pub parts: u64,
-    /// Participants that made their parts alone, after a failure.
+    /// Participants that must get their parts without the collective, after a failure.
     pub parts_left: u64,
     /// Results of probes of links that reached a shard, counted at each shard.
     pub probes_received: u64,
-    /// Reduces that succeeded after replacing failed parts.
+    /// Reduces that succeeded after repairing their tree of nodes.
     pub repaired_reduces: u64,
     /// Reduces that succeeded after starting again.
     pub restarted_reduces: u64,

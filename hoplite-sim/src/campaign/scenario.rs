@@ -38,12 +38,12 @@ pub struct Scenario {
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// The number of faults in 1000 steps of reduces.
+    /// The number of faults in 1000 steps of reduces (such as arrivals of blocks).
     pub faults_per_1000_steps: u64,
     /// The factor by which writes and transfers are slowed.
     pub slowness: u32,
     pub largest_bytes: u64,
-    /// `true` if clients call collectives of parts.
+    /// `true` if clients call reduce_scatter, allgather and all_to_all.
     pub has_exchanges: bool,
     pub allreduce_schedule: SchedulePreference,
     /// `true` if probes measure links and group close nodes repeatedly.
@@ -130,7 +130,7 @@ pub(super) enum Kind {
     Target,
     Result,
     Part,
-    /// The empty target of a collective of parts, which ends it.
+    /// An empty object, which shows that an exchange such as allgather is over.
     End,
 }
 

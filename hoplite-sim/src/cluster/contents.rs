@@ -22,7 +22,7 @@ struct Combined {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// A hash of the order and steps of a partial combination; for other operands, the tag.
+    /// A hash of the order in which a partial result was combined; for other operands, `tag`.
     pub(crate) shape: u64,
     /// `true` for a partial combination, whose operands count as operands of the whole combination.
     pub(crate) is_of_hop: bool,

@@ -82,9 +82,9 @@ pub(super) struct End {
 enum Stage {
     Before,
     Open,
-    /// The coordinator knows that the task failed or ended; the host has sent its last report.
+    /// Coordinator: the hop or member has failed or ended. Host: the last report was sent.
     Failed,
-    /// The coordinator has ended the task, and the host has been released.
+    /// Coordinator: it ended the hop or member. Host: the coordinator released it.
     Over,
 }
 
@@ -314,7 +314,7 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks the connections that `predicate` selects. Each side notices at a separate time.
+    /// Lets each side notice at a separate time.
     pub(super) fn break_directed(
         &mut self,
         cause: Break,

@@ -60,7 +60,8 @@ pub(crate) struct Copy {
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
-    /// The first byte of a hop's output. Earlier bytes count as valid but do not exist.
+    /// The first byte that a hop (partial reduce) computes. Earlier bytes count as valid but do not
+    /// exist: the reader needs none.
     pub(crate) from_bytes: u64,
     pub(crate) tag: Option<u64>,
     pub(crate) shape: u64,

@@ -47,7 +47,7 @@ struct Stream {
     /// The number of acknowledged bytes of each open lane.
     acknowledged: BTreeMap<LaneId, u64>,
     resting: BTreeSet<LaneId>,
-    /// The number of the receiver's bytes at the last frame.
+    /// The number of bytes that the receiver had when the lanes last sent frames.
     last_bytes: u64,
 }
 
@@ -58,7 +58,6 @@ impl Stream {
 }
 
 impl Lanes {
-    /// Returns the number of active lanes of the transfer's stream with the fewest.
     pub(super) fn fewest(&self, key: TransferId) -> usize {
         let streams = self.streams.range((key, 0)..=(key, usize::MAX));
         streams.map(|(_, stream)| stream.active()).min().unwrap_or(1)
@@ -117,7 +116,7 @@ impl<A: Application> Cluster<A> {
         self.dirty.insert(reader.0);
     }
 
-    /// Lets each lane send a frame. Repeats this while the stream lasts.
+    /// Repeats itself while the stream lasts.
     fn send_frames(&mut self, reader: Reader, id: StreamId) {
         let Some(stream) = self.lanes.streams.get(&reader).filter(|stream| stream.id == id) else {
             return;

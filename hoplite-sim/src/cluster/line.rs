@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// Smaller differences count as zero, because times are rounded to nanoseconds.
+/// Smaller differences in bytes count as zero, because times are rounded to nanoseconds.
 pub(super) const ROUNDING_BYTES: f64 = 16.0;
 
 /// The growth of a copy's bytes along a straight line: a number of bytes at a time, and its growth

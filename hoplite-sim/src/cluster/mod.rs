@@ -77,8 +77,8 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// Called when a store of a collective has all bytes of its copy. `pieces` are the tags and
-    /// shapes of the copy's ranges.
+    /// Called when a store of a collective has all bytes of its copy. `pieces` are the copy's
+    /// ranges, each with a number for its bytes and a hash of their order of combination.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
     /// Called in the middle of a step of a reduce, so that the application can make something fail.
@@ -90,7 +90,7 @@ pub(crate) trait Application: Sized + 'static {
 pub struct Labels {
     /// The number of racks; zero for no labels.
     pub racks: usize,
-    /// `true` if a store is in another rack after each restart, and in none in every fourth run.
+    /// `true` if each restart moves a store to another rack, and every fourth start to none.
     pub moves: bool,
 }
 
@@ -120,8 +120,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Returns `true` if granted slots are checked. The check takes linear time, which is too slow
-    /// for thousands of nodes.
+    /// Returns `true` if permissions to read copies are checked. The check takes linear time, which
+    /// is too slow for thousands of nodes.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }

@@ -12,7 +12,7 @@ use hoplite_core::{Error, Time};
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
-/// A session. Each end notices a break at a separate time.
+/// A connection of a store to a shard. If it breaks, they notice at separate times.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: usize,

@@ -34,10 +34,10 @@ impl Slots {
         }
     }
 
-    /// Counts the slots that a message grants to `receiver` or ends.
+    /// Records the permissions to read a copy that a shard's message grants to `receiver` or ends.
     ///
     /// # Panics
-    /// If the shard grants more than `limit` slots of a copy.
+    /// If the shard grants more than `limit` permissions for a copy at once.
     pub(super) fn record(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
         match message {
             ToStore::Granted(grant) => {

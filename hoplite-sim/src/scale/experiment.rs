@@ -43,10 +43,10 @@ pub struct Experiment {
     pub slots: u32,
     /// The limit of each connection; `None` if one connection fills a link.
     pub flow_cap: Option<FlowCap>,
-    /// `true` to measure a second run. The first run teaches shards the time that a node adds to a
-    /// chain, and stores the number of connections of a stream.
+    /// `true` to measure a second run. In the first run, shards learn the delay of a node in a
+    /// chain, and stores learn the number of connections of a stream.
     pub is_repeated: bool,
-    /// The seed of failures and names.
+    /// The seed of random numbers, for example of failures.
     pub seed: u64,
     /// The size of each object.
     pub size_bytes: u64,

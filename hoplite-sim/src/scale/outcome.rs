@@ -52,7 +52,7 @@ impl Outcome {
     }
 }
 
-/// The real time of decisions, which differs from run to run.
+/// The real time that the simulation took, which differs from run to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     /// The real time of the whole simulation.

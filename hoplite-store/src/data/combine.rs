@@ -45,11 +45,11 @@ pub(crate) enum CombineSource {
 }
 
 impl Puller {
-    /// Fills `out` with the combination of the inputs.
+    /// Combines the inputs into `out`.
     ///
-    /// Returns the number of computed leading bytes, including those before the offset, and the
-    /// outcome. Readers of `out` miss the last block until the node declares the copy complete. No
-    /// memory is touched after the future ends or is dropped.
+    /// Returns the outcome, and the number of valid leading bytes, including bytes before
+    /// `request.offset_bytes`. Readers of `out` miss the last block until the store declares the
+    /// copy complete. No memory is touched after the future ends or is dropped.
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,
@@ -66,7 +66,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// Combines, and advances `done_bytes`. The error has the index of the failed input.
+    /// The error has the index of the failed input.
     async fn run(
         &self,
         request: &CombineRequest,
@@ -125,8 +125,6 @@ impl Puller {
         Ok(())
     }
 
-    /// Waits until each input has its bytes before `needed_bytes`.
-    ///
     /// An input that has enough bytes is not read during the wait, and its sender would time out.
     /// So a long wait closes the input's connection, and a later request resumes the stream.
     async fn all_reach(

@@ -19,8 +19,9 @@ use super::puller::Puller;
 use super::serving::HopRequest;
 
 impl Puller {
-    /// Lets `host` perform a hop until `ended`. Calls `report` with `Complete`; or with `Failed`,
-    /// and then returns. Dropping the future closes the connection, which also ends the hop.
+    /// Lets `host` perform a hop (partial reduce) until `ended`. Reports `Complete` when the output
+    /// is complete; or `Failed`, and returns. Dropping the future closes the connection, which also
+    /// ends the hop.
     pub(crate) async fn direct(
         &self,
         request: &HopRequest,

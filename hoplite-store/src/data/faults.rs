@@ -11,7 +11,8 @@ use hoplite_core::time::Time;
 use super::connection::ConnectionError;
 use super::pool::Peer;
 
-/// Maximum number of queued events, which the node takes together with its next event.
+/// Maximum number of queued events about other stores, which the store's state machine takes before
+/// its next event.
 const MAX_QUEUED_EVENTS: usize = 256;
 
 #[derive(Debug, Default)]

@@ -15,8 +15,8 @@ use super::server::Server;
 use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Performs a hop until it is released or fails, or the coordinator is gone or silent for too
-    /// long.
+    /// Performs a hop (partial reduce) until it fails, or the coordinator releases it, is gone, or
+    /// is silent for too long.
     pub(super) async fn host_hop(
         &self,
         connection: &mut PeerConnection,

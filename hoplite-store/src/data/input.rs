@@ -35,8 +35,7 @@ struct Remote<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Makes an input from a local copy, from `base_bytes` on. The first `done_bytes` are combined
-    /// already.
+    /// The first `done_bytes` are combined already.
     pub(super) fn local(
         live: Arc<LiveCopy>,
         base_bytes: u64,
@@ -46,8 +45,7 @@ impl<'a> Input<'a> {
         Self { base_bytes, size_bytes, available_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// Makes an input from a remote object. Its bytes go to `destination` if there is one. The
-    /// first `done_bytes` are combined already.
+    /// The bytes go to `destination` if there is one. The first `done_bytes` are combined already.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,
@@ -84,8 +82,8 @@ impl<'a> Input<'a> {
         self.available_bytes
     }
 
-    /// Waits until the input's bytes before `needed_bytes` are available. Cancel safe, unless the
-    /// bytes go directly to a destination.
+    /// Waits until the input's bytes before `needed_bytes` are available. Cancel safe, unless a
+    /// remote input's bytes go directly to the output.
     ///
     /// # Errors
     /// The reason why the bytes cannot be read.

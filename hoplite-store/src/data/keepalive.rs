@@ -39,8 +39,8 @@ pub(super) enum KeepaliveEvent<T> {
 }
 
 impl Keepalive<'_> {
-    /// Waits for `work`, or for a frame of the peer. Sends keepalives regularly, and at once for a
-    /// new sign of the producer, because nodes that pull from the peer wait for it, too.
+    /// Waits for `work`, or for a frame of the peer. Sends keepalives regularly, and sooner with
+    /// new proof that the object's producer is alive, which nodes that pull from the peer need.
     ///
     /// # Errors
     /// The failure of the connection. The work is dropped then.
@@ -87,7 +87,8 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Waits for a new sign, at least until `not_before`; forever if no sign can come.
+    /// Waits for new proof that the object's producer is alive, and until `not_before`; forever if
+    /// none can come.
     async fn next_sign(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());

@@ -26,7 +26,7 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
     /// Moves the store's objects to other stores. Without a timeout, only reports the progress. The
-    /// store runs while the token exists, so that the answer arrives.
+    /// caller holds the token until it has sent the report, because a drained store exits.
     fn drain(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -40,7 +40,7 @@ pub(crate) struct ServeRequest {
     pub(crate) peer: NodeId,
     pub(crate) id: ObjectId,
     pub(crate) put: PutId,
-    /// `true` if the object is the output of a hop, which may not have begun yet.
+    /// `true` to wait for an object that this store may make later, such as a partial reduce.
     pub(crate) awaits_hop: bool,
     pub(crate) trace: Option<TraceContext>,
 }
@@ -121,7 +121,7 @@ pub(super) fn end_message(ending: Ending) -> v1::End {
 }
 
 pub(crate) trait HopHost: Send + Sync + 'static {
-    /// Begins a hop (a combination for a reduce), which ends when the result is dropped.
+    /// Begins a hop (partial reduce), which ends when the result is dropped.
     fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct HopRequest {
 }
 
 pub(crate) struct Hosted {
-    /// The hop's reports to the coordinator: at most `Complete`, and then `Failed`.
+    /// Reports of a hop (partial reduce) to its coordinator: at most `Complete`, and then `Failed`.
     reports: mpsc::Receiver<HopReport>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
@@ -140,7 +140,7 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// Calls `end` when the hop is no longer needed.
+    /// Calls `end` when dropped.
     pub(crate) fn new(
         reports: mpsc::Receiver<HopReport>,
         end: impl FnOnce() + Send + Sync + 'static,
@@ -148,7 +148,7 @@ impl Hosted {
         Self { reports, end: Some(Box::new(end)) }
     }
 
-    /// Waits for the next report; `None` after the last one. Cancel safe.
+    /// Returns `None` after the last report. Cancel safe.
     pub(crate) async fn next_report(&mut self) -> Option<HopReport> {
         self.reports.recv().await
     }

@@ -29,7 +29,7 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) size_bytes: u64,
     pub(super) node: &'a NodeId,
     pub(super) address: SocketAddr,
-    /// `true` if the object is the output of a hop, which may not have begun yet.
+    /// `true` for the output of a partial reduce, which the sender may begin later.
     pub(super) awaits_hop: bool,
     /// Longest permitted silence of the sender, if another sender is known.
     pub(super) silence_limit: Option<Duration>,
@@ -64,14 +64,14 @@ pub(super) struct InputStream<'a> {
     end_bytes: u64,
     /// The latest sign that the object's producer is alive, from earlier transfers.
     known: Sign,
-    /// The lanes, and the producer's signs since the request; `None` before the request.
+    /// The stream's connections, and a detector of a dead producer; `None` before the request.
     lanes: Option<(Incoming<'a>, StallDetector)>,
-    /// The lane of the block that arrives in memory, and the received part of its payload.
+    /// The lane of a partly received block for [`Sink::Memory`], and its received bytes.
     arriving: Option<(LaneId, usize)>,
 }
 
 impl<'a> InputStream<'a> {
-    /// Makes a stream that ends at `end_bytes`. Sends no request yet.
+    /// Sends no request yet.
     pub(super) const fn new(
         puller: &'a Puller,
         from: RemoteCopy<'a>,
@@ -187,7 +187,7 @@ impl<'a> InputStream<'a> {
         within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
-    /// Returns the outcome, from the sender's `end`. Keeps connections that can be used again.
+    /// Keeps connections that can be used again.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {

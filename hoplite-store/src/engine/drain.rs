@@ -8,7 +8,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Engine;
 
-/// Longest wait until another store has this store's answer.
+/// Longest wait of a drained store to send its report to the store that requested the drain.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Engine {

@@ -277,8 +277,6 @@ impl Engine {
 }
 
 impl State {
-    /// Tells the node's decision to the task that waits for it. If the task is gone, the serve
-    /// ends.
     fn decide(&mut self, serve: ServeId, verdict: Option<Verdict>) {
         if let Some(waiting) = self.verdicts.remove(&serve) {
             let _ = waiting.send(verdict);

@@ -9,7 +9,6 @@ use hoplite_core::text::cut;
 
 use super::Engine;
 
-/// Maximum number of clients in the explanation of a full store.
 const MAX_NAMED_HOLDERS: usize = 3;
 
 impl Engine {
@@ -68,7 +67,8 @@ impl Engine {
         self.bulk.puller.max_lanes()
     }
 
-    /// Returns the store's load, with the sessions in the order of the shards' names.
+    /// Returns the store's state for the dashboard. `shards_up` is in the order of the shards'
+    /// names.
     pub(crate) fn load(&self) -> Load {
         let state = self.lock();
         let shards = state.node.shards();

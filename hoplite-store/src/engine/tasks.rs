@@ -15,7 +15,7 @@ use crate::data::{
     CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest,
 };
 
-/// Maximum number of input bytes that are combined under the lock.
+/// Maximum number of input bytes combined under the engine's lock.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
 
 impl Engine {
@@ -42,7 +42,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Combines small local inputs at once, so that all consequences leave in one frame.
+    /// Combines small local inputs at once, so that messages about the result leave together.
     pub(super) fn start_combine(
         self: &Arc<Self>,
         state: &mut State,
@@ -101,7 +101,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Reports the message of a hop's host to the node, unless the hop has ended.
+    /// Passes a report about a hop (partial reduce) to the state machine, unless the hop has ended.
     fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
         tracing::debug!(?hop, ?report, "hop reported");
         let mut state = self.lock();

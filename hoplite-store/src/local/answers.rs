@@ -19,7 +19,7 @@ pub(crate) enum CallWork {
         live: Arc<LiveCopy>,
         beyond_bytes: u64,
     },
-    /// Queries these shards, and reports the end of the call.
+    /// Answers an inspection from these shards, and tells the node that the call is over.
     Inspect {
         call: CallId,
         inspection: Inspection,
@@ -88,8 +88,8 @@ impl Answers {
         self.lock().answers.is_empty()
     }
 
-    /// Waits until an answer or work was added since the last return. The queue may be empty again.
-    /// Cancel safe.
+    /// Waits until an answer to the client, or work for its connection, was added since the last
+    /// return. The queues may be empty again. Cancel safe.
     pub(super) async fn added(&self) {
         self.added.notified().await;
     }

@@ -38,28 +38,26 @@ use crate::engine::Engine;
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 /// Maximum number of requests handled before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
-/// The read buffer's initial size. Memory for a longer request comes from the user's share.
+/// The read buffer's initial size. A longer request counts against the user's memory limit.
 const READ_BYTES: usize = 64 << 10;
-/// The least free part of the read buffer before a read.
 const MIN_READ_BYTES: usize = 4 << 10;
-/// Time for which a long request waits for memory in the user's share, while other requests of the
-/// user arrive.
+/// Time for which a long request waits while the user's other requests exhaust the user's memory
+/// limit.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which the rest of a long request must arrive, because other requests wait for its
 /// memory.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Memory in the user's share for the answer to an inspection: one page of a listing.
+/// Memory that one page of a listing takes from its user's limit.
 const INSPECTION_BYTES: usize = 4 << 20;
 
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
 
 enum WorkResult {
     Progress(Result<u64, Error>),
-    /// The combined answer, and the permit for its memory.
     Inspected(Box<Result<Response, Error>>, Option<OwnedSemaphorePermit>),
 }
 
-/// Dropping this takes back all references of the client.
+/// Dropping a client's connection ends all its references to copies.
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
@@ -70,13 +68,13 @@ struct Connection {
     outbox: BytesMut,
     is_outbox_stretched: bool,
     intake: AnswerIntake,
-    /// The client's place among the clients (a seat), and the share of all clients of its user.
+    /// A place for one client, and its user's limits.
     seat: Seat,
-    /// The memory of open calls with long requests or several ids.
+    /// Memory and ids that open calls take from the user's limits.
     open_requests: HashMap<CallId, OpenRoom>,
     /// The memory of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
-    /// Dropped last, because a client returns its seat before the engine stops counting the client.
+    /// Dropped last: the client's place must be free when the engine stops counting the client.
     _entry: Entry,
 }
 
@@ -438,7 +436,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds the holders of memory to the error of a full store. Other stores name only themselves.
+    /// Adds the holders of memory to an error that this store is full. Keeps errors of other
+    /// stores.
     fn with_holders(&self, error: Error) -> Error {
         match error {
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
@@ -453,8 +452,8 @@ impl Connection {
 
     /// Writes as many bytes as the socket takes.
     ///
-    /// The earlier requests of a client that has left still count, for example the seal of a put.
-    /// So the connection ends only after all requests were read.
+    /// A failed write discards the answers. The connection ends only after all requests were read,
+    /// because a client may leave after a request, for example the seal of a put.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {
@@ -524,7 +523,6 @@ fn item_count(request: &v1::Request) -> usize {
     }
 }
 
-/// The request or answer has waited too long for memory in the user's share.
 const fn no_room() -> Error {
     Error::limit_exceeded(
         "bytes of a user's requests and answers under way",
@@ -533,7 +531,7 @@ const fn no_room() -> Error {
 }
 
 enum LongRequest {
-    /// Waits for memory in the user's share. The rest of the request stays unread until then.
+    /// Waits until the user's memory limit permits the request, whose rest stays unread until then.
     WaitsForRoom {
         room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>,
         until: Instant,
@@ -577,7 +575,7 @@ fn usual(inbox: &BytesMut) -> BytesMut {
     usual
 }
 
-/// The buffer grows with the bytes that have arrived, up to one message of `length` bytes.
+/// Grows the buffer with the arrived bytes, up to one message of `length` bytes.
 fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
     let rest = length.map_or(0, |length| length.saturating_sub(inbox.len()));
     if inbox.capacity() - inbox.len() < MIN_READ_BYTES {

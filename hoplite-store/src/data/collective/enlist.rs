@@ -23,13 +23,13 @@ use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
 
-/// The coordinator's decisions for one member: at most one `Commit`, or `Stop`. When the channel
-/// closes, the member leaves the attempt.
+/// The coordinator's decisions for one store of a collective: at most one `Commit`, or `Stop`.
+/// After the channel closes, the store leaves.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
-    /// Makes the store at `plan.index` a member of the attempt until `decisions` close. Calls
-    /// `report` with each report of the member.
+    /// Lets the store at `plan.index` take part in a collective until `decisions` close. Calls
+    /// `report` with the store's reports.
     ///
     /// Dropping the future closes the connection, which also ends the membership.
     pub(crate) async fn enlist(
@@ -76,7 +76,7 @@ impl Puller {
         }
     }
 
-    /// Returns the member's progress in the attempt; `None` if the store takes no part in it.
+    /// Returns the peer's progress in making `target`; `None` if the peer takes no part.
     pub(crate) async fn request_position(
         &self,
         peer: &Peer,

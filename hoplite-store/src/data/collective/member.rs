@@ -19,7 +19,7 @@ use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
 pub(crate) trait MemberHost: Send + Sync + 'static {
-    /// Makes this store a member of the attempt in `plan`, until the result is dropped.
+    /// Lets this store take part in the collective of `plan` until the result is dropped.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
     fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
@@ -27,9 +27,9 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
-/// A membership in an attempt, which ends when dropped.
+/// This store's part in a collective, until dropped.
 pub(crate) struct Enlisted {
-    /// The member's reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
+    /// Reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     decide: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
@@ -56,7 +56,7 @@ impl Drop for Enlisted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in an attempt until it ends or fails, or the coordinator is gone or silent for
+    /// Takes part in a collective until it ends or fails, or the coordinator is gone or silent for
     /// too long.
     pub(in super::super) async fn host_member(
         &self,

@@ -64,8 +64,8 @@ impl ReceiveError {
 
 impl Puller {
     /// Performs this member's part of a collective until `target` is complete, and calls `filled`.
-    /// Then sends to the other members until they are complete, or until `cancel`. Afterwards only
-    /// copies that this store serves are still read.
+    /// Then sends to the other members until they are complete, or until `cancel`. Afterwards no
+    /// stream reads this member's sources.
     pub(crate) async fn exchange(
         &self,
         exchange: &Exchange,
@@ -118,8 +118,8 @@ impl Puller {
         tokio::try_join!(fold, try_join_all(receives)).map(drop)
     }
 
-    /// Receives one member's bytes, and requests missing bytes again if the stream breaks. Gives
-    /// `turn` back when the stream breaks or is nearly complete.
+    /// Receives one member's bytes, and requests missing bytes again if the stream breaks. Releases
+    /// `turn` to the next stream after a break, or near the end.
     async fn receive_from(
         &self,
         exchange: &Exchange,
@@ -238,7 +238,7 @@ impl Puller {
     }
 }
 
-/// Waits for the block at the start of `missing`, the range to receive. Skips keepalives.
+/// Waits for the block at the start of `missing`. Skips keepalives.
 async fn next_block(
     lanes: &mut Incoming<'_>,
     missing: Range<u64>,

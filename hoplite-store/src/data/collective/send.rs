@@ -16,8 +16,8 @@ use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, 
 use super::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Answers a member's request for blocks. It may arrive before this store's plan of the
-    /// attempt.
+    /// Answers a member's request for blocks of a collective. The request may arrive before the
+    /// coordinator's plan.
     pub(in super::super) async fn answer_take(
         &self,
         connection: &mut PeerConnection,
@@ -55,8 +55,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Sends blocks over this connection and its lanes (further connections). Returns the end of
-    /// the stream, and `true` if this store requested lanes.
+    /// Returns the end of the stream, and `true` if this store asked the receiver to open further
+    /// connections (lanes).
     async fn send_to_member(
         &self,
         connection: &mut PeerConnection,

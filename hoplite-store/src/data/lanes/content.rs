@@ -72,7 +72,6 @@ impl ProgramBlocks {
         Self { target, exchange, claimed: Mutex::default(), _sending: sending_token }
     }
 
-    /// Waits until the program permits `block`. The error is the reason why the stream ends.
     async fn ready(&self, block: &Block) -> Result<(), Ending> {
         let is_ready = tokio::select! {
             ready = self.exchange.wait_until_ready(block) => ready.is_ok(),
@@ -115,7 +114,8 @@ impl Content {
         }
     }
 
-    /// Returns `false` for a hop's output, because its receiver also waits for other inputs.
+    /// Returns `false` for the output of a partial reduce, because its receiver also waits for
+    /// other inputs.
     pub(super) const fn measures_link(&self) -> bool {
         !matches!(self, Self::Hop(_))
     }
@@ -127,8 +127,8 @@ impl Content {
         }
     }
 
-    /// Waits for the next bytes, at most `most_bytes` of a collective's blocks. The error is the
-    /// reason why the stream ends.
+    /// Waits for the next bytes to send: at most `most_bytes` of a collective, or all available
+    /// bytes of a copy.
     pub(super) async fn ready(&self, cursor: &Cursor, most_bytes: u64) -> Result<Piece, Ending> {
         let start = cursor.next_bytes;
         match self {

@@ -30,7 +30,7 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Makes an empty set. `first` has the number of lanes of the first stream.
+    /// Streams to peers without measurements start with the lanes of `first`.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
@@ -40,7 +40,6 @@ impl OutgoingStreams {
         lock(&self.host).last_result(peer)
     }
 
-    /// Returns the key with which other connections join the stream.
     pub(super) fn key_of(&self, stream: &Arc<Outgoing>) -> io::Result<StreamKey> {
         if let Some(key) = stream.key.get() {
             return Ok(*key);
@@ -77,8 +76,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Adds a lane to a stream, if the stream needs one. `others` is the number of further streams
-    /// that the peer receives.
+    /// Adds a lane if the stream needs one. `others` is the number of further streams that the peer
+    /// receives.
     pub(super) fn join(
         &self,
         (key, others): (StreamKey, usize),
@@ -91,7 +90,7 @@ impl OutgoingStreams {
         Some((stream, lane))
     }
 
-    /// Ends a lane. `is_whole` is `false` if the lane's connection broke.
+    /// `is_whole` is `false` if the lane's connection broke.
     pub(super) fn end_lane(&self, stream: &Outgoing, lane: LaneId, is_whole: bool) {
         if let Some(id) = stream.id {
             lock(&self.host).leave(id, lane, is_whole);
@@ -99,7 +98,7 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides what a lane does next: it may send at most `block_bytes`. The peer has acknowledged
+    /// Decides a lane's next step. A send has at most `block_bytes`. The peer has acknowledged
     /// `new_bytes` of the lane since its last turn.
     pub(super) fn take_turn(
         &self,
@@ -163,7 +162,7 @@ pub(super) enum Action {
     Ask(usize),
     /// Leave the stream, which needs fewer lanes.
     Leave,
-    /// Call [`Outgoing::rest`] before the next turn.
+    /// Pause in [`Outgoing::rest`], to measure the stream without this lane.
     Rest,
 }
 
@@ -175,7 +174,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for a lane's turn, and then for bytes. The error is the reason why the stream ends.
+    /// Waits for a lane's turn, and then for bytes.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();

@@ -30,8 +30,8 @@ enum LaneEnd {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends a stream over this connection and its lanes (further connections). Returns the end of
-    /// the stream, and `true` if this store requested lanes.
+    /// Sends a stream over this connection and further ones (lanes). Returns the end of the stream,
+    /// and `true` if this store asked the receiver to open lanes.
     pub(in super::super) async fn send_stream(
         &self,
         connection: &mut PeerConnection,
@@ -90,8 +90,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Sends a stream's blocks over one lane. `delivery` has the connection's statistics at the
-    /// start.
+    /// `delivery` has the connection's statistics at the start.
     async fn send_lane(
         &self,
         connection: &mut PeerConnection,

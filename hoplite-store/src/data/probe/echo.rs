@@ -30,7 +30,7 @@ impl Echo {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Begins to answer requests of `asker` with `nonce`, and no others.
+    /// Answers only requests of `asker` with `nonce` from now on.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| EchoResponder::new(nonce, asker));
     }
@@ -41,8 +41,8 @@ impl Echo {
         }
     }
 
-    /// Requests echoes of `peer`, and also answers requests. Returns `None` if no reply came.
-    /// Cancel safe, but loses the measurements.
+    /// Measures round trips to `peer`, and also answers its requests. Returns `None` if no reply
+    /// came. Cancel safe, but loses the measurements.
     pub(super) async fn exchange_echoes(
         &mut self,
         peer: SocketAddr,

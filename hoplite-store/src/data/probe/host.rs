@@ -75,7 +75,8 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Charges the probe's budget for the peer with `nonce`. Returns `false` if it is spent.
+    /// Charges an answer to the limit of the peer with `nonce`. Returns `false` if the limit is
+    /// spent or the nonce is wrong.
     fn charge_budget(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()

@@ -26,7 +26,7 @@ use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
-/// Maximum number of directions that wait for a node: one to answer a peer, others to measure.
+/// Maximum number of queued orders to one node: one to answer a peer, others to measure.
 const MAX_QUEUED_DIRECTIONS: usize = 4;
 /// Maximum number of queued events for the state machine. Further events block their nodes.
 const MAX_EVENTS: usize = 1024;
@@ -97,7 +97,7 @@ impl Surveyor {
         }
     }
 
-    /// The progress of the running probe; zero steps if none runs.
+    /// Returns zero steps if no probe runs.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,7 +205,7 @@ impl Drop for RunningSurvey<'_> {
     }
 }
 
-/// The connected stores of a probe. Dropping it closes all connections.
+/// Dropping this closes all connections.
 struct Participants {
     members: Vec<Member>,
     missing: Vec<(String, SurveyLoss)>,
@@ -263,7 +263,7 @@ impl Participants {
         Self { members, missing, events, tasks }
     }
 
-    /// Forwards a command to its node. Returns an event if the node is gone.
+    /// Returns an event if the node is gone.
     fn forward(&mut self, command: SurveyCommand) -> Option<SurveyEvent> {
         let (node, direction) = match command {
             SurveyCommand::Arm { node, peer, nonce } => {

@@ -17,10 +17,11 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::serving::{Ending, end_message};
 
-/// The size of a block in a train. A quarter of the shortest train has several blocks.
+/// Block size in a train (burst of bytes), whose untimed first quarter has several blocks.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Requests growing trains until one takes at least `at_least`, or has the greatest size.
+/// Measures a link: requests growing bursts of bytes until one takes `at_least`, or has the
+/// greatest size.
 pub(super) async fn receive_trains(
     config: &DataConfig,
     measure: &Measure,
@@ -40,7 +41,7 @@ pub(super) async fn receive_trains(
     }
 }
 
-/// Receives a train. Returns the picoseconds per byte of its measured part.
+/// Receives a burst of bytes. Returns the picoseconds per byte after its first quarter.
 async fn receive(
     connection: &mut PeerConnection,
     bytes: u64,
