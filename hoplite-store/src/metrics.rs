@@ -1,8 +1,7 @@
 //! The metrics of a store, listed in `docs/reference/metrics.md`.
 //!
 //! An [`Observer`] sees every event and effect of the node, so the node needs no code for metrics.
-//! It remembers when a call, a write or a pull began, and counts it when it ends. [`look`] reads
-//! values that have no history.
+//! [`look`] reads values that have no history.
 
 mod counted;
 mod levels;

@@ -25,8 +25,8 @@ use crate::copies::LiveCopy;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: ToShard,
-    /// The copy with the message's bytes, which are read when the message is sent. A full
-    /// publication with the bytes of all inline objects would double their memory.
+    /// The inline object whose bytes are read when the message is sent. A new session publishes all
+    /// inline objects; their queued bytes would double their memory.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
     pub(crate) trace: Option<TraceContext>,
 }
@@ -88,7 +88,8 @@ impl Shared {
     }
 }
 
-/// The engine's end of the queue. Dropping it ends the session after the queued messages.
+/// The engine's end of the queue to a shard. Dropping it ends the session after the queued
+/// messages.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 

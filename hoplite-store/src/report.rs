@@ -20,7 +20,7 @@ use tonic::Status;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// Maximum number of queued reports. A shard that does not read gets no further ones.
+/// Maximum number of load reports queued for one shard. Further reports are dropped.
 const MAX_QUEUED: usize = 2;
 
 pub(crate) struct LoadReports {

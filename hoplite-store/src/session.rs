@@ -42,11 +42,10 @@ pub(crate) enum SessionState {
 
 pub(crate) struct Session {
     pub(crate) engine: Arc<Engine>,
-    /// The shard's index in the configured list.
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// The description of this store. Its data address is the one from the start.
+    /// The description of this store, updated before each session.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
@@ -136,8 +135,6 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store. Returns the shard's run, the session's version, and the
-    /// shard's first messages.
     async fn open(
         &self,
         hello: StoreMessages,

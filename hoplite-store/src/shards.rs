@@ -28,12 +28,12 @@ use crate::shard_link::ShardLink;
 pub(crate) struct ShardLinks {
     credentials: Credentials,
     caller: Caller,
-    /// `None` for an address that another store has listed, but that is none.
+    /// `None` if another store has listed a text that is not `HOST:PORT`.
     links: RwLock<Vec<Option<ShardLink>>>,
 }
 
 impl ShardLinks {
-    /// Makes links to the configured shards, over `route`.
+    /// Makes links to the configured shards: over the network, or within this process.
     ///
     /// # Errors
     /// Fails unless the addresses are distinct and complete.
@@ -61,7 +61,6 @@ impl ShardLinks {
         Ok(links)
     }
 
-    /// Makes an empty list of links, for this store of the cluster.
     pub(crate) fn none(
         credentials: Credentials,
         cluster: &ClusterId,
@@ -90,12 +89,10 @@ impl ShardLinks {
         self.links.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Returns the link to a shard.
     pub(crate) fn get(&self, shard: usize) -> Option<ShardLink> {
         self.links.read().unwrap_or_else(PoisonError::into_inner).get(shard)?.clone()
     }
 
-    /// Returns the links to these shards.
     pub(crate) fn of(&self, shards: impl IntoIterator<Item = usize>) -> Vec<ShardLink> {
         shards.into_iter().filter_map(|shard| self.get(shard)).collect()
     }
@@ -103,19 +100,16 @@ impl ShardLinks {
 
 pub(crate) type SessionStates = Vec<(String, watch::Receiver<SessionState>)>;
 
-/// The names and addresses with which this store introduces itself to shards.
 pub(crate) struct Identity {
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
 }
 
-/// Keeps a session with each shard of the store's list.
 pub(crate) struct ShardSessions {
     engine: Arc<Engine>,
     links: Arc<ShardLinks>,
     identity: Identity,
-    /// The runtime of the sessions.
     runtime: Handle,
     /// Ends all sessions after their queued messages.
     leaving: CancellationToken,
@@ -152,13 +146,11 @@ impl ShardSessions {
         sessions
     }
 
-    /// Returns the state of each session.
     pub(crate) fn states(&self) -> SessionStates {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter().map(|session| (session.address.clone(), session.state.clone())).collect()
     }
 
-    /// Begins sessions with new shards, and ends those with shards that the store leaves.
     async fn follow(&self) {
         loop {
             let left = self.engine.shards_changed().await;

@@ -43,12 +43,12 @@ use super::shards::{change_shards, describe_shards};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
-/// Number of bytes for the tag and length of each object.
+/// Bytes of protobuf's tag and length for each object in a page of a listing.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// Time limit for the progress of all members of a collective together.
+/// Time limit for querying all members of a collective for their progress.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for the progress of one member, so that a slow member does not delay the rest.
+/// Time limit for a query to one member, so that a slow member does not delay the rest.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
 const MAX_ASKED_AT_ONCE: usize = 32;
 
@@ -284,7 +284,7 @@ async fn with_positions(
     Some(record)
 }
 
-/// Queries a store when a turn is free. Returns `None` after the time limit.
+/// Queries a store once `turns` has a free permit. Returns `None` after [`POSITION_TIMEOUT`].
 async fn in_turn<T>(
     turns: &Semaphore,
     asking: impl Future<Output = Result<T, Error>>,
@@ -296,8 +296,8 @@ async fn in_turn<T>(
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries the stores with a pinned copy for the record of a reduce; all stores if no store has a
-/// copy.
+/// Queries the stores with a pinned copy of a reduce's target for their records of the reduce; all
+/// stores if the target has no copy.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],

@@ -18,11 +18,10 @@ use super::LocalPlane;
 use super::nodes::ask;
 use crate::shard_link::ShardLink;
 
-/// The time in which this store should learn a new list from the shards.
+/// Longest wait until this store uses the changed list of shards.
 const LEARN_LIMIT: Duration = session::ANSWER_TIMEOUT;
 const LEARN_POLL: Duration = Duration::from_millis(10);
 
-/// Describes the list of shards, as this store and each shard know it.
 pub(super) async fn describe_shards(plane: &LocalPlane) -> Response {
     let shards = plane.engine.shards();
     let described = shards.listed().map(|shard| {
@@ -145,7 +144,6 @@ fn first_error(answers: Vec<Result<v1::ShardsReply, Error>>) -> Error {
     answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory"))
 }
 
-/// Waits until this store uses the list, and has a link to each shard.
 async fn learn(plane: &LocalPlane, next: &ShardList) -> Result<(), Error> {
     let begun = Instant::now();
     let has_learnt = || {

@@ -6,7 +6,8 @@ use hoplite_daemon::metrics::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Metrics, label_of,
 };
 
-/// A put of more than some KiB consists of two requests: one for memory, and the seal.
+/// The operations that metrics distinguish. A put with two requests (memory, then seal) counts
+/// once.
 pub(super) const OPERATIONS: [&str; 11] = [
     "put", "get", "reduce", "delete", "wait", "locate", "join", "allreduce", "reduce-scatter",
     "allgather", "all-to-all",
@@ -14,7 +15,7 @@ pub(super) const OPERATIONS: [&str; 11] = [
 pub(super) const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
     [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
-/// The label of all further stores. No node can have this name.
+/// The label of all stores beyond the first `MAX_PEERS`. No node can have this name.
 pub(super) const OTHER_PEERS: &str = "(others)";
 const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Complete,

@@ -30,7 +30,7 @@ impl SpillFiles {
         !std::mem::replace(&mut ledger.is_busy, true)
     }
 
-    /// Performs all queued changes. Blocks.
+    /// Performs all queued changes of spill files. Blocks.
     pub(crate) fn work(&self) {
         loop {
             let mut ledger = self.ledger();
@@ -83,8 +83,8 @@ impl SpillFiles {
         }
     }
 
-    /// Appends to the index that begins at `start`. After a failure, a later run recovers nothing
-    /// from the file, or nothing at all.
+    /// Appends to the index that begins at `start`. A failure cuts off the index, or ends the
+    /// directory's log, so that no later run recovers a deleted object.
     fn append(&self, file: SpillFile, log: &[u8], start: u64) -> io::Result<()> {
         let path = self.path(file);
         let appended =

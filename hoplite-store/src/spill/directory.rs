@@ -62,7 +62,6 @@ pub(super) struct RunDirectory {
     log: Mutex<Option<RunLog>>,
     /// `true` while the files of killed stores must outlive this value.
     is_kept: AtomicBool,
-    /// Locks the parent until dropped.
     _lock: File,
 }
 
@@ -114,7 +113,7 @@ impl RunDirectory {
         DirBuilder::new().mode(0o700).create(&self.path).map_err(|source| self.unusable(source))
     }
 
-    /// Begins the log of this run. Without it, a later run recovers no object.
+    /// Begins the log, without which a later run recovers no object.
     pub(super) fn begin_log(&self, origin: &Origin) -> Result<(), SpillDirError> {
         let log = RunLog::begin(&self.path, origin).map_err(|source| self.unusable(source))?;
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
@@ -141,7 +140,6 @@ impl RunDirectory {
         noted
     }
 
-    /// Returns the directories of ended stores of the same user.
     pub(super) fn earlier_runs(&self) -> Result<Vec<PathBuf>, SpillDirError> {
         let user = geteuid().as_raw();
         let find = || {
@@ -184,7 +182,6 @@ impl RunDirectory {
         self.path.join(format!("{number:016x}.spill"))
     }
 
-    /// Checks that a file of this length leaves enough free space on the file system.
     pub(super) fn check_room(&self, length_bytes: u64) -> Result<(), SpillFault> {
         let room = statvfs(&self.path)
             .map_err(|error| SpillFault::Failed(format!("{}: {error}", self.path.display())))?;

@@ -51,7 +51,7 @@ pub(super) struct Owner {
 
 pub(super) type FileHeader = [u8; FILE_HEADER_BYTES];
 
-/// The headers that a reader expects.
+/// The headers that a read must find.
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) file: FileHeader,
@@ -138,7 +138,7 @@ pub(super) fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES]
     header
 }
 
-/// Writes a file of records, and waits until it is on the disk.
+/// Writes a spill file with these copies, and waits until it is on the disk.
 pub(super) fn write(
     path: &Path,
     (owner, number): (&Owner, u64),
@@ -191,7 +191,6 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Reads a record into a copy, and checks it. Calls `has_read` after each block.
 pub(super) fn read(
     path: &Path,
     stamp: &Stamp,
@@ -215,7 +214,7 @@ fn check_runs(stop: &CancellationToken) -> Result<(), SpillFault> {
     if stop.is_cancelled() { Err(SpillFault::Failed("the store stops".to_owned())) } else { Ok(()) }
 }
 
-/// A record whose headers and list of checksums are correct.
+/// An open record, after checks of its headers and its list of checksums.
 pub(super) struct Record {
     path: PathBuf,
     file: File,
@@ -275,7 +274,7 @@ impl Record {
     }
 }
 
-/// Marks a failure to read the source of a compaction.
+/// Distinguishes a failure to read an old file from a failure to write the new file.
 fn unread(fault: SpillFault) -> SpillFault {
     match fault {
         SpillFault::Failed(reason) => SpillFault::Unread(reason),

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 pub(super) const MAGIC: &[u8; 4] = b"HLOG";
-/// Longest content of a frame. The longest metadata of an object has about 6 KiB.
+/// Longest content of a log's frame. The longest metadata of an object has about 6 KiB.
 const MAX_CONTENT_BYTES: usize = 16 << 10;
 
 /// The reason why a file of a killed store is not recovered.
@@ -36,7 +36,7 @@ pub(super) enum Flaw {
 }
 
 impl Flaw {
-    /// Returns the error of a disk that may have the whole file.
+    /// Returns the disk's error if the file itself may be intact and must not be removed.
     pub(super) fn disk_error(&self) -> Option<io::Error> {
         use io::ErrorKind::{InvalidInput, NotFound, UnexpectedEof};
         match self {

@@ -24,7 +24,6 @@ use super::frames::{self, Flaw, take_bytes, take_number};
 const OBJECT: u8 = 1;
 const END: u8 = 2;
 const RETIRED: u8 = 3;
-/// Stands for an object without a time to live.
 const NEVER: u64 = u64::MAX;
 
 /// Milliseconds since the boot of the machine, the same in all processes.
@@ -68,7 +67,8 @@ pub(super) fn encode_retired(offset_bytes: u64) -> Vec<u8> {
     log
 }
 
-/// Returns the objects that are not retired. `records` has the offsets and sizes of the records.
+/// Returns the objects that the index does not mark as gone. `records` maps the offset of each
+/// record to the size of its object.
 ///
 /// # Errors
 /// The flaw of the index.

@@ -47,7 +47,7 @@ use run_log::Origin;
 const MAX_LOADS: usize = 16;
 /// Maximum number of blocks that are read for other stores at once.
 const MAX_SERVES: usize = 16;
-/// Longest wait for a permit, and then for one block from a disk.
+/// Longest wait until other reads leave room, and then for one block from a disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(crate) struct SpillFiles {
     limit_bytes: Option<u64>,
     recovers: bool,
     ledger: Mutex<Ledger>,
-    /// The objects in files of killed stores, until the node takes them over.
+    /// The objects of killed stores, until the node takes them over.
     recovered: Mutex<Recovered>,
     /// The headers of the files of killed stores.
     headers: BTreeMap<SpillFile, Box<FileHeader>>,

@@ -18,7 +18,7 @@ use super::frames::{self, Flaw, take_bytes};
 const NAME: &str = "run.log";
 const RUN: u8 = 16;
 const SHARD: u8 = 17;
-/// Longest log. A frame of a shard has 21 bytes.
+/// Longest log in bytes. The run of a shard takes 21 bytes.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// The identity that two runs must share for a recovery.
@@ -71,7 +71,8 @@ impl RunLog {
         let _ = fs::remove_file(directory.join(NAME));
     }
 
-    /// Notes runs of shards. Without its complete log, a run cannot be recovered.
+    /// Notes runs of shards that had sessions with this store. A failure removes the log, so no
+    /// later run recovers the objects.
     pub(super) fn note(&mut self, runs: impl IntoIterator<Item = ShardRun>) -> io::Result<()> {
         let mut log = Vec::new();
         for run in runs.into_iter().filter(|run| self.noted.insert(*run)) {

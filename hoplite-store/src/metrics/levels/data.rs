@@ -9,7 +9,6 @@ use hoplite_daemon::metrics::{
 
 use crate::data::DataMetrics;
 
-/// Maximum number of links with separate series.
 const MAX_EXPORTED_LINKS: usize = 8;
 const PICOSECONDS: i64 = 1_000_000_000_000;
 
