@@ -33,7 +33,7 @@ pub struct Stage {
     pub bytes: f64,
     /// Share of the bandwidth that each ring gets.
     pub bytes_per_second: f64,
-    /// Predicted time of both phases together.
+    /// Predicted time of the reduce-scatter and the allgather together.
     pub seconds: f64,
 }
 
@@ -46,7 +46,7 @@ pub struct Decomposition {
     pub seconds: f64,
 }
 
-/// Reason why no plan exists.
+/// Reason why an allreduce cannot be decomposed into stages.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -95,11 +95,11 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
 /// Topology of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
-    /// A tree of switches (equation 9). Rings of stage i cross the links of levels 0 to i, and
-    /// share them with the rings of all inner nodes.
+    /// A tree of switches (BlueConnect, equation 9). A ring of stage i crosses links of levels 0 to
+    /// i. Each other node below such a link has a ring that shares it.
     Tree,
-    /// A torus (equation 10). As many rings as the first dimension has nodes share the links of
-    /// each other dimension.
+    /// A torus (BlueConnect, equation 10). Outside the first dimension, a link carries as many
+    /// rings as the first dimension has nodes.
     Torus,
 }
 
@@ -147,10 +147,10 @@ fn sum(stages: &[Stage]) -> f64 {
     stages.iter().fold(0.0, |sum, stage| sum + stage.seconds)
 }
 
-/// Finds the fastest plan, with one or more stages per level, on a [`Fabric::Tree`].
+/// Finds the fastest stages of an allreduce on a [`Fabric::Tree`], one or more for each level.
 ///
 /// # Errors
-/// Fails if the lengths differ, or if a number is out of range.
+/// Fails if `factors` and `bytes_per_second` differ in length, or if a number is out of range.
 pub fn best(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -185,8 +185,8 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     least
 }
 
-/// Returns the cheapest split of a level into stages: the shortest path over the divisors of its
-/// nodes. On ties, a larger first factor wins.
+/// Returns the fastest stages whose ring sizes multiply to the level's nodes: the shortest path
+/// over the divisors. On ties, a larger first ring wins.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
@@ -219,9 +219,8 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// Returns the groups of ranks in each stage, and which of P equal parts each rank has after the
-/// reduce-scatters (figure 4). The digits of a rank have the bases `factors`, the least significant
-/// digit first.
+/// Returns the rings of each stage, and the part of the object that each rank has after all
+/// reduce-scatters (BlueConnect, figure 4). Stage i has rings of `factors[i]` ranks.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
     let ranks: u32 = factors.iter().product();
     let mut stride = 1;

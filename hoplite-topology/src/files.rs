@@ -46,7 +46,7 @@ pub enum Problem {
     Topology(#[from] TopologyError),
 }
 
-/// A matrix and its groups.
+/// A matrix of the links between nodes, with the nodes' groups.
 #[derive(Debug)]
 pub struct Fabric {
     /// The matrix.
@@ -57,7 +57,7 @@ pub struct Fabric {
     pub uplinks: Option<Vec<f64>>,
 }
 
-/// Reads a matrix from a file of any format.
+/// Reads a matrix of the links between nodes: JSON, CSV, or Slurm's `topology.conf`.
 ///
 /// # Errors
 /// [`FileError`].
@@ -85,8 +85,8 @@ pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     })
 }
 
-/// Reads an order of ranks: a list of node indices, or an object with `order`. `identity` stands
-/// for the matrix's order.
+/// Reads the node of each rank from JSON: a list of node indices, or an object with the list
+/// `order`. The path `identity` stands for rank r at node r.
 ///
 /// # Errors
 /// [`FileError`].

@@ -19,13 +19,13 @@ pub struct SlowPair {
     pub high: u32,
     /// Cost of a message between the two nodes, in picoseconds.
     pub cost_ps: u64,
-    /// Median cost between the nodes' groups, in picoseconds.
+    /// Median cost in picoseconds of a message between the innermost groups of the two nodes.
     pub usual_ps: u64,
 }
 
 type Pair = (u64, u32, u32);
 
-/// Returns the slow pairs, worst first.
+/// Returns the pairs that are slower than other pairs between the same two groups, worst first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);

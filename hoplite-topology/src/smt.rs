@@ -12,8 +12,8 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Maximum number of nodes in a query, whose text grows with the fourth power of the nodes. No
-/// solver finishes with more.
+/// Maximum number of nodes in a query, which grows with their fourth power. No solver finishes with
+/// more.
 pub const MAX_NODES: usize = 16;
 
 /// A solver's answer.
@@ -27,7 +27,7 @@ pub enum Answer {
     Unknown,
 }
 
-/// Writes the query for an order that costs less than `below_ps`.
+/// Writes a query to a solver in SMT-LIB 2: is there an order that costs less than `below_ps`?
 ///
 /// # Errors
 /// Fails for too many nodes, or a model that does not fit. Chains and hierarchies are not
@@ -101,7 +101,7 @@ fn declare(text: &mut String, name: String) -> String {
     name
 }
 
-/// Asserts that each rank r is at exactly one node i: x_r_i.
+/// Writes the assertion that each rank r is at exactly one node i, with Booleans x_r_i.
 fn permutation(text: &mut String, nodes: usize) {
     let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
     for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
@@ -119,8 +119,8 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// Asserts that `name` is at least `more` plus the cost of a message from rank `a` to rank `b` with
-/// 1 / `parts` of the bytes.
+/// Writes the assertion that `name` is at least `more` plus the cost of a message from rank `a` to
+/// rank `b` with 1 / `parts` of the bytes.
 fn at_least(
     text: &mut String,
     name: &str,

@@ -11,7 +11,6 @@ use crate::smt::{Answer, answer, query};
 use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
-/// Longest output of a solver that is read.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// Time in which a solver must exit after its time limit.
 const GRACE: Duration = Duration::from_secs(1);

@@ -41,8 +41,8 @@ impl Stage {
         group / self.stride * self.stride * self.group + group % self.stride
     }
 
-    /// Returns `parts` times the cost of the slowest message in the group whose lowest rank is
-    /// `base`.
+    /// Returns the cost of the slowest message in the group whose lowest rank is `base`, times
+    /// `parts` against rounding.
     fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
         let member = |index: usize| order[base + index * self.stride];
         let mut slowest = 0;

@@ -28,7 +28,7 @@ pub enum Algorithm {
     Hierarchical(Vec<u32>),
 }
 
-/// A number of equal steps.
+/// Consecutive steps of a collective that take the same time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Steps {
     /// Number of steps.
@@ -140,7 +140,7 @@ pub fn allreduce(
     Ok(Outcome { steps, seconds })
 }
 
-/// Returns the hosts of a BiGraph in HDRM's order of ranks.
+/// Returns the host of each rank on a BiGraph, for halving-doubling with rank mapping (HDRM).
 ///
 /// # Errors
 /// Fails for other networks, or if HDRM has no mapping for this size.

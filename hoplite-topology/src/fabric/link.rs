@@ -8,9 +8,9 @@ use hoplite_core::topology::place::Path;
 pub enum LinkId {
     FromHost(u32),
     ToHost(u32),
-    /// A link between the halves of a BiGraph.
+    /// A link from a switch of a BiGraph to a switch of its other half.
     Cross {
-        /// Half of the sending switch: 0 for upper.
+        /// Half that has the sending switch: 0 for the upper half.
         half: u8,
         from: u32,
         to: u32,

@@ -11,7 +11,7 @@ use hoplite_core::topology::matrix::{Link, Matrix};
 use hoplite_core::topology::measured::Groups;
 use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path, groups_of, is_in, number_of};
 
-/// A network that is described by a matrix.
+/// A network that a matrix of latencies and rates between nodes describes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredNetwork {
     matrix: Matrix,
@@ -173,7 +173,7 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
     Ok(names.iter().map(path).collect())
 }
 
-/// Reason why groups or capacities do not fit a matrix.
+/// Reason why groups of nodes, or capacities of their uplinks, do not fit a matrix of links.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]

@@ -39,7 +39,7 @@ pub enum Network {
         hosts_per_switch: u32,
         /// N, the even number of switches.
         switches: u32,
-        /// Choice of a path within a half.
+        /// Choice of a path between hosts of the same half.
         routing: Routing,
     },
     /// Leaf switches with hosts, and spine switches linked to each leaf.
@@ -59,7 +59,7 @@ pub enum Network {
         /// Number of points in each dimension.
         dimensions: Vec<u32>,
     },
-    /// A network that a matrix describes.
+    /// A network that a matrix of latencies and rates describes.
     Measured(MeasuredNetwork),
 }
 
@@ -198,8 +198,7 @@ impl Network {
     }
 }
 
-/// Returns the hosts per switch and the number of switches of the smallest network with at most
-/// half as many hosts per switch as switches.
+/// Returns the hosts per switch and the least number of switches that is at least twice as large.
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {

@@ -17,7 +17,7 @@ const SWITCH_NS: u32 = 5_000;
 const PS_PER_BYTE: u32 = 800;
 /// Maximum number of switches above a node. A longer path is a cycle.
 const MAX_DEPTH: usize = 16;
-/// Most digits of a number, leading zeros included.
+/// Most digits of a number in a host's name, leading zeros included.
 const MAX_DIGITS: usize = 20;
 
 #[derive(Debug, Error)]

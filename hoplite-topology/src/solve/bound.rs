@@ -12,13 +12,13 @@ use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Maximum number of partitions into groups of close nodes that a bound tries, at the largest steps
-/// of the distance. Each partition examines all pairs.
+/// Maximum number of partitions of the nodes that [`exchange_bound`] tries, at the largest gaps
+/// between groups. Each examines all pairs.
 const MAX_PARTITIONS: usize = 16;
-/// Maximum number of steps of the ascent. The last step is 1/400 of the first.
+/// Maximum number of changes of [`OneTree`]'s multipliers. The last change is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
 
-/// Returns a lower bound, which [`OneTree`] improves for rings.
+/// Returns a lower bound of the cost of any order; zero for a ring, whose bound is [`OneTree`].
 pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogram) -> u128 {
     match model {
         Model::Ring => 0,
@@ -155,7 +155,7 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// Ascent of the multipliers to a lower bound for rings.
+/// Lower bound of a ring's cost, which each step raises by a change of the multipliers.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,

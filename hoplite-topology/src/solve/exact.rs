@@ -6,9 +6,9 @@ use hoplite_core::topology::matrix::Links;
 
 /// Most nodes of a ring: 2^15 sets of 15 nodes, each with 15 last nodes, take 4 MB and some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// Most nodes of a chain: a dynamic program for each of at most 55 different times per byte.
+/// Most nodes of a chain: its 55 links need up to 55 runs of the dynamic program.
 pub(super) const MAX_CHAIN: usize = 11;
-/// Most nodes for other models: 8! orders.
+/// Most nodes for models other than ring and chain: 8! orders.
 pub(super) const MAX_NODES_OF_OTHER_MODELS: usize = 8;
 
 pub(super) fn optimum(

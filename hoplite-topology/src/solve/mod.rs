@@ -22,8 +22,8 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// Share of a ring's search that improves the bound's multipliers, which also choose each node's
-/// neighbours for moves.
+/// Share of a ring's search that improves the lower bound. The bound's multipliers then choose each
+/// node's neighbours for moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.
@@ -35,7 +35,7 @@ pub enum Status {
     Proved,
 }
 
-/// A search for the order with the least cost of a model.
+/// A search for the order of ranks in which a collective costs least.
 #[derive(Debug)]
 pub struct Search<'a> {
     links: Links<'a>,
