@@ -7,14 +7,14 @@ use self::query::{from_hex, number, value};
 
 pub mod query;
 
-/// Most nodes in an answer, about 400 KiB of JSON. In larger clusters, the page groups nodes by a
-/// label.
+/// Most nodes in an answer to the dashboard, about 400 KiB of JSON. The dashboard groups the nodes
+/// of larger clusters by a label.
 pub const MAX_NODES: usize = 1000;
 /// Longest label key by which nodes are grouped, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// Most objects in an answer.
+/// Most objects in an answer to the dashboard.
 pub const MAX_OBJECTS: usize = 200;
-/// A request of the page.
+/// A request of the dashboard to a shard.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum Question {
@@ -42,7 +42,7 @@ pub enum Question {
     History {
         /// The node; `None` for the whole cluster.
         node: Option<NodeId>,
-        /// Number of the last step that the page has.
+        /// The answer has only steps with greater numbers.
         after: u64,
     },
     Node(NodeId),

@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 
-/// Size of the length in bytes.
+/// Size in bytes of the length before each message.
 pub const LENGTH_BYTES: usize = 4;
 
 /// Longest hello in bytes. The first bytes of another protocol, read as a length, are usually more.

@@ -32,7 +32,7 @@ pub mod v1 {
 #[cfg(feature = "grpc")]
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 
-/// Newest version of the protocol that this program speaks, on all three planes.
+/// Newest protocol version that this program speaks, on the local, control and data planes.
 pub const PROTOCOL_VERSION: u32 = Version::NEWEST.number();
 
 pub mod socket_path;

@@ -16,7 +16,7 @@ pub fn encode_wait(wait: &LongWait) -> v1::LongWait {
     }
 }
 
-/// Decodes a long wait; `None` for an unknown operation.
+/// Decodes a client's call that waits long; `None` for an unknown operation.
 pub fn decode_wait(wait: v1::LongWait) -> Option<LongWait> {
     Some(LongWait {
         operation: error::decode_operation(wait.operation.into())?,

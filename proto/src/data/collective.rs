@@ -25,7 +25,7 @@ use crate::{error, metadata, v1};
 pub struct Take {
     /// Target of the collective.
     pub target: ObjectId,
-    /// Put that makes the target.
+    /// Put id of the collective's target.
     pub put: PutId,
     /// Index of the requesting member.
     pub index: usize,
@@ -83,8 +83,8 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     }
 }
 
-/// Decodes a plan. Checks its schedule, operation, whole elements, frame length, and one member per
-/// part. The explanation must have no control characters.
+/// Decodes a collective's plan from its coordinator. Checks schedule, operation, whole elements,
+/// frame length, one member per part, and an explanation without control characters.
 ///
 /// # Errors
 /// The violated rule.
@@ -278,11 +278,11 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
     v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
 }
 
-/// Decodes the progress of `member`; `None` if the answering store does not belong to the attempt.
+/// Decodes the progress of `member` in a collective; `None` if the answering store is not a member.
 ///
 /// # Errors
-/// [`Error::Malformed`] for another member's progress, impossible numbers, or a stage with control
-/// characters.
+/// [`Error::Malformed`] for another member's progress, impossible numbers, or control characters in
+/// the stage's name.
 pub fn decode_position(
     position: v1::Position,
     member: usize,
@@ -322,17 +322,17 @@ pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     }
 }
 
-/// Answer to a request for a store's record: the record, and the store's own progress.
+/// Encodes a store's record of a collective, with the store's own progress.
 pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
     let mut record = record.map(encode_record);
     let position = record.as_mut().and_then(|record| record.position.take());
     v1::Position { position, record }
 }
 
-/// Decodes the record that a store, member or not, has of a collective; `None` if it has no record.
+/// Decodes a store's record of a collective; `None` if the store has no record.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is not displayable.
+/// [`Error::Malformed`] for control characters, too many members, or impossible progress.
 pub fn decode_known(known: v1::Position) -> Result<Option<v1::ReduceRecord>> {
     let v1::Position { position, record } = known;
     let Some(record) = record else { return Ok(None) };

@@ -11,7 +11,7 @@ use crate::v1;
 
 /// The protocol version that brought these messages.
 pub const DRAIN_STORE_SINCE: u32 = 9;
-/// Most unmoved objects in an answer, so that it fits into a frame.
+/// Most objects that an answer names as left at the drained store, so that it fits into a frame.
 const MAX_ANSWERED_UNMOVED: usize = 200;
 
 /// Encodes the request to drain a store or, without a timeout, to report the progress of its drain.

@@ -25,7 +25,7 @@ use hoplite_core::checksum::crc32c;
 pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
 pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
-/// Longest payload of other frames: many times an id and an error's text.
+/// Longest payload of frames other than blocks: many times an id and an error's text.
 pub const MAX_CONTROL_BYTES: u32 = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"HPLD";
@@ -41,41 +41,40 @@ pub enum Kind {
     Pull = 2,
     /// Raw bytes of an object, sender to receiver.
     Block = 3,
-    /// `End` of a transfer, from its sender, or of a hop, from its host.
+    /// `End` of a transfer, from its sender, or of a reduce's hop, from the combining store.
     End = 4,
     /// `Keepalive`, from the sender of a transfer, or from either side of a hop.
     Keepalive = 5,
     /// `DigestRequest`, receiver to sender.
     DigestRequest = 6,
-    /// `Digest`, the answer to `DigestRequest`.
+    /// `Digest` of an object's bytes, answering `DigestRequest`.
     Digest = 7,
-    /// `Combine`, coordinator to host: perform a hop.
+    /// `Combine`, coordinator to store: combine some inputs of a reduce (a hop).
     Combine = 8,
     /// From the store that performs a hop, to its coordinator: the output is complete.
     Combined = 9,
-    /// Coordinator to host or member: end the hop or exchange.
+    /// Coordinator to store: end the hop of a reduce, or the membership in a collective.
     Release = 10,
-    /// `DataProof`, after the hellos with tokens.
+    /// `DataProof` that the sender knows the token, after the hellos if both sides have one.
     Proof = 11,
     /// `Enlist`, coordinator to member.
     Enlist = 12,
     /// Member to coordinator: the member's copy has all bytes.
     Filled = 13,
-    /// Coordinator to member: the member's copy is the target.
+    /// Coordinator to member: the member's copy is the collective's target.
     Commit = 14,
     /// `Stop`, coordinator to member: the attempt is aborted.
     Stop = 15,
-    /// `Take`, member to member: the receiver must send the bytes that the requesting member's
-    /// program takes from it.
+    /// `Take`, member to member: send the bytes that the schedule gives to the requesting member.
     Take = 16,
-    /// `Reject`, coordinator to participants' stores: an attempt makes no target. Answered by
+    /// `Reject`, coordinator to participants' stores: an attempt at a collective fails. Answered by
     /// `End`.
     Reject = 17,
-    /// Coordinator to store: take part in a probe.
+    /// Coordinator to store: take part in a measurement of the network.
     Probe = 18,
     /// `ProbeReady`, answering `Probe`.
     ProbeReady = 19,
-    /// `Arm`, coordinator to store: answer the requests of this peer.
+    /// `Arm`, coordinator to store: answer a peer's measurements.
     Arm = 20,
     /// The answer to `Arm`.
     Armed = 21,
@@ -83,11 +82,11 @@ pub enum Kind {
     Measure = 22,
     /// `Found`, answering `Measure`.
     Found = 23,
-    /// `Echo`, both ways between a probed pair.
+    /// `Echo`, both ways between measured stores.
     Echo = 24,
-    /// `TakeTrain` between a probed pair. Answered by blocks and `End`.
+    /// `TakeTrain`, between measured stores: send a burst of blocks, then `End`.
     TakeTrain = 25,
-    /// `AskPosition`, store to store, about a collective. Answered by `Position`.
+    /// `AskPosition`, store to store: requests a collective's progress. Answered by `Position`.
     AskPosition = 26,
     /// `Position`, answering `AskPosition`.
     Position = 27,

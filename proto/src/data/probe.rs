@@ -86,7 +86,7 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// Request to answer the echoes and trains of a peer.
+/// Request to answer a peer's measurements of the network: echoes and bursts of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
     /// Nonce of the peer's requests.
@@ -119,7 +119,7 @@ pub struct Measure {
     pub address: SocketAddr,
     /// The peer's address for datagrams, if it receives them.
     pub echo_address: Option<SocketAddr>,
-    /// The measurement: echoes or trains.
+    /// The measurement: echoes (round trips) or trains (bursts of blocks).
     pub work: SurveyWork,
 }
 
@@ -163,7 +163,7 @@ pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
     })
 }
 
-/// Checks the length of a train.
+/// Checks the length in bytes of a train, a burst of blocks.
 ///
 /// # Errors
 /// If it is zero or too long.

@@ -24,7 +24,7 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
     }
 }
 
-/// Decodes measured places.
+/// Decodes each node's groups of close nodes, as measured.
 ///
 /// # Errors
 /// Fails for too many nodes, a repeated node or an invalid name, and for a version that is invalid

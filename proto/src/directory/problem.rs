@@ -25,7 +25,8 @@ pub fn encode_problems(problems: &[Problem]) -> Vec<v1::Problem> {
     problems.iter().map(problem).collect()
 }
 
-/// Decodes problems. Leaves out unknown or repeated kinds, and invalid places.
+/// Decodes the problems in a shard's status. Leaves out unknown or repeated kinds, and invalid
+/// nodes.
 pub fn decode_problems(problems: Vec<v1::Problem>) -> Vec<Problem> {
     let place = |place: v1::problem::Place| {
         let node = decode_optional_node(&place.node).ok()?;

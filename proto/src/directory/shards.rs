@@ -8,7 +8,8 @@ use crate::bounds::check_count;
 use crate::v1;
 use crate::v1::shards_request::Step;
 
-/// Most changes of a list of shards. Later changes could not be told apart from forged ones.
+/// Highest version (number of changes) of a list of shards. Only damaged or forged messages exceed
+/// it.
 const MAX_LIST_VERSION: u64 = 1 << 32;
 
 /// Encodes a list of shards.
