@@ -169,7 +169,6 @@ pub(crate) type LifetimeArgument = (Option<String>, Option<f64>, String);
 
 const OWN_OWNER: &str = "client";
 
-/// Checks a lifetime. `own` is the owner that stands for the client.
 pub(crate) fn lifetime(
     py: Python<'_>,
     argument: LifetimeArgument,

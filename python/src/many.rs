@@ -78,7 +78,7 @@ pub(crate) fn whole(pieces: &[Input]) -> Cow<'_, [u8]> {
     }
 }
 
-/// A list for Python, with exceptions for errors.
+/// Results of a batch: a Python list with an exception for each failed object.
 #[derive(Debug)]
 pub(crate) struct Outcomes<T> {
     ids: Vec<ObjectId>,

@@ -13,7 +13,7 @@ use crate::many::{Objects, Outcomes, whole};
 use crate::report::{Ids, Page, Status, Summary};
 use crate::view::{Between, Reader, View, Writer, left};
 
-/// Bytes copied without yielding, as in the client.
+/// Bytes that a task copies before it lets other tasks run, as in the client.
 const PIECE_BYTES: usize = 4 << 20;
 
 pub(crate) async fn put(
@@ -45,7 +45,6 @@ pub(crate) async fn create(
     Ok(Writer::new(id.clone(), client.create(&id, size_bytes, options).await?))
 }
 
-/// Appends a piece, and leaves the writer for the next one.
 pub(crate) async fn append(
     between: Between<ObjectWriter>,
     mut writer: ObjectWriter,
@@ -107,7 +106,6 @@ pub(crate) async fn open(client: Client, id: ObjectId, options: GetOptions) -> R
     Ok(Reader::new(id, reader))
 }
 
-/// Fills `out` with the next bytes of an opened object. Leaves the reader for the rest, if any.
 pub(crate) async fn read(
     between: Between<ObjectReader>,
     mut reader: ObjectReader,

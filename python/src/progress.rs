@@ -20,7 +20,6 @@ impl Progress {
         Self { counts: Arc::default(), callback, told: Mutex::new(None) }
     }
 
-    /// Calls the callback if the counts have changed.
     pub(crate) fn report(&self, py: Python<'_>) -> PyResult<()> {
         let counts = (self.counts.done_bytes(), self.counts.total_bytes());
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).replace(counts);
@@ -32,7 +31,8 @@ impl Progress {
 }
 
 impl Progress {
-    /// Boxed, because nested futures would exceed the stacks of threads.
+    /// Counts the bytes of `work`, which is boxed, because nested futures would exceed the stacks
+    /// of threads.
     pub(crate) fn of<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
         tracked(Arc::clone(&self.counts), Box::pin(work))
     }

@@ -8,7 +8,6 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
-/// A `str` if the id is UTF-8, else `bytes`.
 pub(crate) fn id(py: Python<'_>, id: &ObjectId) -> Py<PyAny> {
     match std::str::from_utf8(id.as_bytes()) {
         Ok(text) => PyString::new(py, text).into_any().unbind(),

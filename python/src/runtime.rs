@@ -9,9 +9,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// One thread receives and sends while the other copies.
 const THREADS: usize = 2;
 
-/// The runtime and its process, which may be a parent.
+/// The runtime, and the process that started it: this one or a parent.
 ///
-/// Only attached threads lock it, so a forked child never inherits a held lock.
+/// Only threads attached to the interpreter lock it, so a forked child never inherits a held lock.
 static CURRENT: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
 
 /// Returns the runtime of this process, which is never dropped.
