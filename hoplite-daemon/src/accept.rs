@@ -52,7 +52,8 @@ impl Acceptor {
     }
 }
 
-/// Fails if the lowest free descriptor is one of the reserved, highest numbers.
+/// Fails if a new descriptor's number is one of the highest, which are reserved for accepted
+/// connections.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();
     let reserved = (limit / RESERVED_PART).min(MAX_RESERVED);

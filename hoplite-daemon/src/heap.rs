@@ -7,7 +7,8 @@ use hoplite_shm::{free_heap_bytes, return_free_pages};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const SMALL_BYTES: u64 = 32 << 20;
-/// Free memory that a process may keep; a large process may keep a quarter of its private memory.
+/// Most freed bytes that the allocator may keep, unless a quarter of the process's private memory
+/// is more.
 const MAX_FREE_BYTES: u64 = 16 << 20;
 
 const MIN_RETURN_BYTES: u64 = 8 << 20;

@@ -32,20 +32,21 @@ impl MemoryLimits {
         }
     }
 
-    /// The lowest limit of memory. The limit of a file does not count.
+    /// The lowest limit of memory, without `file_size_bytes`.
     pub fn available_bytes(&self) -> u64 {
         let limits = [self.control_group_bytes, self.address_space_bytes];
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
     }
 
-    /// Returns `percent` of the available memory, at most a file's limit.
+    /// Returns `percent` of the available memory, at most `file_size_bytes`, because an arena is a
+    /// file.
     pub fn share_for_arena(&self, percent: u64) -> u64 {
         (self.available_bytes() / 100 * percent).min(self.file_size_bytes.unwrap_or(u64::MAX))
     }
 }
 
-/// Returns the lowest limit of the control groups in `groups`, a text as in `/proc/self/cgroup`,
-/// and of their ancestors. `root` is their mount point.
+/// Returns the lowest limit of `groups`, a text as in `/proc/self/cgroup`, and of their ancestors.
+/// `root` is their mount point.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }

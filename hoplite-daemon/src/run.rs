@@ -20,7 +20,7 @@ use crate::traces::{Export, TraceSettings, Tracer};
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// Parts of the process that a running daemon uses.
+/// Handles that [`run`] gives to a daemon: for announcements, metrics, traces and shutdown.
 #[derive(Debug)]
 pub struct Process {
     /// Reports the progress of the start.

@@ -93,7 +93,8 @@ impl Security {
         Ok(Credentials::of_user()?)
     }
 
-    /// Reads the files that the settings name, for a program without ports.
+    /// Like [`credentials`](Self::credentials), but never reads the user's secret: for a program
+    /// without network ports.
     ///
     /// # Errors
     /// [`SecurityError`].

@@ -70,7 +70,6 @@ impl FromStr for Endpoint {
     }
 }
 
-/// A number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ratio(f64);
 
@@ -167,12 +166,11 @@ impl Drop for Span {
     }
 }
 
-/// Exports spans until [`end`](Self::end).
 #[derive(Debug)]
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Starts the export, if an endpoint is set. Must be called in the daemon's runtime.
+    /// Starts to export spans, if an endpoint is set. Must be called in the daemon's runtime.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,
@@ -227,8 +225,7 @@ impl Export {
     }
 }
 
-/// Returns the endpoint of OpenTelemetry's standard variables. Ignores an unusable endpoint,
-/// because the variables may be meant for other programs.
+/// Ignores an unusable endpoint, because OpenTelemetry's variables may be meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);
@@ -244,7 +241,6 @@ fn first_set(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Logs the first failure, and the first success afterwards.
 #[derive(Debug)]
 struct Reporting {
     exporter: opentelemetry_otlp::SpanExporter,

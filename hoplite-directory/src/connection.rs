@@ -42,7 +42,7 @@ const MAX_CONNECTIONS: usize = 32_768;
 /// Most half-open connections; one more closes the oldest. A large cluster's stores can reconnect
 /// at once.
 const MAX_HALF_OPEN: usize = 1024;
-/// Most connections of visitors; one more closes the oldest.
+/// Most connections of clients without a proven token; one more closes the oldest.
 const MAX_VISITORS: usize = 64;
 /// Longest connection of a visitor, such as a health probe.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -55,7 +55,6 @@ const NOT_HTTP1: &[u8] =
     b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks gRPC over HTTP/2.\n";
 
-/// Address of a peer; `None` for a store in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer(Option<SocketAddr>);
 
@@ -83,8 +82,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // Avoids a delay of small messages, such as grants. A failure only slows the
-                // connection.
+                // A failure only delays small messages, such as grants.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }
@@ -242,7 +240,7 @@ impl Gate {
         })
     }
 
-    /// Reads the preface; `None` for plain gRPC.
+    /// Reads the first bytes of a connection, which name its protocol; `None` for plain gRPC.
     async fn preface(&self, stream: &mut Socket) -> Result<Option<Preface>, Refused> {
         let mut preface = [0; PREFACE_BYTES];
         stream.read_exact(&mut preface).await?;
@@ -325,8 +323,8 @@ impl Incoming {
         Self { stream, peer, end: Some(Box::pin(end)), _handle: handle }
     }
 
-    /// Fails after the requested end. Called for reads and writes: HTTP/2 stops reading from a peer
-    /// that reads no answers.
+    /// Fails once `end` is complete. Called for reads and writes, because HTTP/2 stops reading from
+    /// a peer that reads no answers.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end {
             if end.as_mut().poll(cx).is_pending() {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// Most kept events of stores: as many as people read.
 const MAX_EVENTS: usize = 512;
-/// Most kept events of strangers: few, because a stranger can cause any number.
+/// Most kept events about unauthenticated peers: few, because such a peer can cause any number.
 const MAX_STRANGER_EVENTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 256;
 
@@ -19,7 +19,7 @@ pub(crate) enum EventKind {
     Disconnected,
     Refused,
     TransferFailed,
-    /// A store's trouble: for example, it is full, or a call waits long.
+    /// A store reported a trouble, such as a full arena.
     Trouble,
     /// A peer without a store's name was refused.
     Stranger,

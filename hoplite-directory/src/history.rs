@@ -13,16 +13,16 @@ use hoplite_core::time::Time;
 use serde::Serialize;
 
 pub(crate) const STEP: Duration = Duration::from_secs(10);
-/// Most points of a series: one hour.
+/// Most points in the history of a node or the cluster: one hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
 /// Memory of a series besides its points: map entry, name, and spare capacity.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Most nodes with a series. The cluster's rates are sums over them.
+/// Most nodes with a history. The cluster's rates are sums over these nodes.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 
-/// State of a node or the cluster in one step. Unknown numbers are NaN.
+/// State and rates of a node or the cluster in one [`STEP`]. Unknown numbers are NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
     /// Bytes received from other stores per second.
@@ -34,9 +34,9 @@ pub(crate) struct Point {
     pub(crate) gets: f32,
     /// Failed calls per second.
     pub(crate) failures: f32,
-    /// Median wait of these gets, in seconds.
+    /// Median wait of successful gets, in seconds.
     pub(crate) median: f32,
-    /// 99th percentile of the waits.
+    /// 99th percentile of these waits, in seconds.
     pub(crate) slowest: f32,
 }
 
@@ -58,7 +58,6 @@ struct Counts {
     sent_bytes: f64,
     used_bytes: u64,
     tally: Tally,
-    /// Time in which the events were counted.
     seconds: f64,
 }
 
@@ -120,7 +119,8 @@ impl Series {
         self.points.push_back(point);
     }
 
-    /// Counts since the previous report. An unchanged store sends none.
+    /// Returns the bytes and calls since the store's previous report. An unchanged store sends no
+    /// report.
     fn counts(&mut self, at: Time, load: &Load) -> Counts {
         let now = LastReport {
             at,
@@ -146,7 +146,7 @@ impl Series {
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Number of the last step, from 1; 0 before the first step.
+    /// Number of steps so far.
     last: u64,
     all: Series,
     nodes: BTreeMap<NodeId, Series>,
@@ -159,7 +159,7 @@ pub(crate) struct Slice {
 }
 
 impl History {
-    /// Ends a step. `loads` has each node's latest report and its time.
+    /// Adds a point to each history. `loads` has each node's latest report and its time.
     pub(crate) fn sample<'a>(
         &mut self,
         loads: impl IntoIterator<Item = (&'a NodeId, Time, &'a Load)>,
@@ -189,8 +189,8 @@ impl History {
         }
     }
 
-    /// Returns the points after the step `after`, or all if it is in the future. `None` if the node
-    /// has no series.
+    /// Returns the points after step number `after`; all if a restarted shard has not reached that
+    /// step. `None` if the node has no history.
     pub(crate) fn since(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         let series = node.map_or(Some(&self.all), |node| self.nodes.get(node))?;
         let wanted = match self.last.checked_sub(after) {

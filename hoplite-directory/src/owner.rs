@@ -57,7 +57,7 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Opens a session of the store `info`. The shard adds messages to `send_queue`.
+    /// The shard adds messages for the store to `send_queue`.
     ///
     /// # Errors
     /// The shard's refusal, or [`Error::ShuttingDown`].
@@ -71,7 +71,7 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
-    /// Gives a store's messages to the shard. An ended session has no effect.
+    /// Has no effect if the session has ended.
     pub(crate) async fn send_messages(
         &self,
         session: SessionId,
@@ -85,14 +85,14 @@ impl ShardHandle {
         self.send(Command::Close { session }).await
     }
 
-    /// Gives measured places to the shard, which keeps its places if they are newer.
+    /// Gives a measurement of nodes' places to the shard, which ignores it if it has a newer one.
     pub(crate) async fn update_places(&self, places: MeasuredPlaces) -> Result<PlacesOutcome> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)
     }
 
-    /// Performs a step of a change of the list of shards.
+    /// Proposes, commits or withdraws a new list of shards.
     ///
     /// # Errors
     /// The errors of [`Shard::change_list`], and [`Error::ShuttingDown`].
@@ -140,7 +140,6 @@ pub(crate) struct ShardOwner {
     traces: Option<Traces>,
     events: Events,
     pauses: Pauses,
-    /// Number of pauses after which sessions were ended.
     handled_pauses: u64,
 }
 
@@ -329,7 +328,7 @@ impl ShardOwner {
         });
     }
 
-    /// Ends all sessions if this process has paused, because their messages may be out of date.
+    /// Messages from before a pause may be out of date.
     fn end_sessions_after_pause(&mut self) {
         let pauses = self.pauses.count();
         if std::mem::replace(&mut self.handled_pauses, pauses) == pauses {

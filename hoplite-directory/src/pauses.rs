@@ -1,11 +1,10 @@
 //! Detects pauses of this process, such as the time between SIGSTOP and SIGCONT.
 //!
 //! During a pause, stores give up their sessions. They may delete an object and put it again with
-//! the other shard of its id. Messages that they sent before still wait in queues and socket
-//! buffers of this process, and are out of date: a delete among them would remove the new object. So the
-//! [owner](crate::owner) of the shard ends all sessions after a pause. Stores send no messages
-//! before the shard has answered their hello, so later sessions carry no messages from before the
-//! pause.
+//! the other shard of its id. Their earlier messages still wait in queues and socket buffers of
+//! this process: a delete among them would remove the new object. So the [owner](crate::owner) of
+//! the shard ends all sessions after a pause. Stores send no messages before the shard has answered
+//! their hello, so later sessions carry none from before the pause.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Shorter than the silence after which a store gives up a session.
+/// Shortest pause that counts: shorter than the silence after which a store gives up its session.
 const SHORTEST_PAUSE: Duration = STORE_PINGS.timeout.saturating_sub(Duration::from_millis(100));
 
 #[derive(Debug, Clone)]
@@ -24,7 +23,7 @@ pub(crate) struct Pauses(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// The time of the latest count, and the number of pauses.
+    /// The latest call of [`Pauses::count`], and the number of pauses.
     counted: Mutex<(Instant, u64)>,
     news: Notify,
 }
@@ -34,7 +33,7 @@ impl Pauses {
         Self(Arc::new(State { counted: Mutex::new((Instant::now(), 0)), news: Notify::new() }))
     }
 
-    /// Returns the number of pauses.
+    /// Returns the number of pauses: long gaps between two calls of this function.
     pub(crate) fn count(&self) -> u64 {
         let mut state = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (latest, count) = &mut *state;
@@ -46,7 +45,7 @@ impl Pauses {
         *count
     }
 
-    /// Waits until a pause was counted. Only one task may wait.
+    /// Waits until [`count`](Self::count) has found a pause. Only one task may wait.
     pub(crate) async fn next(&self) {
         self.0.news.notified().await;
     }

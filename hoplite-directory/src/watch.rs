@@ -30,7 +30,7 @@ const MAX_DETAILED: usize = 16;
 
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
 
-/// The latest report of each store. Clones share the reports.
+/// The latest report of each store, shared by clones.
 #[derive(Debug, Clone)]
 pub(crate) struct Loads(Arc<Shared>);
 
@@ -48,7 +48,7 @@ struct State {
     loads: BTreeMap<NodeId, (u64, Option<LatestReport>)>,
     report_requests: ReportRequests,
     requested: Option<ReportRequest>,
-    /// The end of each node's detailed reports.
+    /// The time until which each node's reports are detailed.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
 }
@@ -66,7 +66,7 @@ struct Order {
 }
 
 impl Loads {
-    /// Each new trouble of a store will become one of the `events`.
+    /// New troubles of stores become `events`.
     pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
@@ -127,7 +127,6 @@ impl Loads {
         }
     }
 
-    /// Returns the history of a node, or of the cluster, after a step.
     pub(crate) fn history(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         self.lock().history.since(node, after)
     }
@@ -234,7 +233,7 @@ impl Order {
     }
 }
 
-/// Stream of a store's reports. Dropping it forgets the last report.
+/// Dropping it forgets the store's last report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,
@@ -267,7 +266,7 @@ impl Drop for ReportingStore {
     }
 }
 
-/// Returns new troubles. A known trouble with other numbers is not new.
+/// A known trouble with other numbers is not new.
 fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
     let without_numbers = |trouble: &str| {
         trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>()

@@ -13,7 +13,6 @@ use super::token::{Purpose, TAG_BYTES, Token};
 /// Length of a nonce in bytes. Random nonces of this length never repeat.
 pub const NONCE_BYTES: usize = 32;
 
-/// First version of the protocol in which the proofs also cover both sides' newest versions.
 const FIRST_VERSION_WITH_NEWEST: u32 = 9;
 
 /// Side of a connection that proves its knowledge of the token.
@@ -39,7 +38,8 @@ pub struct HelloFields<'a> {
     pub node: &'a str,
     /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],
-    /// The address or session to which the proof is bound.
+    /// The accepting store's address, so that the proofs are useless at other addresses; empty in
+    /// other hellos.
     pub bound_to: &'a [u8],
 }
 
@@ -77,8 +77,7 @@ impl Hellos<'_> {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// Returns the bytes to sign. A length precedes each text, so that they have one
-    /// interpretation.
+    /// A length precedes each text, so that the signed bytes have one interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

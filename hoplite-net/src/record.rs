@@ -62,7 +62,7 @@ impl Check {
     }
 }
 
-/// Puts outgoing bytes into records.
+/// Splits outgoing bytes into records, and encrypts them or adds checksums.
 pub struct Sealer {
     check: Check,
     next: u64,
@@ -181,7 +181,7 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// A stream of bytes that travels in records.
+/// A stream of bytes in records, which are encrypted or have checksums.
 #[derive(Debug)]
 pub struct Checked<S> {
     stream: S,

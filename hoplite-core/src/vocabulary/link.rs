@@ -32,7 +32,7 @@ impl Uplink {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
 
-    /// Returns `true` if any level was measured.
+    /// Returns `true` if the capacity was measured at any level of groups, such as racks.
     pub fn is_measured(self) -> bool {
         self.permille() > 0
     }
@@ -55,8 +55,8 @@ impl Uplink {
 pub struct Delivery {
     /// Bytes acknowledged so far.
     pub acknowledged_bytes: u64,
-    /// The recent rate of acknowledged bytes. If the application limited it, the highest rate seen,
-    /// possibly of a burst.
+    /// The kernel's latest rate of acknowledged bytes. While the application sends too little to
+    /// fill the link, only a higher rate replaces it, possibly of a burst.
     pub bytes_per_second: u64,
     /// `true` if the application sent too little to fill the link.
     pub is_application_limited: bool,

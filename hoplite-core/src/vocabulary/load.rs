@@ -167,8 +167,8 @@ pub struct LinkLoad {
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
-    /// The number of parallel connections (lanes) that all transfers with this peer share, by the
-    /// last trial; zero before it.
+    /// The number of parallel connections (lanes) that the store's last test chose for all
+    /// transfers to this peer together; zero before a test.
     pub lanes: u32,
 }
 

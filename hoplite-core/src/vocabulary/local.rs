@@ -30,8 +30,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of references that a call yields: the client, or for an item of a batch
-    /// the store, because a client could release its own before the answer.
+    /// Returns the holder of a call's references: the client, or for an item of a batch the store
+    /// until the batch is answered, because the client may release the same copy earlier.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }
@@ -80,8 +80,8 @@ pub enum Producer {
     Worker,
     /// The store, with bytes from another node or a shard. The last byte completes the copy.
     Store,
-    /// The store, with bytes computed from other objects. Like a client, it publishes the last
-    /// block only on completion.
+    /// The store, with bytes computed from other objects. As with a client, others get the last
+    /// block only after completion, because the copy may be aborted.
     Reduce,
 }
 

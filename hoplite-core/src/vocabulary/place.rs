@@ -66,8 +66,8 @@ fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// Returns the number of a group that a probe measured: a hash of its level and its first node's
-/// name. Zero bytes distinguish it from a label.
+/// Returns the number of a measured group: a hash of its level and its first node's name. Zero
+/// bytes in the hashed text distinguish the group from a label's.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }

@@ -17,8 +17,8 @@ pub const REPLICAS: usize = 2;
 
 /// Most shards of a cluster. 16 shards handle a million messages per second.
 pub const MAX_SHARDS: usize = 256;
-/// Most indices of a [`ShardMap`], including the indices of removed shards. A store that has seen so many
-/// shards needs a restart to learn of more.
+/// Most indices of a [`ShardMap`], including removed shards. A store that has seen so many shards
+/// needs a restart to learn of more.
 pub const MAX_INDICES: usize = 16 * MAX_SHARDS;
 /// Longest name of a shard: a DNS host name, a colon and a port.
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
@@ -107,8 +107,8 @@ impl ShardList {
         self.names.symmetric_difference(&other.names).count() == 1
     }
 
-    /// Returns `true` if both lists assign each id to the same shards: equal spelling, or only one
-    /// configured shard.
+    /// Returns `true` if both lists assign each id to the same shards: they are equal, or both
+    /// configure only one shard, under any spelling.
     pub fn agrees_with(&self, other: &Self) -> bool {
         self == other
             || (self.version.max(other.version) == 0 && self.len() == 1 && other.len() == 1)
@@ -254,7 +254,8 @@ impl ShardMap {
         (mix(hash ^ self.seeds[shard]), Reverse(shard))
     }
 
-    /// Returns the first [`REPLICAS`] usable shards for `id`, in O(K) without allocating.
+    /// Returns the best [`REPLICAS`] shards for `id` that `is_usable` accepts, in O(K) without
+    /// allocating.
     pub fn replicas(
         &self,
         id: &ObjectId,

@@ -21,8 +21,8 @@ pub struct Reduce {
     pub op: ReduceOp,
     /// The order in which sources are combined.
     pub order: ReduceOrder,
-    /// The range of each source to combine, aligned to elements; `None` for whole sources. The plan
-    /// assumes concurrent reduces of the other ranges.
+    /// The range of each source to combine, aligned to elements; `None` for whole sources. The
+    /// store chooses the tree of transfers as if concurrent reduces combined the other ranges.
     pub range: Option<ByteRange>,
     /// The number of pinned copies of the target, each on another node. Zero means the store's
     /// default.

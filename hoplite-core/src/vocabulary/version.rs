@@ -17,7 +17,7 @@ impl Version {
     pub const OLDEST: Self = Self(8);
     /// The newest supported version.
     pub const NEWEST: Self = Self(10);
-    /// The first version with terms of deletes and quorums of puts.
+    /// The first version with conditions of deletes (`DeleteTerms`) and quorums of puts.
     pub const WITH_TERMS: u32 = 9;
     /// The first version with lists of shards that change.
     pub const WITH_SHARD_CHANGES: u32 = 10;

@@ -27,7 +27,7 @@ pub(crate) struct HostSettings {
 pub(crate) struct NotHosts;
 
 impl HostSettings {
-    /// Sets the permitted names of this process, at the first call only.
+    /// Sets the host names under which browsers may reach this process. Later calls have no effect.
     pub(crate) fn allow(self) -> Result<(), NotHosts> {
         let names = self.http_hosts.unwrap_or_default();
         let names: Vec<_> =
@@ -54,7 +54,6 @@ pub(super) fn are_known<B>(request: &Request<B>) -> bool {
         && (request.uri().authority().is_none() || is_known(request.uri()))
 }
 
-/// Returns `true` for addresses, `localhost`, this machine's name `own`, and the names `allowed`.
 fn is_own(host: &str, own: &str, allowed: &[String]) -> bool {
     let host = normal(host.trim_start_matches('[').trim_end_matches(']'));
     let own = normal(own);

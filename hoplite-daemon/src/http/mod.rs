@@ -46,7 +46,7 @@ pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
 /// Most connections that wait for a complete request, and most that wait for its answer.
 pub const MAX_CONNECTIONS: usize = 32;
-/// Most bytes of a body: a form with the longest token, at three bytes for each byte.
+/// Most bytes of a body: enough for a login form with the longest token, each byte as `%XX`.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
 /// Time limit for the headers, and again for the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);

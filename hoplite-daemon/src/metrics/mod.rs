@@ -171,7 +171,7 @@ impl Metrics {
         histograms
     }
 
-    /// Exports the expiry of the daemon's certificate, which may be replaced.
+    /// Exports the expiry of the certificate in use, updated at each scrape.
     pub fn certificate(&self, tls: &Tls) {
         let expiry = self.gauge(
             "hoplite_tls_certificate_expiry_timestamp_seconds",

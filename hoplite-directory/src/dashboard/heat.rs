@@ -9,10 +9,9 @@ use hoplite_core::id::NodeId;
 use hoplite_core::load::{Load, MAX_LINKS};
 use serde::Serialize;
 
-/// Most places: the most links in a store's report.
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// A table of links between the places with the most slow links.
+/// A table of links between the stores, or groups of stores, with the most slow links.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
     places: Vec<String>,
@@ -31,7 +30,6 @@ struct Cell {
 }
 
 impl Heat {
-    /// `place_of` returns the place of a node.
     pub(super) fn new<'a>(
         loads: &'a [(NodeId, Arc<Load>)],
         place_of: impl Fn(&'a NodeId) -> &'a str,

@@ -22,9 +22,9 @@ const MAX_SESSIONS: usize = 64;
 /// Longest login: a working day.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// Cookie of a browser after a login, which all shards on a host accept: they share the token.
+/// Cookie that exempts a browser's later logins from throttling. All shards on a host accept it,
+/// because they share the token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// Text that the token signs for the cookie, before a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 const SECRET_BYTES: usize = 32;
 
@@ -35,7 +35,6 @@ type Fingerprint = [u8; 32];
 pub(super) struct Login {
     token: Option<Token>,
     cookie: String,
-    /// Attributes that follow the value of a cookie.
     attributes: String,
     sessions: Mutex<BTreeMap<Fingerprint, Instant>>,
     throttle: Mutex<Throttle>,

@@ -46,7 +46,7 @@ pub(crate) struct DashboardData {
     pub(crate) prefixes: Prefixes,
 }
 
-/// Serves the page until `stop`. `refused` counts connections without a complete request.
+/// Serves the dashboard until `stop`. `refused` counts connections without a complete request.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
@@ -58,7 +58,6 @@ pub(crate) async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,
-        // With a token, users log in; otherwise their browser needs a certificate of the cluster.
         (Some(tls), Some(_)) => Scheme::HttpsForAnybody(tls),
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };

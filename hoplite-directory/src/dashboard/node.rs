@@ -163,7 +163,8 @@ struct Sent {
     running: usize,
     failed: usize,
     age_ms: u64,
-    /// Time from the first grant to the latest grant or outcome, or to now.
+    /// Time from the object's first transfer to the latest start or end of one, or to now while one
+    /// runs.
     took_ms: u64,
 }
 

@@ -19,11 +19,11 @@ use super::rows::age_ms;
 use super::share::Share;
 use crate::owner::ShardHandle;
 
-/// Age up to which a kept sum answers requests.
+/// Time for which sums over a prefix's objects answer further requests.
 const FRESH: Duration = Duration::from_secs(20);
 const MAX_KEPT: usize = 16;
 
-/// Sums by prefix, with the time of their end.
+/// Finished sums over objects by prefix, with the time of their completion.
 type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,8 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// An unfinished sum: time of its last turn, and last examined id.
+    /// Unfinished sums over objects, the time of their latest examination, and the last examined
+    /// id.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
@@ -45,7 +46,7 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// Returns sums that are at most [`FRESH`] old.
+    /// Sums up the objects with `prefix`, or returns sums that are at most [`FRESH`] old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
         // The shard works on one sum at a time.
         let mut state = self.0.lock().await;
@@ -100,7 +101,7 @@ impl State {
 #[derive(Debug, Serialize)]
 pub(super) struct PrefixPage {
     prefix: String,
-    /// Groups, most bytes first.
+    /// Most bytes first.
     groups: Vec<Group>,
     more_groups: usize,
     rest: Group,
@@ -147,7 +148,7 @@ impl PrefixPage {
     }
 }
 
-/// The prefix may end within a character of UTF-8.
+/// Returns printable text, even if `prefix` ends within a character of UTF-8.
 fn readable(prefix: &[u8]) -> String {
     hoplite_core::text::escape(&String::from_utf8_lossy(prefix))
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause after a turn, in turns: stores get nine tenths of the time.
+/// Pause after a turn of an inspection, in turns: the shard serves stores for nine tenths of the
+/// time.
 const PAUSE: u32 = 9;
-/// Assumed length of a cancelled turn.
+/// Assumed length of an inspection's turn if its request is cancelled.
 const ASSUMED_TURN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]

@@ -9,22 +9,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
-/// minute.
+/// Limit on one source's wrong tokens: a person who mistypes notices nothing, and a program gets 15
+/// tries a minute.
 const SOURCE_RATE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// Limit of all sources together, which only forty or more sources reach.
+/// Limit on all sources' wrong tokens together, which only forty or more sources reach.
 const TOTAL_RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Most sources with a separate debt; further sources share one.
+/// Most sources whose wrong tokens are counted separately; further sources share one count.
 const MAX_SOURCES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: u32,
-    /// Time in which the debt decreases by one wrong token.
+    /// Time after which one wrong token is forgotten.
     interval: Duration,
 }
 
-/// An IPv4 address, or the IPv6 network of one customer.
+/// Origin of login attempts: an IPv4 address, or an IPv6 network (/64), which usually has one
+/// customer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Source(IpAddr);
 
@@ -44,11 +45,10 @@ impl From<IpAddr> for Source {
 pub(super) struct Throttle {
     all: Debt,
     sources: BTreeMap<Source, Debt>,
-    /// Shared debt of all sources beyond [`MAX_SOURCES`].
     others: Debt,
 }
 
-/// Time at which the debt is zero again.
+/// Number of recent wrong tokens, as the time at which all are forgotten.
 #[derive(Debug, Clone, Copy, Default)]
 struct Debt(Option<Instant>);
 
@@ -69,7 +69,7 @@ impl Debt {
 }
 
 impl Throttle {
-    /// Returns the time until the next token of `source` is checked.
+    /// Returns the time until the next login attempt of `source` is checked.
     pub(super) fn wait(&self, source: Source, now: Instant) -> Duration {
         let own = match self.sources.get(&source) {
             Some(debt) => *debt,
