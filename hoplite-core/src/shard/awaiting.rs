@@ -16,8 +16,7 @@ impl Shard {
         Named::of(nodes.into_iter().cloned())
     }
 
-    /// Makes a delete wait for the lost nodes that may have the object. Returns `false` if there is
-    /// none.
+    /// Returns `false` if no lost node may have the object.
     pub(super) fn await_absent(
         &mut self,
         node: NodeIndex,

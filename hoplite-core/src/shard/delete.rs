@@ -5,10 +5,9 @@
 //! nodes drop the old one. A deletion lasts as long as its tombstone. If nodes have not confirmed
 //! by then, the delete times out.
 //!
-//! In the warm-up after a shard's start, stores may not have published their copies yet. The shard
-//! holds a delete of an unknown id until a store publishes the id, or the warm-up ends. For
-//! deletes, the warm-up lasts at least a [`LEASE`](crate::session::LEASE), because a store may
-//! still serve copies by a lease of the shard's previous process.
+//! After its start, a shard holds a delete of an unknown id until a store publishes the id, or the
+//! warm-up ends. For deletes, the warm-up lasts at least a [`LEASE`](crate::session::LEASE),
+//! because a store may still serve copies by a lease of the shard's previous process.
 
 use std::collections::BTreeMap;
 
@@ -134,8 +133,8 @@ impl Shard {
         self.finish_if_dropped(turn, &(id.clone(), put));
     }
 
-    /// Answers a delete. If its caller wants to wait for lost nodes, the request stays open for a
-    /// second answer.
+    /// If the caller of a delete wants to wait for lost nodes, the request stays open for a second
+    /// answer.
     fn answer_delete(
         &mut self,
         turn: &mut Turn<'_>,
@@ -189,8 +188,8 @@ impl Shard {
         self.deletions.range(all).next_back().map(|((_, put), _)| *put)
     }
 
-    /// Answers an id's deletes once no node has a copy of any deleted put of the id. Afterwards,
-    /// their callers must not find an older put.
+    /// Answers an id's deletes once no node has a copy of any deleted put, so that no later get
+    /// finds one.
     fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let id = &key.0;
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
@@ -254,8 +253,9 @@ impl Shard {
         self.due.tombstones.insert(until, key);
     }
 
-    /// Ends an expired tombstone, or extends it while a lost node may have the put and the limit
-    /// allows it. The put's waiting deletes time out. The caller has removed the deadline.
+    /// Ends an expired tombstone, or extends it if a lost node may have the put and fewer than
+    /// `max_objects` tombstones exist. Fails the put's waiting deletes. The caller has removed the
+    /// deadline.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let ttl = self.config.limits.tombstone_ttl;
         self.absent.forget_expired(turn.now);

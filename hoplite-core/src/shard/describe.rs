@@ -42,8 +42,8 @@ pub struct ShardStatus {
     pub tombstones: usize,
     pub received_messages: u64,
     pub sent_messages: u64,
-    /// The version of the measured places, and the capacity of the links between groups of nodes if
-    /// a node uses it.
+    /// The version of the measured groups of nodes, and the capacity of the groups' uplinks;
+    /// unmeasured while no node is in a measured group.
     pub measured: (u64, Uplink),
     pub nodes: Vec<KnownNode>,
 }
@@ -73,8 +73,8 @@ impl Shard {
     /// Returns objects whose ids start with `prefix` and are greater than `after`, by id, and
     /// `true` if more follow.
     ///
-    /// Returns at most `limit` objects, or fewer with many locations. Omits objects without a
-    /// complete copy, a producer or inline bytes.
+    /// Returns at most `limit` objects, or fewer with many locations. Lists only objects with a
+    /// complete copy, a copy in production or inline bytes.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.

@@ -40,7 +40,7 @@ pub(super) enum EntryState {
     },
 }
 
-/// The state of the pinned copies: missing from the loss of the last one until another is pinned.
+/// `Missing` from the loss of the last pinned (unevictable) copy until another copy is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pin {
     Held,
@@ -51,7 +51,6 @@ pub(super) enum Pin {
 pub(super) struct Transfers {
     links: BTreeMap<(NodeIndex, GrantId), Transfer>,
     served: BTreeMap<NodeIndex, u32>,
-    /// Transfers from a group of close nodes to a receiver outside it.
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
@@ -63,13 +62,13 @@ pub(super) struct Transfer {
     pub(super) began: Time,
     /// The sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
-    /// `true` once the receiver must leave the sender to another receiver.
+    /// `true` once the receiver was told to leave the sender to a closer or faster receiver.
     pub(super) is_recalled: bool,
     /// `true` if the receiver began before its sender had bytes to forward, so that their
     /// completions are one hop's delay apart.
     pub(super) is_timed: bool,
-    /// `true` if a complete copy is sent from its first byte, so that the duration measures the
-    /// link.
+    /// `true` if the duration measures the link, because a complete copy is sent from its first
+    /// byte.
     pub(super) is_paced: bool,
     /// `true` if the bytes cross a slow link, here or earlier in the chain of senders.
     pub(super) is_slow: bool,

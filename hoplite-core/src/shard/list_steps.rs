@@ -15,8 +15,8 @@ pub const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 /// A step of a change of the list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListStep {
-    /// The shard accepts the list. It refuses other lists until this one is committed or withdrawn,
-    /// or [`PROPOSAL_TTL`] is over.
+    /// The shard accepts the proposed list of shards. It refuses other lists until this one is
+    /// committed or withdrawn, or [`PROPOSAL_TTL`] is over.
     Propose(Proposal),
     /// The shard uses the list from now on.
     Commit(Proposal),
@@ -57,7 +57,8 @@ pub struct KnownShards {
 
 #[derive(Debug, Default)]
 pub(super) struct ListState {
-    /// Empty and version 0 until the first change. Until then, the lists of connected stores count.
+    /// The committed list. Until the first change it is empty with version 0, and the shard uses
+    /// the list of a connected store.
     pub(super) list: ShardList,
     /// The accepted proposal, and the time when it ends.
     pub(super) proposal: Option<(Proposal, Time)>,

@@ -21,8 +21,8 @@ use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 use crate::vocabulary::directory::{GrantId, GrantReason, RequestId, ToStore};
 
 enum Nearby {
-    /// A sender in the receiver's group number `steps`, counted outwards from 0. `is_in_group` is
-    /// `false` if the sender shares no group with the receiver.
+    /// A sender in one of the receiver's nested groups, the innermost if `steps` is 0.
+    /// `is_in_group` is `false` for the group of all nodes.
     Sender {
         steps: usize,
         is_in_group: bool,
@@ -129,7 +129,7 @@ impl Shard {
     }
 
     /// Chooses a group's next query: the first, or a later one if all before it come from nodes
-    /// with slow links. The flag is `true` if the query lets others go first.
+    /// with slow links. The flag is `true` if the query has only a slow sender, so others go first.
     fn nearest_in(
         &self,
         now: Time,
@@ -157,8 +157,8 @@ impl Shard {
         first_that_does_not_yield(waiters.filter_map(answer))
     }
 
-    /// Returns the first query of each group. Later ones get no better sender unless the first has
-    /// slow links.
+    /// Returns each group's first query. Later ones get better senders only if the first has slow
+    /// links.
     fn first_of_groups<'a>(
         &'a self,
         queue: &'a Queue,

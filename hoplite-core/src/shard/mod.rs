@@ -90,7 +90,6 @@ use crate::topology::place::Path;
 /// small objects from stores. The million entries of a full shard need less than 1 GiB in addition.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
-/// A node's limit of open requests, as a multiple of one client's limit.
 const CLIENTS_PER_NODE: usize = 64;
 
 /// The configuration of a shard.
@@ -125,9 +124,10 @@ impl Default for ShardConfig {
 pub enum Event {
     /// A store's session ended. Refused and replaced sessions send no event.
     Disconnected { node: NodeId, incarnation: Incarnation },
-    /// The shard has ended a store's session. An unaware store may serve copies for a [`LEASE`].
+    /// The shard has ended a store's session. It keeps the store's locations for a [`LEASE`] or
+    /// longer, because an unaware store serves copies.
     Ended { node: NodeId, incarnation: Incarnation },
-    /// A message of a store's current session, with fields within their bounds.
+    /// A message of a store's current session. The caller has checked the bounds of its fields.
     Message { node: NodeId, message: ToShard },
     /// Measured places of nodes. The shard ignores measurements older than its own.
     Places(MeasuredPlaces),
@@ -163,7 +163,7 @@ pub enum Reception {
 pub struct Shard {
     config: ShardConfig,
     warm_until: Time,
-    /// The end of the time in which the shard holds deletes of unknown ids.
+    /// The shard holds deletes of unknown ids until this time.
     deletes_from: Time,
     list: ListState,
     nodes: Nodes,
@@ -174,7 +174,8 @@ pub struct Shard {
     next_grant: u64,
     hop_time: HopTime,
     transfer_times: TransferTimes,
-    /// The time at which an object's next incomplete copy has bytes for waiting receivers.
+    /// The time at which waiting queries look for a sender again, because an incomplete copy gets
+    /// bytes to forward.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     losses: Losses,
@@ -188,12 +189,12 @@ pub struct Shard {
     subscriptions: usize,
     pauses: BTreeMap<ObjectId, Time>,
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
-    /// The deletes that created tombstones. A store repeats a delete under its old number if the
-    /// answer is lost with the session, or if the shard was away. No later request has this number.
+    /// The delete requests that created tombstones. A store repeats an unanswered delete under the
+    /// same request id, which it never reuses.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
-    /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
+    /// Each is an open request of its node.
     held_deletes: BTreeMap<ObjectId, HeldDeletes>,
     orphans: Orphans,
     replicas: Replicas,
@@ -209,7 +210,8 @@ struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
     held_back: Deadlines<(ObjectId, Path)>,
-    /// A node is lost, or loses the copies that it has not published again.
+    /// A disconnected node is lost, or a reconnected node loses the copies that it has not
+    /// published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
@@ -447,7 +449,8 @@ impl Shard {
         self.config.limits.max_requests_per_client.saturating_mul(CLIENTS_PER_NODE)
     }
 
-    /// Returns `true` if `node` may open `request`; otherwise answers with the error.
+    /// Returns `true` if `node` may open `request`. Otherwise answers that its number is in use, or
+    /// that too many requests are open.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

@@ -44,7 +44,8 @@ pub(super) struct NodeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Connected {
-        /// The time at which the shard removes copies that the node has not published again.
+        /// After a reconnect, the time at which the shard removes copies that the node has not
+        /// published again.
         sweep_at: Option<Time>,
     },
     Away {
@@ -96,9 +97,10 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// `true` if `measured` has only places that stores repeated after the shard's restart.
+    /// `true` if `measured` may be incomplete, because stores repeated it to a shard that lacked
+    /// it.
     is_recalled: bool,
-    /// `true` once a node has a measured place.
+    /// `true` once a node is in a measured group. Until then, `uplink` is unmeasured.
     uses_measured: bool,
     slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
     draining: usize,
@@ -219,8 +221,8 @@ impl Nodes {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
 
-    /// Begins to use the measured uplinks if this node has a measured place. Returns `true` if they
-    /// were unused.
+    /// Begins to use the measured capacity of uplinks if a probe found groups for this node.
+    /// Returns `true` if it was unused.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured =
             self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
@@ -235,8 +237,8 @@ impl Nodes {
         &self.measured
     }
 
-    /// Returns `true` if `places` replace the shard's. After a restart, the shard has only places
-    /// that stores have repeated, which complete places of the same version replace.
+    /// Returns `true` if a probe's `places` replace the shard's. An equal version suffices if the
+    /// shard's come from stores, because these may be incomplete.
     pub(super) fn is_newer(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled {
             places.version >= self.measured.version
@@ -245,7 +247,8 @@ impl Nodes {
         }
     }
 
-    /// Sets the measured places. Returns the nodes that change groups, for [`place`](Self::place).
+    /// Sets the groups of nodes that a probe found. Returns the nodes that change groups, for
+    /// [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
         self.measured = places;
@@ -258,8 +261,8 @@ impl Nodes {
             .collect()
     }
 
-    /// Adds a measured place that a store repeats, unless newer places are known. Returns the nodes
-    /// that change groups, for [`place`](Self::place).
+    /// Adds measured groups that a store repeats, unless a newer version is known. Returns the
+    /// nodes that change groups, for [`place`](Self::place).
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -304,7 +307,6 @@ impl Nodes {
         self.records.keys().copied()
     }
 
-    /// Returns `true` if no node has ever connected.
     pub(super) const fn is_unused(&self) -> bool {
         self.next == 0
     }
@@ -346,7 +348,7 @@ impl Nodes {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }
 
-    /// Counts the nodes that may keep copies, at most `most`. A disconnected node may return.
+    /// Counts at most `most` nodes that do not drain. A disconnected node may return.
     pub(super) fn count_receivers(&self, most: usize) -> usize {
         self.records.keys().filter(|index| !self.is_draining(**index)).take(most).count()
     }

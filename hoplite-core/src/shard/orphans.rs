@@ -16,12 +16,12 @@ use crate::placement::mix;
 use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 
-/// Pace of offers: 200 MB/s, a sixth of a link of 10 Gbit/s.
+/// Pace of sending orphans to stores: 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// Most stores that get an offer of an orphan.
+/// Most stores that are asked to keep an orphan, before a [`ROUND_PAUSE`].
 const MAX_OFFERS: usize = 16;
-/// Time after which the same stores get an offer again, because they may have memory then.
+/// Time after which the same stores are asked again, because they may have memory then.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
 impl Shard {
@@ -66,7 +66,8 @@ impl Shard {
         }
     }
 
-    /// Offers an orphan to the next store. The caller has removed its deadline.
+    /// Sends an orphan, whose bytes only shards have, to the next store. The caller has removed the
+    /// orphan's deadline.
     pub(super) fn offer_to_next_store(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         orphan.due = None;

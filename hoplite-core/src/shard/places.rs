@@ -8,7 +8,7 @@ use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{Placed, ToStore};
 
 impl Shard {
-    /// Returns a node's place, if places were measured.
+    /// Returns a node's groups, or `None` for an unknown node or before the first measurement.
     pub fn place_of(&self, node: &NodeId) -> Option<Placed> {
         self.placed(self.nodes.index(node)?)
     }
@@ -18,7 +18,7 @@ impl Shard {
         self.nodes.measured()
     }
 
-    /// Returns the number of nodes with a measured place. Labels place all others.
+    /// Returns the number of nodes for which a probe found groups.
     pub fn measured_nodes(&self) -> usize {
         self.nodes.measured_nodes()
     }
@@ -32,8 +32,7 @@ impl Shard {
         self.send_places(turn);
     }
 
-    /// Learns a measured place that a store repeats, because the shard restarted or missed the
-    /// measurement.
+    /// Learns measured groups from a store, because the shard restarted or missed the measurement.
     pub(super) fn restore_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
@@ -73,8 +72,8 @@ impl Shard {
         }
     }
 
-    /// Tells a new store its groups. The first store with a measured place enables the measured
-    /// uplinks, so all stores are told.
+    /// Tells a connecting store its groups. The first store in a measured group puts the measured
+    /// uplinks into use, so all stores are told.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         if self.nodes.use_measured(index) {
             self.send_places(turn);

@@ -15,12 +15,11 @@ use crate::vocabulary::directory::{
     Verdict,
 };
 
-/// Most copies considered for the comparison with a second put of the id.
 const MAX_COMPARED: usize = 64;
 
 enum Relation {
     New,
-    /// The same put as before; its copies were lost.
+    /// The put of a lost object.
     Returned,
     Known,
     Refused(Verdict),
@@ -110,8 +109,7 @@ impl Shard {
         Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
     }
 
-    /// Makes space for an object. At the limit, forgets the oldest lost object. Returns `false` if
-    /// the shard is full.
+    /// Forgets the oldest lost object at the limit. Returns `false` if the shard is full.
     fn make_space(&mut self, id: &ObjectId) -> bool {
         // If the id of a new put has an entry, it is the marker of a lost object.
         self.dismantle(id);
@@ -184,8 +182,7 @@ impl Shard {
         }
     }
 
-    /// Records the node's copy. Returns `true` if the store missed the order to pin it, which must
-    /// be sent again.
+    /// Returns `true` if the store missed the order to pin its copy, which must be sent again.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
@@ -318,7 +315,7 @@ impl Shard {
         }
     }
 
-    /// Removes a location. If only partial copies are left, the object is lost at `lost_at`.
+    /// Removes a location. With only partial copies left, the object is lost at `lost_at`.
     pub(super) fn remove_location(
         &mut self,
         turn: &mut Turn<'_>,
@@ -347,8 +344,7 @@ impl Shard {
         self.mark_changed(id);
     }
 
-    /// Removes an object from all tables. Returns its entry, and the nodes that have or pull a
-    /// copy.
+    /// Removes an object. Returns its entry, and the nodes that have or pull a copy.
     pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
         let mut entry = self.entries.remove(id)?;
         self.remove_orphan(id);

@@ -30,16 +30,17 @@ use crate::vocabulary::directory::{
 
 const MAX_CANDIDATES: usize = 64;
 const MAX_PASSED: usize = 64;
-/// Time after which a store that receives nothing loses its assignment.
+/// Time after which the shard replaces a store that should fetch a copy and has no sender.
 const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before an object is offered again to stores that have refused it.
+/// Pause before stores that refused to fetch an object are asked again.
 const ROUND_PAUSE: Duration = Duration::from_secs(5);
 /// The pace of replacing lost copies: 500 MB/s, two fifths of a link of 10 Gbit/s.
 const REPAIR_BYTES_PER_MICROSECOND: u64 = 500;
 
 #[derive(Debug, Default)]
 struct Count {
-    /// Pinned copies at stores that do not drain, including producing and disconnected ones.
+    /// Pinned copies at stores that do not drain, including copies in production and at
+    /// disconnected stores.
     kept: usize,
     present: usize,
     leads: bool,
@@ -49,7 +50,7 @@ struct Count {
 
 enum Choice {
     Store(NodeIndex),
-    /// All suitable stores have too many assignments.
+    /// All suitable stores already have the maximum of copies to fetch.
     Busy,
     None,
 }
@@ -123,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// Offers objects to a store that has connected. Queued objects are offered anyway.
+    /// Ends the pauses of objects with too few copies, because a store has connected.
     pub(super) fn store_came(&mut self, now: Time) {
         self.replicas.is_dirty = true;
         let stalled =
@@ -137,8 +138,8 @@ impl Shard {
         }
     }
 
-    /// Reports objects that want more copies than there are stores. Pauses go on, because no other
-    /// store has come.
+    /// Tells stores that their objects want more copies than there are stores. Keeps the pauses,
+    /// because no store has connected.
     pub(super) fn store_lost(&mut self, now: Time) {
         let nodes = self.nodes.count_receivers(MAX_REPLICAS.into());
         let wants_more = |id: &&ObjectId| {
@@ -166,7 +167,8 @@ impl Shard {
         }
     }
 
-    /// Begins, updates or ends an object's shortage of copies. With `is_new`, a put waits for them.
+    /// Begins, updates or ends an object's shortage of copies. If `is_new`, a put waits for the
+    /// copies.
     fn reconsider_replicas(&mut self, now: Time, id: &ObjectId, is_new: bool) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_lost()) else {
             return self.end_shortage(id);
@@ -303,8 +305,7 @@ impl Shard {
         self.replicas.is_dirty = false;
     }
 
-    /// Assigns an object to a store, which fetches it. Returns `false` if all stores are busy, or
-    /// it is too early for a repair.
+    /// Returns `false` if all stores are busy, or it is too early for a repair.
     fn assign_one(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> bool {
         let Some(entry) = self.entries.get(id) else { return true };
         let Some(shortage) = self.replicas.objects.get(id) else { return true };
@@ -341,9 +342,8 @@ impl Shard {
         true
     }
 
-    /// Chooses a store: far from the other copies, then one with bytes of the object, then the next
-    /// in the order of hashes, from another point for each object. Two shards with the same
-    /// knowledge choose alike.
+    /// Chooses a store far from other copies, then one with bytes of the object, then the next in
+    /// the order of name hashes after the put's hash. Shards with the same knowledge choose alike.
     fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
         let mut paths = self.count_copies(entry).paths;
         let targets = shortage.targets.keys().filter_map(|node| self.nodes.get(*node));

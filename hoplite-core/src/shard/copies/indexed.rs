@@ -28,7 +28,6 @@ struct Indices {
 #[derive(Debug, Default)]
 struct Group {
     copies: usize,
-    /// Copies with a free slot, best first.
     free: BTreeSet<Rank>,
 }
 

@@ -11,8 +11,8 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
     pub(in crate::shard) is_disconnected: bool,
-    /// `false` until the store confirms the copy or its pin. The shard assumes them once it has
-    /// given the store a sender, or told it to pin.
+    /// `false` while the shard only assumes the copy or its pin, because it gave the store a
+    /// sender, or told it to pin.
     pub(in crate::shard) is_published: bool,
     /// `true` if the store regards this shard as the object's leading one, which alone creates
     /// further copies.
@@ -66,8 +66,7 @@ impl LocationRecord {
         }
     }
 
-    /// Notes the sender of a partial copy. Returns `true` if the bytes begin or cease to cross a
-    /// slow link.
+    /// Returns `true` if a partial copy's bytes begin or cease to cross a slow link.
     pub(in crate::shard) fn begin_pull(
         &mut self,
         sender: &NodeId,
