@@ -6,8 +6,9 @@
 //! by then, the delete times out.
 //!
 //! After its start, a shard holds a delete of an unknown id until a store publishes the id, or the
-//! warm-up ends. For deletes, the warm-up lasts at least a [`LEASE`](crate::session::LEASE),
-//! because a store may still serve copies by a lease of the shard's previous process.
+//! warm-up ends, because stores may not have published their copies yet. For deletes, the warm-up
+//! lasts at least a [`LEASE`](crate::session::LEASE), because a store may still serve copies by a
+//! lease of the shard's previous process.
 
 use std::collections::BTreeMap;
 
