@@ -9,22 +9,20 @@ use crate::message::{CallKey, ClientId};
 use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
-/// The number of disputed publications after which a shard is told to forget the conflicting put.
-/// They take more than five seconds. The other store should concede sooner: two seconds after the
-/// return of a shard.
+/// Conflicting publications after which the store tells a shard to forget the other put: over five
+/// seconds. The other store should withdraw its put within two.
 const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 
-/// A shard's knowledge of a copy in this session. Small, because a store may have a million
-/// objects.
+/// A shard's knowledge of a copy. Small, because a store may have a million objects.
 #[derive(Debug)]
 struct ShardView {
     shard: usize,
-    /// The latest run of the shard's process that certainly listed the put.
+    /// The run of the shard's process that last proved to have recorded the put.
     listed_in: Option<ShardRun>,
     is_told: bool,
-    /// `true` while the store waits until the shard confirms that the put still exists.
+    /// `true` until the shard confirms that the put was not deleted while contact was lost.
     is_unverified: bool,
     has_accepted: bool,
 }
@@ -36,10 +34,11 @@ pub(crate) struct Publication {
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// The shard that was told that it leads: it alone orders further copies.
+    /// The shard that alone orders further copies.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
-    /// `true` while a repeated put that wants more copies waits for the number of stores.
+    /// `true` while a repeated put awaits the number of stores, which may be too small for its
+    /// copies.
     pub(crate) counts_nodes: bool,
     republish_at: Option<Time>,
     disputes: u32,
@@ -86,7 +85,7 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.is_unverified)
     }
 
-    /// Notes a shard's answer. Returns `true` if the copy waited for this answer.
+    /// Ends the wait for a shard to confirm the put. Returns `true` if there was one.
     pub(crate) fn verified(&mut self, shard: usize) -> bool {
         let view = self.shards.iter_mut().find(|view| view.shard == shard);
         view.is_some_and(|view| std::mem::take(&mut view.is_unverified))
@@ -104,12 +103,13 @@ impl Publication {
         run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
     }
 
-    /// Returns the shards that have listed the put in any of their runs.
+    /// Returns the shards that have proved to have recorded the put, even in earlier runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
     }
 
-    /// Marks a copy from a killed store's spill files. The directory may know its put.
+    /// Marks a copy from a killed store's spill files, because that store may have published its
+    /// put.
     pub(crate) const fn recover(&mut self) {
         (self.is_recovered, self.was_told) = (true, true);
     }
@@ -127,8 +127,8 @@ impl Publication {
         watching.map(|view| view.shard)
     }
 
-    /// Returns `true` if all shards that knew the copy have disconnected, and no shard has
-    /// confirmed the put since.
+    /// Returns `true` if contact with all shards that knew the copy was lost, and none has
+    /// confirmed it since.
     pub(crate) fn is_returning(&self) -> bool {
         self.was_told && self.watched_by().next().is_none()
     }
@@ -147,7 +147,7 @@ impl Publication {
         self.lead
     }
 
-    /// Notes the shard that orders further copies, and drops the earlier shard's reports.
+    /// Notes the shard that orders further copies. Drops its predecessor's reports.
     pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
         (self.lead, self.replication) = (lead, None);
     }
@@ -160,13 +160,13 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
-    /// Notes a shard's acceptance, which counts while the shard decides about the id.
+    /// Notes an acceptance, which counts while the shard decides about the id.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// Forgets the rival put once the deciding shard has accepted this put: the rival is gone, or
-    /// came later there. Otherwise two equal puts could each take the other's put id.
+    /// Forgets the earlier put once the id's first shard has accepted this one. Otherwise two
+    /// stores could each rename their put to the other's.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
         (self.is_confirmed, self.was_accepted) = (true, true);
@@ -176,7 +176,7 @@ impl Publication {
         self.was_accepted
     }
 
-    /// Prepares the copy for another put id, which no shard has accepted from this store.
+    /// Forgets the shards' verdicts, because the copy gets the id of an equal put.
     pub(crate) fn rename(&mut self) {
         for view in &mut self.shards {
             (view.has_accepted, view.listed_in) = (false, None);
@@ -184,8 +184,7 @@ impl Publication {
         self.set_lead(None);
     }
 
-    /// Notes that the deciding shard lists another put of the id. An earlier deciding shard may
-    /// have accepted this put.
+    /// Discards all acceptances, because the id's first shard now lists another put.
     pub(crate) fn contest(&mut self) {
         for view in &mut self.shards {
             view.has_accepted = false;
@@ -193,8 +192,8 @@ impl Publication {
         self.is_confirmed = false;
     }
 
-    /// Notes a disagreement of shards. Returns the time of the next publication, unless it was set
-    /// before.
+    /// Notes that shards disagree about the put. Returns the time to publish it again, unless one
+    /// is set.
     pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
         if self.republish_at.is_some() {
             return None;
@@ -209,8 +208,8 @@ impl Publication {
         self.disputes > 0
     }
 
-    /// Returns `true` if the conflicting put is a leftover: the deciding shard has accepted this
-    /// put, and the other put was not withdrawn in time.
+    /// Returns `true` if the id's first shard has accepted this put, but other shards have disputed
+    /// it [`DISPUTES`] times.
     pub(crate) const fn has_outlasted_rivals(&self) -> bool {
         self.is_confirmed && self.disputes >= DISPUTES
     }

@@ -13,8 +13,7 @@ use crate::shard::{
 use crate::version::Version;
 
 impl Objects {
-    /// Returns the connected shards that must hear of a copy: responsible shards, and shards told
-    /// before.
+    /// Returns the connected shards that are responsible for a copy, or were told of it.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
         let responsible = self.ctx.responsible_shards(&local.id);
@@ -47,7 +46,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy at all its shards except `answered_by`, which lists the copy already.
+    /// Publishes a copy at its shards except `answered_by`, which lists it.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -91,8 +90,8 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// Notes that a shard is told of a copy. If the shard listed the put in an earlier session,
-    /// returns the store's absence from the shard.
+    /// Notes a copy's publication at a shard. If this shard listed the put before contact was lost,
+    /// returns the time since then, by which the shard recognizes a delete.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -131,7 +130,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy again after a pause, because shards disagree on its put.
+    /// Publishes a copy again after a pause, because shards have different puts of its id.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
@@ -140,8 +139,8 @@ impl Objects {
         }
     }
 
-    /// Handles a conflict at a shard that does not decide about the id. Two shards may hear of two
-    /// puts in different order. If each could reject a put, both puts would be lost.
+    /// Publishes a copy again after a conflict at a shard that is not its id's first. Only the
+    /// first shard may reject puts, because others may hear of them in another order.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication.has_outlasted_rivals() {
@@ -217,7 +216,8 @@ impl Objects {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    /// Tells a shard that this put has ended. Returns `false` if the end is unknown.
+    /// Tells a shard that the put was deleted or given up. Returns `false` if the store remembers
+    /// neither.
     pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
@@ -305,9 +305,8 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy that `shard` ordered to keep, also at `shard` if it is no longer
-    /// responsible. Otherwise, the shard would give the order to another store, and miss the copy's
-    /// end.
+    /// Publishes a copy that `shard` ordered, also at `shard` if that is no longer responsible: it
+    /// must stop ordering, and hear of the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

@@ -134,8 +134,8 @@ impl Objects {
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
-    /// Handles a put of an existing object that may need more copies. Returns `None` if enough
-    /// exist.
+    /// Requests the further copies that a repeated put wants. Returns `None` if the put need not
+    /// wait.
     fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
@@ -209,8 +209,7 @@ impl Objects {
         }
     }
 
-    /// Seals a copy that its writer declares complete. With `confirm`, the answer waits for the
-    /// directory's verdict.
+    /// Seals a copy for its writer. With `confirm`, the answer waits for the directory's verdict.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
@@ -271,8 +270,8 @@ impl Objects {
         Ok(copy)
     }
 
-    /// Completes a reduce's target. The call gets the indices of the `reduced` sources once the
-    /// directory accepts it.
+    /// Completes a reduce's target. Once the directory accepts it, the call gets the `reduced`
+    /// sources' indices.
     pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
@@ -282,7 +281,7 @@ impl Objects {
         self.complete_put(copy);
     }
 
-    /// Gives up a copy that is not sealed: no copy of its put can become complete anywhere.
+    /// Gives up a put whose writer has not sealed it, because no copy can become complete.
     pub(crate) fn abort(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
         if !local.is_written() {
@@ -414,7 +413,7 @@ impl Objects {
         }
     }
 
-    /// Turns the copy into a copy of the first put, which has the same contents.
+    /// Gives the copy the id of the earlier put, which has equal bytes.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the copy under its old put id.
         self.unpublish(copy, UnpublishReason::Conceded);
@@ -457,7 +456,7 @@ impl Objects {
         decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
     }
 
-    /// Answers waiting calls if the deciding shard has accepted the put.
+    /// Answers calls that wait for the put if the id's first shard has accepted it.
     pub(crate) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();
@@ -477,8 +476,8 @@ impl Objects {
         }
     }
 
-    /// Answers the seal of a complete copy once the deciding shard, or both shards for a quorum,
-    /// have accepted the copy and enough copies exist.
+    /// Answers the seal of a complete copy once enough copies exist, and the id's first shard, or
+    /// both its shards for a quorum, have accepted the put.
     pub(crate) fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)

@@ -12,7 +12,7 @@ use crate::shard::{RequestId, ToShard};
 #[derive(Debug)]
 pub(crate) struct OpenQuery {
     pub(crate) id: ObjectId,
-    /// The shard that has the query. `None` while no shard of the id is connected.
+    /// `None` while no shard of the id is connected.
     shard: Option<usize>,
     pub(crate) purpose: Purpose,
 }
@@ -21,17 +21,17 @@ pub(crate) struct OpenQuery {
 pub(crate) enum Purpose {
     Fetch,
     Delete(CallKey, DeleteStep),
-    /// Locations for a call, with the object's index in the call.
+    /// The call, and the object's index in it.
     Locations(CallKey, usize),
-    /// Locations of a source, with the target and the source's index.
+    /// A reduce's target, and the source's index.
     Source(ObjectId, usize),
-    /// News of a target that the directory does not know yet: its first copy, or a delete.
+    /// The first copy of a reduce's target, or its delete.
     Target,
 }
 
 impl Purpose {
-    /// Returns `true` if a connected shard may have begun this delete. A restarted shard only holds
-    /// new deletes for a while.
+    /// Returns `true` if a connected shard may have begun this delete. A restarted shard first
+    /// postpones new deletes.
     fn is_performed_at(&self, ctx: &Context, shard: usize) -> bool {
         let Self::Delete(_, step) = self else { return false };
         ctx.is_up(shard)
@@ -101,8 +101,8 @@ impl Queries {
         }
     }
 
-    /// Moves queries to the shards now responsible, and returns the queries to send again.
-    /// `changed` is the shard whose session began or ended, if any.
+    /// Moves queries to the responsible shards, and returns those to send again. `changed` is a
+    /// shard whose session began or ended.
     pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: Option<usize>) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, query) in &mut self.open {

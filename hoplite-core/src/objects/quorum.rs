@@ -15,8 +15,11 @@ impl Objects {
         self.ctx.config().shards.replicas(id, |_| true)
     }
 
+    /// Checks that a put with a quorum can get the votes of both shards of its id.
+    ///
     /// # Errors
-    /// [`Error::Unavailable`] if a shard cannot be reached. [`Error::VersionMismatch`].
+    /// [`Error::Unavailable`] if a shard cannot be reached. [`Error::VersionMismatch`] if it is too
+    /// old.
     pub(crate) fn check_quorum(&self, id: &ObjectId, replicas: Replicas) -> Result<()> {
         for shard in self.shards_of(id).filter(|_| replicas.quorum) {
             if !self.ctx.is_up(shard) {
@@ -44,7 +47,7 @@ impl Objects {
         self.copies.get(&copy).is_some_and(waits)
     }
 
-    /// Fails a put that waits for both shards if one of them cannot be reached any more.
+    /// Fails a put that waits for both shards if one has become unreachable.
     pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         if !local.is_complete()

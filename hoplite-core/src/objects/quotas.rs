@@ -23,9 +23,9 @@ use crate::quota::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
-    /// Not charged: the copy is not a put of a program of this node.
+    /// Charged to no quota: no client of this store put the copy.
     Nobody,
-    /// Charged to prefixes only, for example a recovered copy.
+    /// Charged only to id prefixes, because the user is unknown, as after a recovery.
     Unknown,
     User(u32),
 }
@@ -97,7 +97,7 @@ impl Quotas {
         self.users.is_empty() && self.prefixes.is_empty()
     }
 
-    /// Creates a quota, or changes the limits of an existing one. `used` is the present use.
+    /// Creates a quota, or changes its limits. `used` is the present use.
     pub(crate) fn set(
         &mut self,
         subject: QuotaSubject,
@@ -164,7 +164,7 @@ impl Quotas {
         self.has_new_room |= is_charged;
     }
 
-    /// Checks that a new object fits all its quotas. Of several excesses, prefers one that a wait
+    /// Checks that a new object fits its quotas. Of several excesses, prefers one that a wait
     /// cannot end.
     pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
         if self.is_empty() || charge.payer == Payer::Nobody {
@@ -232,7 +232,7 @@ impl Quotas {
         }
     }
 
-    /// Changes the use of each quota that counts a charge. Returns `true` if any does.
+    /// Returns `true` if any quota counts the charge.
     fn change(&mut self, charge: Charge<'_>, change: impl Fn(&mut QuotaUse)) -> bool {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return false;
@@ -283,8 +283,8 @@ impl Entry {
     }
 }
 
-/// Finds the longest prefix of `id`. Each step shortens `rest` to the bytes that it shares with the
-/// last prefix up to it in byte order.
+/// Each step takes the last prefix up to `rest` in byte order, and shortens `rest` to the bytes
+/// that both share.
 fn longest_prefix<'a>(
     prefixes: &'a BTreeMap<ObjectId, Entry>,
     id: &[u8],

@@ -41,8 +41,8 @@ impl Objects {
         }
     }
 
-    /// Returns `None` for a copy that no later run may recover: a shard has its bytes, no shard has
-    /// accepted it, or it is being deleted.
+    /// Describes a spilled copy for the store's next run. Returns `None` if a shard has its bytes,
+    /// no shard has accepted its put, or it is being deleted.
     fn describe_spilled(&self, copy: CopyId, offset_bytes: u64) -> Option<SpilledObject> {
         let local = &self.copies[&copy];
         let is_known = local.publication.was_accepted() || local.publication.is_recovered();
@@ -140,7 +140,8 @@ impl Objects {
         self.ctx.push(Effect::Unrecovered { id: object.id.clone(), put: object.put, reason });
     }
 
-    /// Makes a shard a witness of a recovered put if the killed store had a session with its run.
+    /// Counts a shard as having recorded a recovered put if the killed store had a session with its
+    /// run.
     pub(crate) fn recognize(&mut self, copy: CopyId, shard: usize) {
         if !self.copies[&copy].publication.is_recovered() {
             return;
@@ -162,13 +163,14 @@ impl Objects {
         }
     }
 
-    /// Returns `true` for a recovered copy that no deciding shard has accepted yet.
+    /// Returns `true` for a copy from a killed store's spill files that the directory has not
+    /// accepted.
     pub(crate) fn is_in_doubt(&self, copy: CopyId) -> bool {
         let publication = &self.copies[&copy].publication;
         publication.is_recovered() && !publication.was_accepted()
     }
 
-    /// Drops a recovered copy. No client has read it yet.
+    /// Drops a copy from a killed store's spill files, which no client has read.
     pub(crate) fn drop_recovered(&mut self, copy: CopyId, reason: Unrecovered) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);

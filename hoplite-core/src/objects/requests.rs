@@ -13,7 +13,7 @@ use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Requ
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::Locations;
 
-/// Replaces a timeout of zero, which requests the first answer of the directory.
+/// Replaces a timeout of zero by the time for one answer of the directory.
 const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
@@ -254,7 +254,7 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// The shell queries the shards, and limits the time.
+    /// Hands an inspection to the shell, which queries the shards and limits the time.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),

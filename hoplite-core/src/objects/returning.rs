@@ -46,8 +46,8 @@ impl Objects {
         self.copies.complete_copy(id).filter(|copy| self.may_serve(*copy))
     }
 
-    /// Removes shards at which a returning copy may not be published yet: shards that have listed
-    /// the put come first.
+    /// Removes shards at which a copy may not be published yet after lost contact: shards that have
+    /// listed its put come first.
     pub(crate) fn limit_to_witnesses(
         &mut self,
         copy: CopyId,
@@ -75,7 +75,7 @@ impl Objects {
         shards
     }
 
-    /// Publishes the returning copies that waited for other shards to connect.
+    /// Publishes copies that waited, after lost contact, for the shards that had listed them.
     pub(crate) fn sessions_settled(&mut self) {
         for copy in self.copies.live_copies() {
             if self.copies[&copy].publication.is_returning() {

@@ -28,7 +28,7 @@ pub(super) const SETTLING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ShardSessions {
     shards: Vec<ShardSession>,
-    /// The time when every reachable shard should be connected.
+    /// The time when every reachable shard should be connected, after contact with all was lost.
     settled_at: Time,
 }
 
@@ -39,16 +39,15 @@ struct ShardSession {
     run: Option<ShardRun>,
     /// The time when the store sent the latest message that the shard has answered.
     heard_at: Time,
-    /// `heard_at` of the previous session.
     heard_before: Time,
     is_first: bool,
-    /// `true` if the shard joined the directory while this store ran.
+    /// `true` if the shard joined while this store ran.
     has_joined: bool,
     is_removed: bool,
     /// After a restart of the shard, the end of the leases of its previous run.
     young_until: Option<Time>,
-    /// The time by which every store should have told a returned shard the puts that ended during
-    /// its absence.
+    /// The time by which all stores should have told a returned shard of the puts that ended
+    /// without it.
     returned_until: Option<Time>,
 }
 
@@ -72,8 +71,7 @@ impl ShardSessions {
         Self { shards: vec![ShardSession::NONE; count], settled_at: Time::ZERO }
     }
 
-    /// Adds a shard that has joined the directory. It is trusted only after a while, because it
-    /// does not know all copies yet.
+    /// Adds a shard, which is trusted only later, because it does not know all copies yet.
     pub(crate) fn add(&mut self) {
         self.shards.push(ShardSession { has_joined: true, ..ShardSession::NONE });
     }
@@ -121,7 +119,8 @@ impl ShardSessions {
         };
     }
 
-    /// Returns the times at which to call [`trust`](Self::trust).
+    /// Returns the times at which to call [`trust`](Self::trust) after the shard's restart or
+    /// return.
     pub(crate) fn doubted_until(&self, shard: usize) -> impl Iterator<Item = Time> + use<> {
         let session = self.shards.get(shard).copied();
         session
@@ -131,17 +130,17 @@ impl ShardSessions {
     }
 
     /// Returns `false` for a while after a restart: the shard does not know all copies yet, and
-    /// stores that are cut off may have a lease of its previous run.
+    /// other stores may serve under leases of its previous run.
     pub(crate) fn is_trusted(&self, shard: usize) -> bool {
         self.shards.get(shard).is_none_or(|session| session.young_until.is_none())
     }
 
-    /// Returns `true` for a while after the shard was away without a restart.
+    /// Returns `true` for a while after an absence without a restart.
     pub(crate) fn has_just_returned(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
-    /// Ends the waits after a shard's restart or return that are over. Returns `true` if any was.
+    /// Ends expired doubts about a restarted or returned shard. Returns `true` if there were any.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let Some(session) = self.shards.get_mut(shard) else { return false };
         let doubts = [&mut session.young_until, &mut session.returned_until];
@@ -171,7 +170,7 @@ impl ShardSessions {
         self.shards.iter().all(|session| session.is_up || session.is_removed)
     }
 
-    /// Returns a session's protocol version, which limits the messages and fields to send.
+    /// Returns the protocol version, which limits the messages and fields to send.
     pub(crate) fn version(&self, shard: usize) -> Option<Version> {
         self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)
     }
@@ -183,8 +182,8 @@ impl ShardSessions {
     /// Checks a shard's version. Accepts a shard that is not connected.
     ///
     /// # Errors
-    /// [`Error::VersionMismatch`] with the shard as this side: decoding at the client swaps the
-    /// sides.
+    /// [`Error::VersionMismatch`] with the shard's version as `ours`, because clients decode it
+    /// with sides swapped.
     pub(crate) fn require(&self, shard: usize, number: u32) -> Result<()> {
         match self.version(shard) {
             Some(version) if !version.at_least(number) => {
@@ -194,7 +193,7 @@ impl ShardSessions {
         }
     }
 
-    /// Returns `true` if a shard still waits for this store before it counts a delete as done.
+    /// Returns `true` if a shard's deletes still wait for this store.
     pub(crate) fn has_lease(&self, now: Time, shard: usize) -> bool {
         self.shards
             .get(shard)
@@ -214,7 +213,6 @@ impl ShardSessions {
         self.shards.get(shard).map_or(Duration::MAX, |session| now.since(session.heard_before))
     }
 
-    /// Returns `true` in this store's first session with the shard.
     pub(crate) fn is_first(&self, shard: usize) -> bool {
         self.shards.get(shard).is_none_or(|session| session.is_first)
     }

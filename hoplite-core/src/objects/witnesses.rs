@@ -7,8 +7,8 @@ use crate::shard::ShardRun;
 
 #[derive(Debug, Default)]
 pub(crate) struct Witnesses {
-    /// The shard runs with which the killed stores had sessions.
+    /// The shard runs that may know the killed stores' puts, after sessions with them.
     pub(super) runs: BTreeSet<ShardRun>,
-    /// Ids with several puts in the files; empty after the recovery.
+    /// Ids with several puts in the killed stores' spill files; empty after the recovery.
     pub(super) ambiguous: BTreeSet<ObjectId>,
 }

@@ -21,8 +21,8 @@ use crate::time::Time;
 /// With at most this many running transfers, an object's receivers always form chains. 64 hops take
 /// 70 ms, less than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// A chain may extend this many hops ahead of its bytes: the grant takes a round trip, and timers
-/// are late by up to a millisecond.
+/// The number of hops by which a chain may extend before bytes reach its end, because a grant takes
+/// a round trip and timers are late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
 /// Shortest estimate of a hop's time: a block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
@@ -31,7 +31,7 @@ const MIN_HOP: Duration = Duration::from_micros(100);
 const MAX_HOP: Duration = Duration::from_millis(25);
 /// A shorter sample is ignored: it shows the speed of a shard that processes a backlog.
 const MIN_SAMPLE: Duration = Duration::from_micros(50);
-/// The mean of the hop's time moves by 1/16 of each difference.
+/// Inverse weight of a sample in the mean.
 const WEIGHT: u32 = 16;
 
 /// Returns the number of running transfers below which an object's receivers always form chains.
@@ -80,8 +80,8 @@ impl HopTime {
         self.hop() * hops.min(LEAD_HOPS)
     }
 
-    /// Returns `true` if a receiver may now pull from an incomplete copy that has bytes at
-    /// `bytes_at`, while `transfers` transfers of the object run.
+    /// Returns `true` if a receiver may extend a chain now: the incomplete copy at its end has
+    /// bytes soon (`bytes_at`), or few `transfers` of the object run.
     pub fn may_extend(&self, now: Time, bytes_at: Time, transfers: usize, size_bytes: u64) -> bool {
         transfers < unpaced(size_bytes) || bytes_at <= now + self.lead(size_bytes)
     }

@@ -6,8 +6,8 @@
 //! keeps the new lanes if the stream gained an eighth. It closes lanes that gained nothing, so one
 //! connection stays on a link that it fills.
 //!
-//! A busy machine can feign a gain. So a new second lane then rests (sends nothing), and stays only
-//! if the rate falls without it.
+//! A busy machine can feign a gain. So a new second lane then rests, and stays only if the rate
+//! falls without it.
 //!
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
 //! new lanes took their bytes from other streams. The receiver reports if it has other streams.
@@ -42,12 +42,12 @@ pub struct StreamId(u64);
 pub enum LaneAction {
     /// Send a frame.
     Send,
-    /// Request this number of further lanes from the receiver.
+    /// Request this number of further connections from the receiver.
     Ask(usize),
-    /// Leave the stream, because it needs fewer lanes.
+    /// Leave the stream, which needs fewer connections.
     Leave,
-    /// Send nothing until another lane's turn has [`Turn::is_resting`] `false`, or for
-    /// [`REST_LIMIT`].
+    /// Send nothing, to show the stream's rate without this connection, until another lane's turn
+    /// has [`Turn::is_resting`] `false`, or for [`REST_LIMIT`].
     Rest,
 }
 
@@ -56,13 +56,14 @@ pub enum LaneAction {
 pub struct Turn {
     /// The next action.
     pub action: LaneAction,
-    /// The number of lanes that send, or that are being opened.
+    /// The number of the stream's connections that send, or that are being opened.
     pub lanes: usize,
     /// `true` while some lanes rest.
     pub is_resting: bool,
     /// The sum of the kernel's measurements of the active lanes.
     pub delivery: Option<Delivery>,
-    /// The result of a trial that ends now: the lanes for the peer's next stream.
+    /// The number of connections for the peer's next stream, if a test of more connections ends
+    /// now.
     pub result: Option<Start>,
 }
 
@@ -73,7 +74,7 @@ impl Turn {
     }
 }
 
-/// Decides on the lanes of all streams that one store sends.
+/// Decides on the number of connections (lanes) of each stream that a store sends.
 #[derive(Debug)]
 pub struct HostLanes {
     memory: LaneMemory,
@@ -81,9 +82,9 @@ pub struct HostLanes {
     next_stream: u64,
     limited: usize,
     tester: Option<StreamId>,
-    /// The number of streams that have begun or ended.
     changes: u64,
-    /// The number of results of trials so far, plus `changes`.
+    /// Counts results of tests, and `changes`. A stream that saw a smaller number adapts to the
+    /// results.
     news: u64,
 }
 
@@ -92,14 +93,12 @@ struct Stream {
     peer: NodeId,
     plan: LanePlan,
     next_lane: usize,
-    /// The number of lanes that are open, or that the receiver was asked to open.
     asked: usize,
-    /// The value of `HostLanes::news` that the stream last saw.
     news: u64,
 }
 
 impl HostLanes {
-    /// Makes a state in which streams to unknown peers start with `first`.
+    /// Makes an empty state. Streams to peers without results of tests start with `first`.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
@@ -139,9 +138,9 @@ impl HostLanes {
         (self.changes, self.news) = (self.changes + 1, self.news + 1);
     }
 
-    /// Adds a lane to a stream. `delivery` counts the bytes that the lane's connection carried for
-    /// earlier streams. The receiver has `others` further streams. Returns `None` if the stream has
-    /// enough lanes.
+    /// Adds a connection to a stream. `delivery` counts its earlier streams' bytes, which are
+    /// subtracted. The receiver has `others` further streams. Returns `None` if the stream has
+    /// enough connections.
     pub fn join(
         &mut self,
         stream: StreamId,
@@ -155,7 +154,8 @@ impl HostLanes {
         Some(lane)
     }
 
-    /// Removes a lane from its stream. `is_whole` is `false` if the lane broke.
+    /// Removes a connection from its stream. If it broke (`is_whole` is `false`), the stream does
+    /// not replace it.
     pub fn leave(&mut self, stream: StreamId, lane: LaneId, is_whole: bool) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         if is_whole {
@@ -166,7 +166,7 @@ impl HostLanes {
         stream.asked = stream.asked.saturating_sub(1);
     }
 
-    /// Returns the number of lanes of all streams to a peer, by the last trial.
+    /// Returns the number of connections of all streams to a peer, by the last test.
     pub fn last_result(&self, peer: &NodeId) -> Option<usize> {
         self.memory.last(peer)
     }
@@ -204,7 +204,7 @@ impl HostLanes {
         Turn { result, ..self.act(id, lane, progress) }
     }
 
-    /// Gives a stream its share of the lanes that other streams to the peer have found.
+    /// Adapts a stream to the result of other streams' tests for its peer.
     fn follow(&mut self, now: Time, id: StreamId, peer: &NodeId, busy: usize) {
         let known = self.memory.known(now, peer, busy);
         if let (Some(known), Some(stream)) = (known, self.streams.get_mut(&id)) {

@@ -93,7 +93,8 @@ impl LinkEstimator {
         }
     }
 
-    /// Adds a rate sample of concurrent transfers, which can only lower an assumed rate.
+    /// Adds a sample of concurrent transfers' total rate, which limits the assumed rate until one
+    /// is measured.
     pub fn took_in(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample
             && bytes >= MIN_INTAKE_BYTES
@@ -142,7 +143,7 @@ pub enum RateSample {
         /// The number of bytes after the first block.
         bytes: u64,
     },
-    /// The sender paused, so samples would show its source's rate.
+    /// The sender paused, so samples would show its own source's rate, not the link's.
     Interrupted,
 }
 

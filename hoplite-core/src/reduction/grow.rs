@@ -21,17 +21,16 @@ use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 /// Most sources of a vertex: half of a hop's inputs, because the other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// Time for which a vertex takes in further sources of its node, although this restarts its
-/// combination: a separate vertex would cost a transfer. Equal workers of one node finish within
-/// milliseconds.
+/// Time for which a vertex (node of the tree) takes in further local sources. This restarts its
+/// combination, but a separate vertex costs a transfer. Equal workers finish within milliseconds.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) location: Location,
     sources: Vec<usize>,
-    /// `true` if one of the sources failed at this node before: the node may be gone without the
-    /// directory's knowledge.
+    /// `true` if a source failed at this node before: the node may be gone without the directory's
+    /// knowledge.
     has_failed: bool,
     pub(super) is_slow: bool,
     level: usize,
@@ -104,10 +103,9 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds the sources of each node as one vertex: nodes close to the receiver first, nodes with
-    /// only slow links later, failed nodes last. Equally close nodes come by turn. Turns begin
-    /// after the receiver's own source, so that reduces of the same sources begin at different
-    /// nodes.
+    /// Adds the sources of each node as one vertex: close nodes first, nodes with only slow links
+    /// later, failed nodes last. Equally close nodes come by turn, after the receiver's own source,
+    /// so that reduces of the same sources begin at different nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own =
             self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
@@ -133,8 +131,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds sources to their node's latest vertex if it joined within [`MERGE_WINDOW`]. Otherwise
-    /// returns them.
+    /// Adds sources to their node's latest vertex if it joined the tree within [`MERGE_WINDOW`].
+    /// Otherwise returns them.
     fn join_young_vertex(
         &mut self,
         world: &mut World<'_>,
@@ -172,7 +170,6 @@ impl Reduction {
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
-                    // Successive sources at one node share a hop.
                     while let Some(next) = ready.next_if(|next| {
                         let is_next = !takes_all || *next == index + sources.len();
                         is_next && self.may_accompany(world, *next, &location, sources.len())
@@ -357,8 +354,8 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
     vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
 
-/// Returns `true` if every group contains all nodes or one node: any schedule then sends one object
-/// out of each group.
+/// Returns `true` if, at each level, all nodes share a group or each has its own, so that groups
+/// cannot save traffic.
 fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
     let groups =
         |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();

@@ -33,7 +33,7 @@ enum Output {
     Failed,
 }
 
-/// The hops that this store performs. Failed hops stay until their coordinators release them.
+/// Failed hops stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -44,7 +44,7 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Starts a hop without waiting for its inputs, because inputs may wait for each other.
+    /// Begins to combine a hop's inputs as they arrive, because inputs may wait for each other.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });

@@ -111,8 +111,8 @@ impl Reductions {
         self.shared.records.push(record);
     }
 
-    /// Makes the reduce of `target` treat absent sources as lost, because all were there before the
-    /// reduce began.
+    /// Makes the reduce of `target` treat sources that the directory does not list as lost, because
+    /// all existed before the reduce began.
     pub(crate) fn expect_sources(&mut self, target: &ObjectId) {
         if let Some(reduction) = self.by_target.get_mut(target) {
             reduction.sources.iter_mut().for_each(Source::expect);

@@ -61,9 +61,8 @@ pub(super) enum RunPhase {
     Planned,
     Running(HopId),
     Complete(HopId),
-    /// The hop failed and must be ended.
     Failed(HopId),
-    /// The hop was ended, because the consumer has its whole output.
+    /// The hop was ended, because the vertex's consumer has the whole combined output.
     Released,
 }
 
@@ -83,7 +82,7 @@ impl RunPhase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Vertex(VertexId),
-    /// A source at the node that combines.
+    /// The index of a source at the node that combines it.
     Source(usize),
 }
 
@@ -106,19 +105,18 @@ impl TargetState {
     }
 }
 
-/// The failures that the next repair handles, and counts of repairs.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// Sources that failed at the nodes from which they joined.
     pub(super) sources: BTreeSet<usize>,
     pub(super) vertices: BTreeSet<VertexId>,
     pub(super) unfit: BTreeSet<VertexId>,
-    /// `true` if a source failed for the first time at its node. The next repair then does not back
-    /// off, because a node dies once.
+    /// `true` if a source failed for the first time at its node. The tree's next repair then does
+    /// not back off, because a node dies once.
     pub(super) is_first_failure: bool,
     pub(super) repair_at: Option<Time>,
     pub(super) valid_bytes: u64,
-    /// The number of repairs without progress since the last new failure.
+    /// The number of repairs of the tree since the last progress or new failure.
     pub(super) attempts: u32,
     pub(super) repairs: u32,
     pub(super) restarts: u32,

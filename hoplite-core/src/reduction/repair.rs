@@ -189,7 +189,7 @@ impl Reduction {
         true
     }
 
-    /// Restarts the ended hops of vertices whose consumer no longer has their whole output.
+    /// Repeats combinations that were ended as complete, if their consumers have lost the output.
     fn redo_orphans(&mut self, world: &mut World<'_>) {
         let is_missed = |vertex: &Vertex<Run>| {
             let consumer = vertex.consumer.and_then(|consumer| self.tree.get(consumer));

@@ -21,15 +21,15 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// Time after which a joined source counts as lost if the directory does not know it. A returning
-/// shard or a replacing put takes less.
+/// Time after which a joined source counts as lost if the directory does not know it. Shards
+/// return, and puts are replaced, in less time.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause before a source is fetched again: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes of all sources that the store may fetch instead of combining them at their nodes: a
-/// small part of any store's memory.
+/// Most bytes of all sources that the store may fetch instead of combining them elsewhere: a small
+/// part of any memory.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
 /// The estimated time to set up combinations at other nodes: a round trip.
 const HOP_SETUP: Duration = Duration::from_micros(250);
@@ -65,7 +65,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks that a source has the size and type of the first one. The first source sets them.
+    /// Checks a source's size and type, which the first source sets.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -270,8 +270,8 @@ impl Reduction {
     }
 }
 
-/// Most sources whose bytes a reduce requests with its queries. With more, most sources may be
-/// combined at other nodes.
+/// Most sources whose inline bytes a reduce requests from the directory. With more, other nodes may
+/// combine most sources.
 const MAX_FETCHED_SOURCES: usize = 16;
 
 pub(crate) fn query(
@@ -286,7 +286,8 @@ pub(crate) fn query(
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
-/// Returns the content to request: bytes too, if this store may combine all small sources.
+/// Returns the answers to request about sources: locations, and also bytes if this store may
+/// combine all small sources.
 pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
     if are_all_needed && request.sources.len() <= MAX_FETCHED_SOURCES {
@@ -297,8 +298,8 @@ pub(crate) fn wanted_content(request: &Reduce) -> Wants {
 }
 
 /// Returns `true` if a fetch of small sources takes hardly longer than combinations at their nodes.
-/// In fixed order the time does not count: a source that only the directory has cannot join a
-/// chain.
+/// In fixed order the time does not count: a source whose bytes only the directory has cannot join
+/// a chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {

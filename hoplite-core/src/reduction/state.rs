@@ -21,7 +21,8 @@ use crate::topology::place::Path;
 /// shard.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// An allreduce without an exchange between members: a reduce makes its target.
+/// An allreduce that is a reduce and a broadcast, because its members cannot exchange parts
+/// (`reason`).
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,
@@ -37,7 +38,7 @@ pub(super) struct Reduction {
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
     pub(super) unanswered: usize,
-    /// Located sources that have not joined.
+    /// Located sources that the reduce does not combine yet.
     pub(super) open: BTreeSet<usize>,
     pub(super) fetching: usize,
     pub(super) joined: Vec<usize>,
@@ -127,8 +128,8 @@ impl Reduction {
         }
     }
 
-    /// Returns `true` if the directory has answered enough queries to arrange the ready sources
-    /// well.
+    /// Returns `true` once all sources' queries are answered, the reduce has waited long enough, or
+    /// sources have joined.
     fn has_enough_answers(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_ANSWERS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;
@@ -158,7 +159,7 @@ impl Reduction {
         }
     }
 
-    /// Ends the hop of a vertex. The hop restarts only if the tree changes.
+    /// Ends the combination at a vertex. It restarts only if the tree changes.
     pub(super) fn release_vertex(&mut self, world: &mut World<'_>, vertex: VertexId) {
         if let Some(run) = self.tree.state_mut(vertex) {
             world.end_hop(run.set_phase(RunPhase::Released));

@@ -27,7 +27,7 @@ impl Reduction {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// Returns the target's progress in bytes, at which new hops begin; `None` while sources are
+    /// Returns the offset in the target from which new hops combine; `None` while sources are
     /// missing.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
@@ -49,8 +49,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// Ends the query for the target, because the store now learns of a delete as for any other
-    /// copy.
+    /// Ends the query for other puts or a delete of the target: the store now hears of a delete as
+    /// for any copy.
     pub(super) fn end_target_query(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
             world.objects.withdraw_query(query);

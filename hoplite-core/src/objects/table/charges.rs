@@ -18,7 +18,7 @@ impl Table {
         self.copies.values().map(|local| local.charge()).chain(self.quotas.reserved())
     }
 
-    /// Setting limits takes time linear in the number of copies.
+    /// Sets a quota, whose use it sums over all copies, or removes the quota.
     pub(crate) fn set_quota(
         &mut self,
         subject: QuotaSubject,
@@ -33,7 +33,6 @@ impl Table {
         }
     }
 
-    /// Returns `true` if the use of each quota is the sum over its copies.
     pub(crate) fn are_quotas_exact(&self) -> bool {
         self.quotas.list().all(|quota| quota.used == use_of(&quota.subject, self.charges()))
     }
@@ -47,8 +46,7 @@ impl Table {
         self.quotas.check(charge_of(payer, id, size_bytes))
     }
 
-    /// Charges memory for the target of a reduce, until its copy begins or the memory is given
-    /// back.
+    /// Charges memory for a reduce's target before its copy begins.
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
         let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });

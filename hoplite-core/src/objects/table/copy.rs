@@ -30,11 +30,10 @@ pub(crate) enum Phase {
 pub(crate) struct ActivePull {
     pub(crate) pull: PullId,
     pub(crate) sender: NodeId,
-    /// The shard that granted the slot, i.e. the right to pull from the sender. `grant` is `None`
-    /// once the session with this shard is lost.
+    /// The shard that granted the right to pull. `grant` is `None` once its session is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
-    /// The outcome to report if this store itself ended the pull.
+    /// The outcome to report if this store ended the pull.
     pub(crate) ends_as: Option<PullOutcome>,
     pub(crate) offset_bytes: u64,
 }
@@ -56,7 +55,7 @@ pub(crate) struct Object {
     pub(crate) metadata: Metadata,
 }
 
-/// One copy of an object in this store. Only the store's table of copies changes it.
+/// A local copy, which only the table of copies changes.
 #[derive(Debug)]
 pub(crate) struct LocalCopy {
     pub(crate) id: ObjectId,
@@ -69,9 +68,9 @@ pub(crate) struct LocalCopy {
     pub(crate) creator: Option<ClientId>,
     pub(super) payer: Payer,
     /// `true` if the directory may know the copy. Only nodes that were told its id request a
-    /// private copy.
+    /// private copy, as of a reduce's partial result.
     pub(crate) is_public: bool,
-    /// The reason, for the writer, why the copy was deleted, lost or given up.
+    /// The reason, reported to the writer, why the copy was deleted, lost or given up.
     pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
     pub(super) serves: u32,

@@ -39,7 +39,7 @@ pub(crate) enum Room {
     Found(Extent),
     /// This copy, and maybe others, must be evicted first.
     AfterEvicting(CopyId),
-    /// This copy, and maybe others, must leave the arena first. A spill file has the copy too.
+    /// This copy, and maybe others, must leave the arena first, but stays in a spill file.
     AfterDropping(CopyId),
     None,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Table {
     /// Boxed, because the map allocates spare entries.
     copies: BTreeMap<CopyId, Box<LocalCopy>>,
     index: BTreeMap<ObjectId, CopyId>,
-    /// Evictable copies with their extents' lengths, the least recently used first.
+    /// Evictable copies and their extents' lengths, the least recently used first.
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
@@ -185,8 +185,8 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Takes a deleted, lost or abandoned copy out of the index. Its users keep it until they let
-    /// go. Returns `false` if the copy was not in the index.
+    /// Removes a deleted, lost or abandoned copy from the index of ids; users keep its memory.
+    /// Returns `false` if it was not there.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
@@ -256,7 +256,7 @@ impl Table {
         is_more
     }
 
-    /// Gives the copy the id of another put with the same bytes, and no lifetime.
+    /// Turns the copy into a copy of another put with equal bytes, without its own put's lifetime.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
@@ -273,7 +273,8 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Acts as [`Table::let_go`], but wakes no waiter, because no memory was gained.
+    /// Releases copies that a search for memory protected. Wakes no waiter, because no memory was
+    /// gained.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
@@ -332,7 +333,7 @@ impl Table {
     }
 
     /// Ends the pull with this grant, so that another receiver can use the sender. Keeps a pull
-    /// that only other nodes need.
+    /// that no local client or order needs.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,

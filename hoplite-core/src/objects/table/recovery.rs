@@ -40,7 +40,7 @@ impl Table {
         copy
     }
 
-    /// Takes over a file whose useful records belong to `copies`, or removes it if none is left.
+    /// Takes over a killed store's spill file that holds `copies`, or removes it if they are none.
     pub(crate) fn adopt_file(
         &mut self,
         ctx: &mut Context,

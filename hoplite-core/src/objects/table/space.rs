@@ -26,8 +26,8 @@ impl Table {
         Ok(())
     }
 
-    /// Finds memory, or the copy to evict first. Names no copy if all evictions together would free
-    /// too little.
+    /// Finds memory, or the copy to evict first, unless all evictions together would free too
+    /// little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()
@@ -63,7 +63,7 @@ impl Table {
             <= self.allocator.free_bytes() + self.evictable_bytes + clean_bytes
     }
 
-    /// Returns `true` if an object will fit without a delete, once all present work is over.
+    /// Returns `true` if an object fits beside the complete pinned copies, or these can be spilled.
     pub(crate) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
         if self.may_spill() {
             return true;
@@ -79,7 +79,7 @@ impl Table {
         self.free(room);
     }
 
-    /// Gives memory back without waking waiters, because none was gained.
+    /// Frees memory that a failed search had taken. Wakes no waiter, because no memory was gained.
     pub(crate) fn give_back_after_search(&mut self, rooms: impl IntoIterator<Item = Extent>) {
         let has_new_space = self.has_new_space;
         for room in rooms {

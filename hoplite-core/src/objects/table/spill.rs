@@ -15,7 +15,7 @@ const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
 
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
-/// The result of a compaction, which moves the useful records of a file to a new file.
+/// A move of the copies that a spill file still holds to a new file.
 #[derive(Debug)]
 pub(crate) struct Compaction {
     old: SpillFile,
@@ -56,7 +56,8 @@ impl Table {
         }
     }
 
-    /// Begins to spill the least recently used copies, if necessary. Returns `true` if it did.
+    /// Begins to spill the least recently used copies if calls lack memory or the arena is nearly
+    /// full.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) =
             (self.allocator.capacity_bytes(), self.allocator.free_bytes());
@@ -87,8 +88,7 @@ impl Table {
         true
     }
 
-    /// Begins to move the useful records of a file that is more than half useless. Returns `true`
-    /// if it did.
+    /// Begins to move the useful records of a file that is more than half useless.
     pub(crate) fn begin_compaction(&mut self, ctx: &mut Context) -> bool {
         let Some(spills) = &mut self.spills else { return false };
         if !spills.may_compact() {
@@ -299,7 +299,7 @@ impl Table {
         }
     }
 
-    /// Counts a failed read. Returns `true` if the copy is only in this record.
+    /// Counts a failed read. Returns `true` if this store has the copy's bytes nowhere else.
     pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord) -> bool {
         let local = self.copies.get(&copy).filter(|local| local.is_live() && local.is_away());
         let is_needed = local.is_some_and(|local| local.record() == Some(record));
@@ -339,7 +339,7 @@ impl Table {
         }
     }
 
-    /// Forgets the record of a copy that has left the index, unless it is being written or loaded.
+    /// Releases the spill record of a copy that has ended, unless it is being written or loaded.
     pub(super) fn forget_spilled(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = &self.copies[&copy];
         let Some(spilled) = &local.spilled else { return };

@@ -13,13 +13,13 @@ use crate::message::{
 };
 use crate::time::Time;
 
-/// Used share of the arena from which the store spills even without waiting calls.
+/// Used share of the arena from which the store spills even if no call lacks memory.
 const START_PERCENT: u64 = 80;
-/// Used share of the arena down to which the store then spills.
+/// Used share of the arena at which spilling ends.
 const STOP_PERCENT: u64 = 70;
-/// The most bytes of copies in one file. A larger copy gets a separate file.
+/// The most bytes of copies in one file, unless one copy is larger.
 const BATCH_BYTES: u64 = 100 << 20;
-/// A small arena limits a batch to the arena's size divided by this number.
+/// A batch has at most the arena's size divided by this number.
 const BATCHES_PER_ARENA: u64 = 8;
 pub(super) const MAX_BATCH_OBJECTS: usize = RecoveredFile::MAX_OBJECTS;
 const MAX_BATCHES: usize = 2;
@@ -66,7 +66,7 @@ pub(super) struct Batch {
     pub(super) length_bytes: u64,
     /// The copies' memory in the arena; zero for copies from a file.
     pub(super) arena_bytes: u64,
-    /// The compacted file, unless the copies come from the arena.
+    /// The spill file that is compacted; `None` for copies from the arena.
     pub(super) compacts: Option<SpillFile>,
 }
 
@@ -100,15 +100,14 @@ pub(super) struct Spills {
     next_directory: usize,
     /// Copies that may be spilled, with their extents' lengths, in the order of use.
     pub(super) dirty: LruCache<CopyId, u64>,
-    /// Copies in the arena that a file has too, in the same order.
+    /// Copies in the arena that a spill file has too, in the order of use.
     pub(super) clean: LruCache<CopyId, u64>,
     pub(super) clean_bytes: u64,
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
-    /// Files with more dead than live bytes.
     wasteful: BTreeSet<SpillFile>,
-    /// `true` since the arena's use reached `START_PERCENT`, until it falls to `STOP_PERCENT`.
+    /// `true` from `START_PERCENT` of use until it falls to `STOP_PERCENT`.
     is_above: bool,
     pub(super) status: SpillStatus,
 }
@@ -131,8 +130,8 @@ impl Spills {
         }
     }
 
-    /// Lists an unused copy that may leave the arena. Returns `true` if its memory can be freed at
-    /// once.
+    /// Lists an idle copy. Returns `true` if its memory can be freed at once, because a spill file
+    /// has the copy (`is_clean`).
     pub(super) fn offer(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
         let list = if is_clean { &mut self.clean } else { &mut self.dirty };
         let is_new = list.put(copy, bytes).is_none();
@@ -178,7 +177,7 @@ impl Spills {
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
     }
 
-    /// Chooses the directories in turn. Without a usable one, sets a deadline for the next attempt.
+    /// Chooses directories in turn. Without a usable one, sets a deadline for the next attempt.
     pub(super) fn choose_directory(&mut self, ctx: &mut Context) -> Option<usize> {
         let count = self.directories.len();
         let in_turn = (0..count).map(|step| (self.next_directory + step) % count);
@@ -211,7 +210,7 @@ impl Spills {
         !self.wasteful.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
-    /// Takes a mostly useless file to compact, with the copies that may need it.
+    /// Takes a mostly useless spill file to compact, with the copies written to it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
         let file = self.wasteful.pop_first()?;
         let used = self.files.get_mut(&file)?;
@@ -219,7 +218,8 @@ impl Spills {
         Some((file, &used.copies))
     }
 
-    /// With `again`, compacts the file later if it is still wasteful.
+    /// Ends a compaction, and removes a file that no copy needs. With `again`, compacts a still
+    /// wasteful file later.
     pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile, again: bool) {
         let Some(used) = self.files.get_mut(&file) else { return };
         used.is_compacting = false;

@@ -33,8 +33,8 @@ pub enum SchedulePreference {
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm). Node labels must describe
-    /// two sets of switches with equally many hosts.
+    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm), so that streams share no
+    /// link. Node labels must describe two sets of switches with equally many hosts.
     Hdrm,
     /// Rings within groups, then rings across groups. Node labels must describe groups of equal
     /// size.
@@ -65,9 +65,9 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
 /// links are alike.
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB), with latency L and
-/// bandwidth B. If a part exceeds a frame and the bytes in flight, steps overlap, and the latency
-/// counts once in each of two phases. Streams out of a group share its uplink, and take twice as
-/// long over `slow` links.
+/// bandwidth B. If a part exceeds a frame and the B L bytes on the way, steps overlap, and the
+/// latency counts once for reducing and once for gathering. Streams out of a group share its
+/// uplink, and take twice as long over `slow` links.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,
@@ -226,8 +226,8 @@ pub fn arrange(
     Arrangement { order, choice, remark }
 }
 
-/// Returns the radices (ring sizes) of all schedules that result from merging adjacent stages, the
-/// most stages first and the ring last. A level with fast uplinks needs no separate stage.
+/// Returns the ring sizes of all schedules that merge adjacent levels of groups, because a level
+/// with fast uplinks needs no rings. One ring comes last.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

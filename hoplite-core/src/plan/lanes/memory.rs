@@ -12,12 +12,12 @@ pub(super) const MAX_PEERS: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The number of lanes of all streams together that fill the path.
+    /// The number of connections of all streams to the peer, as tested.
     lanes: usize,
-    /// The number of streams that were busy in the trial.
+    /// The number of streams that the network limited during the test.
     streams: usize,
     is_settled: bool,
-    /// The number of successive trials with this result.
+    /// The number of successive tests with this result.
     trials: u32,
     at: Time,
 }
@@ -35,7 +35,7 @@ impl Known {
 pub(super) struct LaneMemory {
     first: Start,
     peers: BTreeMap<NodeId, Known>,
-    /// The last result for any peer, used for peers without one.
+    /// The last test's result for any peer, used for peers without one.
     latest: Option<Known>,
 }
 
@@ -44,10 +44,11 @@ impl LaneMemory {
         Self { first, peers: BTreeMap::new(), latest: None }
     }
 
-    /// Returns the number of lanes for the next stream to a peer, while `streams` streams are busy.
+    /// Returns the number of connections for the next stream to a peer, while the network limits
+    /// `streams` streams.
     ///
-    /// A stream that may test more lanes starts with half of an old or guessed number, so that its
-    /// first doubling tests the number.
+    /// A stream that may test starts with half of an old or guessed number, so that its first
+    /// doubling tests it.
     pub(super) fn start(&self, now: Time, peer: &NodeId, streams: usize, is_tester: bool) -> Start {
         if let Some(known) = self.known(now, peer, streams) {
             return known;
@@ -61,7 +62,8 @@ impl LaneMemory {
         })
     }
 
-    /// Returns the share of each of `streams` streams in a recent result for a peer.
+    /// Returns one stream's share, of `streams`, of the connections that a recent test found for a
+    /// peer.
     pub(super) fn known(&self, now: Time, peer: &NodeId, streams: usize) -> Option<Start> {
         let known = self.peers.get(peer).filter(|known| now.since(known.at) < TESTED_FOR)?;
         Some(known.share(now, streams))
@@ -71,7 +73,7 @@ impl LaneMemory {
         self.peers.get(peer).map(|known| known.lanes)
     }
 
-    /// Keeps the result of a trial, in which `streams` streams were busy.
+    /// Keeps a test's number of connections, found while the network limited `streams` streams.
     pub(super) fn learnt(&mut self, now: Time, peer: &NodeId, streams: usize, verdict: Verdict) {
         let Verdict { lanes, is_settled } = verdict;
         let before = self.peers.get(peer).filter(|known| now.since(known.at) < KEPT_FOR);

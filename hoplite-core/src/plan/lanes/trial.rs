@@ -8,46 +8,46 @@ use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
 
-/// The largest limit for a stream's lanes.
+/// The largest limit for a stream's connections (lanes).
 pub const MAX_LANES: usize = 64;
 /// The fewest bytes that a stream must have left for each lane. With fewer, lanes end before TCP
 /// opens their window.
 pub const LANE_BYTES: u64 = 256 << 10;
 
-/// Age at which a trial's result is tested again, starting from half of the lanes.
+/// Age at which a tested number of connections is tested again, starting from its half.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
-/// Time after which a trial of more lanes that gained nothing is repeated. Each further trial
-/// quadruples it. One failure is not final, because other traffic may have disturbed the trial.
+/// Time after which a failed test of more connections is repeated, because other traffic may have
+/// disturbed it. Each further failure quadruples the time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Shortest time (window) over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// Time after which a measurement (window) ends even if a lane has sent few frames.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
-/// Longest rest of a lane. After it, the lane's turn ends a window in which no active lane made
-/// progress.
+/// Longest pause of a connection while a test measures the stream's rate without it. The paused
+/// connection then ends the measurement if no other one makes progress.
 pub const REST_LIMIT: Duration = MAX_WINDOW;
-/// Fewest intervals between frames of each lane in a window.
+/// Fewest intervals between frames of each connection in a rate measurement.
 const MIN_FRAMES: usize = 3;
-/// Most measured windows of a trial. TCP's congestion window opens in this time.
+/// Most rate measurements in a test of more connections, while TCP's congestion window opens.
 const MAX_WINDOWS: usize = 8;
 /// Shortest rest of new lanes after a gain. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
-/// Most trials of a stream that end without a verdict. Each costs connections.
+/// Most aborted tests of more connections in a stream, because each opens connections.
 const MAX_ABORTED: usize = 4;
-/// Rate from which a trial succeeds, in tenths of the earlier rate, if the receiver has other
-/// streams or the source may become faster. Beside four other streams, a second lane gains 67% at
-/// their expense.
+/// Tenths of the earlier rate that a test of more connections must reach if the receiver has other
+/// streams or the source may become faster. Beside four other streams, a second connection gains
+/// 67% at their expense.
 const CONTENDED_TENTHS: u64 = 17;
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Round-trip time from which the receiver's TCP window can limit a connection.
 const LONG_ROUND_TRIP_US: u32 = 10_000;
 
-/// The lanes with which a stream starts.
+/// The number of connections (lanes) with which a stream starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     /// The number of lanes at first.
     pub lanes: usize,
-    /// `true` if the number was tested recently, so that the stream adds no lanes.
+    /// `true` if a recent test found the number, so that the stream first tests no other.
     pub is_settled: bool,
 }
 
@@ -84,15 +84,15 @@ pub(super) struct Host {
     pub(super) acknowledged_bytes: u64,
     /// A number that changes when a stream of the store begins or ends.
     pub(super) changes: u64,
-    /// `true` unless another stream has a trial.
+    /// `true` unless another stream of the store tests more connections.
     pub(super) may_test: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The largest number of lanes that raised the rate.
+    /// The largest number of connections that raised the stream's rate.
     pub(super) lanes: usize,
-    /// `true` if more lanes gain nothing, or cannot be opened.
+    /// `true` if more connections gain nothing, or cannot be opened.
     pub(super) is_settled: bool,
 }
 
@@ -106,24 +106,24 @@ pub(super) struct LanePlan {
     window: Option<Window>,
     supply: Supply,
     is_limited: bool,
-    /// `true` if the receiver has other streams.
+    /// `true` if the receiver has other streams, which a gain may have slowed down.
     is_contended: bool,
     aborted: usize,
-    /// The number of trials that gained nothing.
+    /// The number of tests of more connections that gained nothing.
     rejected: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// The receiver opens lanes, until this time.
+    /// The receiver opens connections until this time.
     Opening { until: Option<Time>, then: Then },
-    /// The rate with the present lanes is measured. `last` is the rate of the last window.
+    /// The rate with the present connections is measured. `last` is the previous measurement.
     Steady { last: Option<u64> },
-    /// The rate with the new lanes is measured.
+    /// The rate with added connections is measured, `windows` times so far.
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
-    /// New lanes rest, to confirm that the rate falls without them.
+    /// The added connections pause, to confirm that the rate falls without them.
     Resting(Rest),
-    /// The number of lanes stays for some time.
+    /// The number of connections stays from `since`, or the next frame, until [`retry_after`].
     Settled { since: Option<Time> },
 }
 
@@ -134,7 +134,7 @@ enum Then {
     Settled,
 }
 
-/// The lanes, and the rates in bytes per second, before a trial.
+/// The state before a test of more connections; rates in bytes per second.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     lanes: usize,
@@ -147,7 +147,8 @@ struct Trial {
 struct Rest {
     trial: Trial,
     gained: Rates,
-    /// The end of the first window of the rest, in which the resting lanes' last bytes arrive.
+    /// The end of the pause's first measurement, in which the pausing connections' last bytes
+    /// arrive.
     drained: Option<Time>,
 }
 
@@ -256,7 +257,8 @@ impl LanePlan {
         }
     }
 
-    /// Decides on lanes before a frame of `lane`. Returns the result of a trial that ends now.
+    /// Updates the plan before `lane` sends a frame. Returns the result if a test of more
+    /// connections ends.
     pub(super) fn frame(
         &mut self,
         now: Time,
@@ -335,7 +337,6 @@ impl LanePlan {
         left_bytes: u64,
     ) -> Option<Verdict> {
         let is_growing = last.is_none_or(|last| gained(rates.stream, last.stream, 16));
-        // The larger of two windows' rates, as before the trial.
         let best = last.filter(|last| last.stream > rates.stream).unwrap_or(rates);
         if is_growing && windows < MAX_WINDOWS && self.is_limited {
             let last = Some(rates);
@@ -449,7 +450,7 @@ impl LanePlan {
         }
     }
 
-    /// Returns the rates if the window is over, unless streams began or ended in it.
+    /// Returns the rates if a measurement is over, unless the store's streams began or ended in it.
     fn measure(&mut self, now: Time, changes: u64) -> Option<Rates> {
         let next = Window::new(now, changes, self.totals);
         let Some(window) = &self.window else {
@@ -490,7 +491,7 @@ const fn after(then: Then, since: Option<Time>) -> Phase {
     }
 }
 
-/// Returns the time after which a result of `trials` trials is tested again.
+/// Returns the time until a number of connections is tested again that `trials` tests have found.
 pub(super) fn retry_after(trials: u32) -> Duration {
     match trials {
         0 => TESTED_FOR,

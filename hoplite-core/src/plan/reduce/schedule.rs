@@ -50,7 +50,7 @@ pub enum ReduceSchedule {
     },
 }
 
-/// The vertex of a group that takes in the previous group's stream.
+/// The vertex of a group that takes in the stream of the group before it in the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// The first vertex of the group's chain: one chain goes through all groups.
@@ -130,9 +130,9 @@ impl ReduceSchedule {
     }
 }
 
-/// Returns the number of streams that a vertex takes in: its predecessor's in each dimension,
-/// unless the vertex is the first there. The digits of `position` count along the dimensions. A
-/// dimension's last vertex also belongs to the next dimension.
+/// Returns the number of dimensions in which a vertex takes in its predecessor's stream. The digits
+/// of `position`, in base `lengths`, are its places in the dimensions. A dimension's last vertex
+/// also belongs to the next dimension.
 fn input_count_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {

@@ -82,8 +82,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex that takes in all unconsumed streams, so that sources are combined from left
-    /// to right, even after a vertex was dissolved.
+    /// Adds a vertex that takes in all streams without a consumer (several after
+    /// [`Self::dissolve`]), so that sources are combined from left to right.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
         let vertex = self.add(inputs, EVERYWHERE, sources, state);
@@ -169,8 +169,8 @@ impl<S> Tree<S> {
         changed
     }
 
-    /// Returns the vertex at which this stream's group takes in another stream; `None` if no node
-    /// can combine.
+    /// Returns the vertex at which this stream's group takes in the previous group's stream; `None`
+    /// if no node of the group can combine.
     fn entry_of(&self, stream: VertexId, entry: Entry) -> Option<VertexId> {
         let fit = |vertex: &VertexId| self.vertices.get(vertex).filter(|vertex| !vertex.is_unfit);
         let mut at = stream;
@@ -266,9 +266,9 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, Vec::new()))
     }
 
-    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs, and each of
-    /// its sources as a plain vertex with the data of `plain`. Returns the vertices whose streams
-    /// change, and the removed vertex's data.
+    /// Removes a vertex whose node cannot combine, for example for lack of memory. Its consumer
+    /// takes in its inputs, and each of its sources as a plain vertex with the data of `plain`.
+    /// Returns the vertices whose streams change, and the removed vertex's data.
     pub fn dissolve(
         &mut self,
         vertex: VertexId,
