@@ -31,8 +31,7 @@ use counted::{
 /// Maximum number of values of the label `peer`, which bounds the number of series.
 const MAX_PEERS: usize = 32;
 
-/// Counts events and effects. The engine passes each event before the node handles it, and each
-/// effect afterwards.
+/// The engine passes each event before the node handles it, and each effect afterwards.
 pub(crate) struct Observer {
     operations: OperationMetrics,
     transfers: TransferMetrics,

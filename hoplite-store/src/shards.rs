@@ -22,8 +22,7 @@ use crate::report::LoadReports;
 use crate::session::{Session, SessionState};
 use crate::shard_link::ShardLink;
 
-/// Connections to the shards, by the index of each shard. Shared by the sessions and by the
-/// requests of tools.
+/// Connections to the shards, by index. Sessions and tools' requests share them.
 #[derive(Debug)]
 pub(crate) struct ShardLinks {
     credentials: Credentials,

@@ -20,12 +20,11 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Maximum number of a reduce's sources that are assigned to its trace. Work for further sources
-/// belongs to the event that caused it.
+/// Maximum number of a reduce's sources in its trace. Work for further sources belongs to the event
+/// that caused it.
 const MAX_SOURCES: usize = 256;
 
-/// Makes spans. The engine passes each event before the node handles it, and each effect
-/// afterwards.
+/// The engine passes each event before the node handles it, and each effect afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -33,7 +32,6 @@ pub(crate) struct Traces {
     cause: Option<TraceContext>,
     calls: BTreeMap<(ClientId, CallId), Span>,
     writes: BTreeMap<CopyId, Span>,
-    /// The open calls for each object, and their spans if recorded.
     callers: BTreeMap<ObjectId, BTreeMap<(ClientId, CallId), Option<TraceContext>>>,
     objects: BTreeMap<(ClientId, CallId), Vec<ObjectId>>,
     asks: BTreeMap<RequestId, Ask>,
@@ -152,7 +150,6 @@ impl Traces {
         };
     }
 
-    /// Returns the span for which the node performs the effect.
     pub(crate) fn effect(&mut self, effect: &Effect) -> Option<TraceContext> {
         match effect {
             Effect::Reply { client, call, response } => {
@@ -263,7 +260,7 @@ impl Traces {
         }
     }
 
-    /// Returns the span of an open call for one of these objects, else the present event's.
+    /// Returns the span of an open call for one of `ids`, else the present event's.
     fn parent<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) -> Option<TraceContext> {
         let callers = ids.into_iter().find_map(|id| self.callers.get(id));
         callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())

@@ -82,8 +82,8 @@ fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Returns the predicted time of a reduce-scatter: the faster of a ring and of halving in log2 p
-/// steps (equation 3).
+/// Predicts the time of a reduce-scatter: a ring, or halving in log2 p steps if p is a power of two
+/// (equation 3).
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);

@@ -65,8 +65,8 @@ pub fn matrix(path: &Path) -> Result<Matrix, FileError> {
     Ok(fabric(path)?.matrix)
 }
 
-/// Reads a matrix and its groups from a file of any format. JSON starts with a brace or bracket,
-/// `topology.conf` with a switch; the rest is CSV, perhaps with a spreadsheet's byte-order mark.
+/// Reads a matrix and its groups. JSON starts with a brace or bracket, `topology.conf` with a
+/// switch; the rest is CSV, perhaps with a spreadsheet's byte-order mark.
 ///
 /// # Errors
 /// [`FileError`].

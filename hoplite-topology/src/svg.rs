@@ -54,7 +54,7 @@ pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> Str
     svg
 }
 
-/// Draws the tree of groups. Each join is a bracket, farther left for larger distances.
+/// Draws each join of groups as a bracket, farther left for larger distances.
 fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     let nodes = order.len();
     let mut middles = vec![0.0; nodes];

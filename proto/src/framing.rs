@@ -26,7 +26,6 @@ const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 /// Bytes of protobuf's tag and length for each id of a list.
 const ID_OVERHEAD_BYTES: usize = 4;
 
-/// Longest batch of puts in bytes: the objects, and the other fields of each put.
 const MAX_BATCH_BYTES: usize =
     MAX_BATCH_PUT_BYTES + MAX_BATCH_ITEMS * (REQUEST_OVERHEAD_BYTES - MAX_PUT_BYTES);
 

@@ -53,8 +53,8 @@ pub(crate) struct AsyncClient {
 }
 
 impl Client {
-    /// Performs `work` in this thread, while others run Python. `_keep` releases the buffers once
-    /// this thread is attached again.
+    /// Performs `work` while other threads run Python. `_keep` releases the buffers once this
+    /// thread is attached again.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,

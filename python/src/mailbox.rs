@@ -16,7 +16,6 @@ use tokio::task::AbortHandle;
 /// Makes a future's value or exception on a thread attached to the interpreter.
 pub(crate) type Letter = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// Pending futures of one event loop, and their results.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Mailbox {

@@ -296,8 +296,8 @@ async fn in_turn<T>(
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries the stores with a pinned copy of a reduce's target for their records of the reduce; all
-/// stores if the target has no copy.
+/// Queries stores for their record of a reduce: those with a pinned copy of its target, or all if
+/// there is no copy.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],

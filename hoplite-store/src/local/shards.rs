@@ -42,7 +42,7 @@ pub(super) async fn describe_shards(plane: &LocalPlane) -> Response {
     Response::Shards(Box::new(v1::DirectoryShards { list, shards: join_all(described).await }))
 }
 
-/// Adds or removes a shard. Returns once this store uses the new list.
+/// Returns once this store uses the new list.
 pub(super) async fn change_shards(
     plane: &LocalPlane,
     change: &ShardChange,
@@ -129,7 +129,6 @@ async fn perform_all(links: &[ShardLink], step: &ListStep) -> Vec<Result<v1::Sha
     join_all(links.iter().map(|link| perform(link, Some(step)))).await
 }
 
-/// Returns the reason why too few shards accept a proposal: a shard's refusal, if there is one.
 fn refusal(proposed: Vec<Result<v1::ShardsReply, Error>>, accepted: usize, all: usize) -> Error {
     let is_absence = |error: &Error| matches!(error, Error::Unavailable { .. });
     let refused = proposed.into_iter().filter_map(Result::err).find(|error| !is_absence(error));

@@ -30,7 +30,7 @@ pub(crate) struct Shares {
     kept_seats: usize,
     /// Each user may always send one request of this size.
     max_request_bytes: usize,
-    /// Maximum number of ids in a request. Each user may always send one request with this number.
+    /// Each user may always send one request with this number of ids.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }

@@ -11,7 +11,6 @@ use tokio::net::UnixStream;
 use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
 
-/// The retry interval if no file descriptor is free for a wait.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// A client's socket, registered for writability only while a task waits for it. Otherwise each

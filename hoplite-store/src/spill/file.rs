@@ -75,8 +75,8 @@ impl Owner {
     }
 }
 
-/// Reads the headers of another run's file. Returns the offsets and sizes of the records, and the
-/// offset of the index.
+/// Returns the header of another run's file, the offset and size of each record, and the offset of
+/// the index.
 ///
 /// # Errors
 /// The flaw of the file.

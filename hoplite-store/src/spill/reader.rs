@@ -36,7 +36,7 @@ impl SpilledCopy {
         Ok(SpilledReader { spilled: self, record: Arc::new(record), rest: range, ahead: None })
     }
 
-    /// Starts work on the disk when fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
+    /// Starts `work` when fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
     ///
     /// A hung read keeps its permit, so a hung disk occupies at most this number of threads.
     fn start<T: Send + 'static>(
