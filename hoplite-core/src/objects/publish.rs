@@ -216,8 +216,8 @@ impl Objects {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    /// Tells a shard that the put was deleted or given up. Returns `false` if the store remembers
-    /// neither.
+    /// Tells a shard that the put was deleted, given up or superseded. Returns `false` if the store
+    /// remembers no end.
     pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()

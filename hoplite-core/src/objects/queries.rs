@@ -31,7 +31,7 @@ pub(crate) enum Purpose {
 
 impl Purpose {
     /// Returns `true` if a connected shard may have begun this delete. A restarted shard first
-    /// postpones new deletes.
+    /// holds deletes of unknown ids.
     fn is_performed_at(&self, ctx: &Context, shard: usize) -> bool {
         let Self::Delete(_, step) = self else { return false };
         ctx.is_up(shard)

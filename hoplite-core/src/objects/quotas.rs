@@ -23,7 +23,7 @@ use crate::quota::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
-    /// Charged to no quota: no client of this store put the copy.
+    /// Charged to no quota: not, or no longer, a put of a client of this store.
     Nobody,
     /// Charged only to id prefixes, because the user is unknown, as after a recovery.
     Unknown,

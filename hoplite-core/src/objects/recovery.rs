@@ -163,14 +163,13 @@ impl Objects {
         }
     }
 
-    /// Returns `true` for a copy from a killed store's spill files that the directory has not
-    /// accepted.
+    /// Returns `true` for a killed store's copy that the directory has not accepted.
     pub(crate) fn is_in_doubt(&self, copy: CopyId) -> bool {
         let publication = &self.copies[&copy].publication;
         publication.is_recovered() && !publication.was_accepted()
     }
 
-    /// Drops a copy from a killed store's spill files, which no client has read.
+    /// Drops a killed store's copy, which no client has read.
     pub(crate) fn drop_recovered(&mut self, copy: CopyId, reason: Unrecovered) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);

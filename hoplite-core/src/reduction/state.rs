@@ -21,8 +21,7 @@ use crate::topology::place::Path;
 /// shard.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// An allreduce that is a reduce and a broadcast, because its members cannot exchange parts
-/// (`reason`).
+/// An allreduce by a reduce and a broadcast, and the reason why its members exchange no parts.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,

@@ -68,7 +68,7 @@ pub(crate) struct LocalCopy {
     pub(crate) creator: Option<ClientId>,
     pub(super) payer: Payer,
     /// `true` if the directory may know the copy. Only nodes that were told its id request a
-    /// private copy, as of a reduce's partial result.
+    /// private copy, such as a reduce's partial result.
     pub(crate) is_public: bool,
     /// The reason, reported to the writer, why the copy was deleted, lost or given up.
     pub(crate) detached: Option<Box<Error>>,

@@ -12,7 +12,7 @@ pub(super) const MAX_PEERS: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The number of connections of all streams to the peer, as tested.
+    /// The best tested number of connections, of all streams to the peer together.
     lanes: usize,
     /// The number of streams that the network limited during the test.
     streams: usize,
