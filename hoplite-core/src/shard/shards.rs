@@ -1,21 +1,20 @@
 //! The list of the directory's shards, as one shard knows it.
 //!
-//! Operators change the list by one shard at a time. A store, the *coordinator*, performs the
-//! change in two steps. It first proposes the new list to the shards of the old one. Once a
-//! majority has accepted the proposal, the coordinator commits the list at every shard. A shard
-//! accepts one proposal at a time, so of two coordinators at most one gets a majority, unless a
-//! shard restarts and forgets a proposal in between. Then two lists may have one version, and
-//! shards refuse stores with the other list. A proposal ends after [`PROPOSAL_TTL`], in case its
-//! coordinator has died, and the coordinator commits nothing after
+//! Operators change the list by one shard at a time. A store, the *coordinator*, first proposes the
+//! new list to the shards of the old one. Once a majority has accepted, it commits the list at
+//! every shard. A shard accepts one proposal at a time, so of two coordinators at most one gets a
+//! majority, unless a shard restarts and forgets a proposal. Then two lists may have one version,
+//! and shards refuse stores with the other list. A proposal ends after [`PROPOSAL_TTL`], in case
+//! its coordinator has died. The coordinator commits nothing after
 //! [`COMMIT_LIMIT`](super::COMMIT_LIMIT).
 //!
 //! A shard tells the committed list to its stores, which tell it to shards that missed the change.
 //! Stores repeat the list to a restarted shard.
 //!
 //! The old and the new list have at least one shard of each id in common, which sees the puts and
-//! deletes of all stores during the change. A shard that joins knows no objects at first. It then
-//! acts like a restarted shard: it holds deletes of unknown ids, and declares nothing lost, until
-//! the stores have published their copies.
+//! deletes of all stores during the change. A shard that joins knows no objects at first. Like a
+//! restarted shard, it holds deletes of unknown ids, and declares nothing lost, until the stores
+//! have published their copies.
 
 use super::list_steps::{KnownShards, ListState, ListStep, PROPOSAL_TTL, Proposal};
 use super::nodes::NodeIndex;
@@ -50,7 +49,7 @@ impl Shard {
         })
     }
 
-    /// Returns the shard's knowledge of the list of shards.
+    /// Returns the shard's knowledge of the list.
     pub fn known_shards(&self, now: Time) -> KnownShards {
         let list = self.shard_list().cloned().unwrap_or_default();
         let connected = || self.nodes.iter().filter(|record| record.is_connected());
@@ -114,10 +113,9 @@ impl Shard {
         connected().try_for_each(|record| record.info.version.require(Version::WITH_SHARD_CHANGES))
     }
 
-    /// Returns the error with which to refuse a store's list of shards, if any.
-    ///
-    /// Until the first change, all connected stores need one list. Afterwards, a store with an
-    /// older list is told the newer one.
+    /// Until operators first change the list, all connected stores need the same one. Afterwards,
+    /// the shard accepts a store with an older list and sends it the newer one, unless the store's
+    /// protocol version is too old.
     pub(super) fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
         let (known, theirs) = (&self.list.list, &info.shards);
         if theirs.version() < known.version() {
@@ -135,7 +133,6 @@ impl Shard {
         (!in_use.agrees_with(theirs)).then(|| mismatch(theirs, in_use))
     }
 
-    /// Adopts a store's list if it is newer, or else tells the store the shard's list.
     pub(super) fn list_learnt(&mut self, turn: &mut Turn<'_>, index: NodeIndex, list: ShardList) {
         if list.version() == self.list.list.version() && list != self.list.list {
             return;
@@ -158,8 +155,9 @@ impl Shard {
         }
     }
 
-    /// Begins the warm-up of a shard that has never had a store and hears of a changed list,
-    /// because it joins a directory that has objects.
+    /// Begins the time in which no object counts as lost and deletes of unknown ids wait, if no
+    /// store has connected before and operators have changed the list: the shard joins a directory
+    /// with objects.
     pub(super) fn begin_to_fill(&mut self, now: Time, list: &ShardList) {
         if list.version() > 0 && self.nodes.is_unused() {
             (self.warm_until, self.deletes_from) = self.config.warm_up_from(now);

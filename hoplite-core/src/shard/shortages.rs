@@ -7,13 +7,13 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::Obstacle;
 
-/// Most assignments of a store for repairs and drains, to leave its link to others.
+/// Most copies that a store fetches at once for repairs and drains, to leave its link to others.
 const MAX_ASSIGNED: usize = 8;
-/// Most assignments of a store, including copies for which puts wait.
+/// Most copies that a store fetches at once, including those for which puts wait.
 pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
 
-/// The queue's order: objects whose puts wait, then objects with few copies, then the oldest
-/// shortage.
+/// The order in which objects get further copies: objects whose puts wait, then objects with few
+/// copies, then the oldest shortage.
 pub(super) type Rank = (bool, usize, u64);
 
 #[derive(Debug, Default)]
@@ -35,12 +35,12 @@ pub(super) struct Shortage {
     pub(super) is_new: bool,
     pub(super) is_drain: bool,
     pub(super) rank: Option<Rank>,
-    /// The stores that must fetch a copy, and the end of each assignment.
+    /// The stores that must fetch a copy, and the time limit of each.
     pub(super) targets: BTreeMap<NodeIndex, Time>,
     pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
     pub(super) obstacle: Option<Obstacle>,
     pub(super) again_at: Option<Time>,
-    /// The earliest time in `targets` and `again_at`.
+    /// The earliest time in `targets` and `again_at` (the next search for stores).
     pub(super) due: Option<Time>,
 }
 

@@ -20,8 +20,7 @@ use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestI
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
-    /// Returns the time for which a receiver waits before it accepts a slow link, or a sender that
-    /// has failed it.
+    /// Returns a receiver's wait before it accepts a slow link, or a sender that has failed it.
     pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
@@ -34,8 +33,8 @@ impl Shard {
         }
     }
 
-    /// Restarts the wait limits of earlier queries when the object is put, or the first slow link
-    /// is reported, so that they wait as long as new queries.
+    /// Restarts the time for which earlier queries refuse slow links, when the object is put or the
+    /// first slow link is reported, so that they wait as long as new queries.
     pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
@@ -131,7 +130,7 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Sets the peers of a node's slow links. The first slow links of all start the wait limits.
+    /// With the first slow links of any node, queries begin to wait for better senders.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -209,7 +208,7 @@ impl Shard {
         self.mark_servable(id);
     }
 
-    /// Returns `true` if a transfer is slow. `slowly` tells which senders receive over slow links.
+    /// `slowly` tells which senders receive over slow links.
     fn is_slow_behind(
         &self,
         entry: &Entry,
@@ -228,8 +227,8 @@ impl Shard {
         is_behind_slow_link || self.nodes.is_slow_link(sender, receiver)
     }
 
-    /// Makes a receiver with a slow link give up its slot for a waiting receiver with a better
-    /// link, and then continue behind it.
+    /// Makes a receiver with a slow link give up its sender to a waiting receiver with a better
+    /// link, and continue behind it.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else {
             return;

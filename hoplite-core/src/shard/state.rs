@@ -18,8 +18,8 @@ pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 pub(super) const MAX_PASSED: usize = 2 * MAX_SLOW_PEERS;
 pub(super) const MAX_GROUPS: usize = 64;
 
-/// Pause between objects for stores, besides the time for their bytes, because the hundred thousand
-/// objects of a dead node would flood another node's session.
+/// Pause between objects that stores must keep, besides the time for their bytes, because a dead
+/// node's hundred thousand objects would flood another node's session.
 const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
@@ -43,18 +43,19 @@ pub(super) struct Tombstone {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     pub(super) objects: BTreeMap<ObjectId, Orphan>,
-    /// The earliest time at which another orphan gets its first offer.
+    /// The earliest time to offer another orphan (an inline object without a copy) to a first
+    /// store.
     pub(super) next: Time,
-    /// The earliest time of the next repeated offer of an orphan.
+    /// The earliest time to offer another orphan to a further store.
     pub(super) next_again: Time,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Orphan {
     pub(super) due: Option<Time>,
-    /// The time at which all stores get offers again, if none kept the object.
+    /// The time to offer the object to all stores again, if none kept it.
     pub(super) again_at: Option<Time>,
-    /// Stores that had an offer and did not keep the object, at most `MAX_OFFERS`.
+    /// Stores that get no further offer of the object until `again_at`, at most `MAX_OFFERS`.
     pub(super) offered: BTreeSet<NodeIndex>,
 }
 

@@ -3,17 +3,16 @@
 
 use super::error::TopologyError;
 
-/// Maximum number of blocks. Half a million links are then between blocks.
+/// Most blocks. Half a million links are then between blocks.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// The block of each node, and the position of each link in the matrix: first the pairs within each
-/// block, then the pairs of blocks.
+/// Each node's block, and each link's position in the matrix: first the pairs within each block,
+/// then the pairs of blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
     members: Vec<Vec<u32>>,
-    /// The position in the matrix of each block's first link, then of the first link between
-    /// blocks.
+    /// The position of each block's first link, then of the first link between blocks.
     starts: Vec<usize>,
 }
 

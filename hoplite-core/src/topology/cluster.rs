@@ -8,9 +8,9 @@ use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// The ratio in percent of two successive join distances that separates two levels of groups. In
-/// figure 2 of Cloud Collectives, hosts of a rack differ by up to 20%, and racks are several times
-/// farther apart.
+/// The ratio in percent of successive join distances that separates levels of groups. In figure 2
+/// of Cloud Collectives, hosts of a rack differ by up to 20%, and racks are several times farther
+/// apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
 /// A step of clustering that joins two groups.
@@ -36,8 +36,8 @@ impl Dendrogram {
     /// Joins the two groups with the smallest mean cost, until one group is left. Takes O(n^2) time
     /// with chains of nearest neighbours (Murtagh, 1983).
     ///
-    /// If the matrix has blocks, joins the nodes of each block first, and needs no memory for each
-    /// pair of nodes.
+    /// With blocks, joins the nodes of each block first, and needs no memory for each pair of
+    /// nodes.
     pub fn new(links: Links<'_>) -> Self {
         let nodes = links.len();
         let joins = match links.matrix().blocks() {
@@ -72,8 +72,8 @@ impl Dendrogram {
         })
     }
 
-    /// Returns all nodes in the order of the tree's leaves, larger groups first, which aligns
-    /// groups of 2^k nodes: an initial order for halving-doubling and other exchanges.
+    /// Returns all nodes in the order of the leaves, larger groups first, which aligns groups of
+    /// 2^k nodes: an initial order for halving-doubling and other exchanges.
     pub fn leaves_by_size(&self) -> Vec<u32> {
         self.leaves(|left, right| {
             if left.len() < right.len() {
@@ -98,7 +98,7 @@ impl Dendrogram {
         std::mem::take(&mut groups[last as usize])
     }
 
-    /// Returns the largest distance within a group of each level, in picoseconds: largest first, at
+    /// Returns the largest distance within a group of each level, in picoseconds, largest first; at
     /// most [`MAX_LEVELS`].
     pub fn levels(&self) -> Vec<u64> {
         let mut distances: Vec<u64> = self.joins.iter().map(|join| join.distance_ps).collect();
@@ -117,8 +117,8 @@ impl Dendrogram {
         levels
     }
 
-    /// Returns the group number of each node, if only joins up to `distance_ps` are made. Groups
-    /// are numbered in the order of their first nodes.
+    /// Returns each node's group after joins up to `distance_ps`. Groups are numbered in the order
+    /// of their first nodes.
     pub fn groups(&self, distance_ps: u64) -> Vec<u32> {
         let mut union = Union::new(self.nodes);
         for join in self.joins.iter().filter(|join| join.distance_ps <= distance_ps) {
@@ -228,8 +228,8 @@ impl Groups {
         joins
     }
 
-    /// Returns the group with the smallest mean cost to the group `from`. On ties, returns
-    /// `preferred`, then the smallest number.
+    /// Returns the group with the smallest mean cost to `from`; on ties, `preferred`, then the
+    /// smallest number.
     fn nearest(&self, from: usize, preferred: Option<usize>) -> usize {
         let mut best: Option<(u64, u64, usize)> = None;
         let others = preferred.into_iter().chain(0..self.sizes.len());

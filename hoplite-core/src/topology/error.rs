@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-/// Maximum number of nodes of a matrix, whose links then take 400 MB. Labels or measured places
-/// describe larger clusters.
+/// Most nodes of a matrix, whose links then take 400 MB. Labels or measured places describe larger
+/// clusters.
 pub const MAX_NODES: usize = 10_000;
 
 /// A quantity that describes a link.

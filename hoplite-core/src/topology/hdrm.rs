@@ -1,5 +1,5 @@
 //! Halving-doubling with rank mapping (HDRM): maps ranks to a BiGraph, so that in each step all
-//! pairs cross between the halves on separate links.
+//! pairs use separate links between the halves.
 //!
 //! A BiGraph has N switches in two halves, and M hosts per switch. Each switch is linked to all
 //! switches of the other half. Halving-doubling on M N ranks has log2 (M N) steps of M N / 2 pairs.
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Maximum number of switches, for up to eight million ranks.
+/// Most switches, for up to eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
-/// The ranks at each switch, for the upper half and then the lower half.
+/// The ranks at each switch of a BiGraph's upper half, then of its lower half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason why a mapping does not exist.
+/// The reason why ranks cannot be mapped to a BiGraph's switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -46,7 +46,7 @@ pub enum HdrmError {
     },
 }
 
-/// The first rule that a mapping violates.
+/// The first fault of a mapping of ranks to a BiGraph's switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -57,10 +57,10 @@ pub enum Conflict {
     NoPlace { rank: u32 },
     #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
     WithinHalf {
-        /// The difference of the two ranks.
+        /// The difference between the ranks of `pair`.
         distance: u32,
         pair: [u32; 2],
-        /// The half of both ranks: 0 for upper, 1 for lower.
+        /// The half of the switches with both ranks: 0 for upper, 1 for lower.
         half: usize,
     },
     #[error(
@@ -69,7 +69,7 @@ pub enum Conflict {
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
-        /// The difference between the ranks of a pair.
+        /// The difference between the ranks of each pair.
         distance: u32,
         pair: [u32; 2],
         /// The pair that uses the same link.
@@ -83,7 +83,8 @@ const fn half_name(half: usize) -> &'static str {
     if half == 0 { "upper" } else { "lower" }
 }
 
-/// Maps all ranks of a BiGraph to its switches.
+/// Maps a rank to each host of a BiGraph, so that the pairs of each halving-doubling step use
+/// separate links.
 ///
 /// # Errors
 /// Fails if no mapping exists.
@@ -92,7 +93,7 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps `ranks` ranks to a part of a BiGraph's switches, and leaves out the unused switches.
+/// Does the same as [`mapping`] for only `ranks` ranks, without the unused switches.
 ///
 /// # Errors
 /// Fails if no mapping exists.
@@ -137,8 +138,8 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
     Ok(())
 }
 
-/// Checks that each rank is at one switch, and that in each step all pairs of ranks cross between
-/// the halves on separate links. Takes O(P log P) for P ranks.
+/// Checks that each rank is at one switch, and that in each step of halving-doubling, all pairs of
+/// ranks cross between the switches' halves on separate links. Takes O(P log P) for P ranks.
 ///
 /// A rank without a peer in a step rests.
 ///

@@ -41,16 +41,16 @@ impl From<Delivery> for Sample {
     }
 }
 
-/// Maximum number of peers with estimates, in 64 KB. Beyond it, the peer with the oldest sample is
-/// dropped.
+/// Most peers whose links are estimated, in 64 KB. A further peer replaces the one with the oldest
+/// sample.
 pub const MAX_PEERS: usize = 1024;
-/// A link that was unused for this long is ignored if others are in use: its node may be gone.
+/// A link unused for this long is ignored if others are in use: its node may be gone.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
 /// A link is slow above this percentage of the median link's latency or time per byte. Links on two
 /// levels of a network differ as much.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
-/// Maximum number of slow links that a node reports, the slowest ones.
+/// Most slow links that a node reports, the slowest ones.
 pub const MAX_SLOW_PEERS: usize = 8;
 /// If this many nodes report slow links to a node of their group, all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
@@ -59,8 +59,8 @@ pub const MIN_REPORTS: usize = 2;
 const REPORTED_PERCENT: u64 = 200;
 /// Time for which a link must be slow before the node reports it.
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
-/// Time for which a link must be fast again before the node reports its recovery, so that an
-/// intermittent fault does not reroute transfers each time.
+/// Time for which a link must be fast again before the node reports it, so that an intermittent
+/// fault does not reroute transfers each time.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -71,8 +71,7 @@ pub struct PeerLinks {
     received_gap: Option<u32>,
     judged_at: Option<Time>,
     reported: BTreeSet<NodeId>,
-    /// Peers whose links became slow or recovered without a report yet, with the times of these
-    /// changes.
+    /// Peers whose links became slow or recovered, with the times of these unreported changes.
     turned: BTreeMap<NodeId, Time>,
 }
 
@@ -85,8 +84,8 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link's rate or round trip is much worse than on most others.
     pub is_slow: bool,
-    /// The number of connections (lanes) that all transfers to the peer share, by its last trial;
-    /// `None` before a trial.
+    /// The number of connections that filled the link to the peer in the last test of several
+    /// numbers; `None` before a test.
     pub lanes: Option<usize>,
 }
 
@@ -131,8 +130,8 @@ impl PeerLinks {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }
 
-    /// Returns the peers with slow links, slowest first, if this list has changed since the last
-    /// call. Call it after each sample.
+    /// Returns the peers with slow links, slowest first, if the list has changed. Call this after
+    /// each sample.
     ///
     /// A link becomes slow after 10 s below half of the usual rate: the median of all links, or
     /// with fewer than three links this node's receive rate. It recovers after 30 s at two thirds

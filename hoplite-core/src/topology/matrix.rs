@@ -10,7 +10,7 @@ pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
 /// The largest cost of a message in picoseconds: three days. The lower bound of rings adds six
-/// costs, each with two multipliers of this size, and the sum fits 64 bits.
+/// costs, each with two multipliers of this size, and fits 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
 /// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -33,8 +33,7 @@ impl Link {
     }
 }
 
-/// The links of all pairs of nodes. With blocks, one link stands for all pairs of nodes of two
-/// blocks.
+/// The links of all pairs of nodes. With blocks, one link stands for all pairs of two blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,

@@ -1,7 +1,7 @@
 //! Measured places: groups of nodes and the capacity of their uplinks, from a probe.
 //!
-//! Labels come first: measurements only add groups within the innermost labelled group. Places are
-//! soft state, and the highest version counts.
+//! Measurements only add groups within the innermost labelled group. Places are soft state, and the
+//! highest version counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +14,7 @@ use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measure
 use crate::id::NodeId;
 use crate::link::Uplink;
 
-/// Maximum number of nodes with measured places. With names of 40 bytes, they take a megabyte on
-/// the wire.
+/// Most nodes with measured places. With names of 40 bytes, they take a megabyte on the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
 /// The highest version of measured places, in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
@@ -43,8 +42,8 @@ pub struct MeasuredPlaces {
 }
 
 impl MeasuredPlaces {
-    /// Computes places from a matrix measured under load, and from labels. If no links are much
-    /// slower than others, there are no groups.
+    /// Computes places from a matrix measured under load, and from labels. Without much slower
+    /// links, there are no groups.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -127,7 +126,7 @@ fn measured_paths(matrix: &Matrix, message_bytes: u64) -> Result<Vec<Path>, Topo
 }
 
 /// Replaces measured groups by labelled ones, but keeps measured levels that divide a labelled
-/// group. A measured group that spans two labelled ones is split.
+/// group. Splits a measured group that spans labelled ones.
 fn refine(paths: &mut [Path], labels: &[Path]) {
     let mut labelled: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, label) in labels.iter().enumerate().filter(|(_, label)| **label != EVERYWHERE) {
@@ -163,8 +162,7 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// Returns `true` if this level divides nodes into groups. A single node with slow links is no
-/// group.
+/// A single node with slow links is no group.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {
@@ -176,9 +174,9 @@ fn divides(paths: &[Path], level: usize) -> bool {
 /// Returns the smallest uplink capacity of a level's groups, in thousandths of a node's link; zero
 /// without groups.
 ///
-/// Under load, all pairs that cross a group's border share its uplink. So the uplink's capacity is
-/// the rate of one pair times the mean number of such pairs. Pairs that also cross outer uplinks
-/// may be slower, so rates at the same distance are averaged first.
+/// Under load, all pairs that cross a group's border share its uplink, whose capacity is the rate
+/// of one pair times the mean number of such pairs. Pairs that also cross outer uplinks may be
+/// slower, so rates at the same distance are averaged first.
 fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {
@@ -213,7 +211,8 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-/// Nodes by block and path of groups. One link connects such nodes to all nodes of another block.
+/// Nodes of one block and group. A single link of the matrix stands for their links to all nodes of
+/// another block.
 type Cells = BTreeMap<(u32, Path), Vec<usize>>;
 
 fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
@@ -262,8 +261,8 @@ impl Gaps {
     }
 }
 
-/// Returns the number of pairs that cross the border of a group of `inside` among `all` nodes in a
-/// random matching, averaged over all crossing pairs.
+/// Returns the number of pairs across the border of a group of `inside` among `all` nodes in a
+/// random matching, averaged over these pairs.
 ///
 /// With a nodes inside and b outside, k crossing pairs have a probability proportional to C(a, k)
 /// C(b, k) k! (a-k-1)!! (b-k-1)!!.

@@ -1,5 +1,5 @@
-//! Statistics of the probes that a [`survey`] coordinates: percentiles, and the number of round
-//! trips after which a pair is done.
+//! Statistics of the probes of a [`survey`]: percentiles, and the number of round trips after which
+//! a pair is done.
 //!
 //! Source: Cloud Collectives, section IV-B, which sends 10,000 probes per pair and takes the 10th
 //! percentile. Stopping earlier is ours.
@@ -15,13 +15,13 @@ pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;
 const MAX_AUTO_PROBES: usize = 16 * BLOCK;
-/// Maximum number of round trips per pair that a caller may request, as in Cloud Collectives.
+/// Most round trips per pair that a caller may request, as in Cloud Collectives.
 pub const MAX_PROBES: u32 = 10_000;
 
 /// The number of round trips that a pair measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Probes {
-    /// Measure until the percentile is steady, or 1024 round trips.
+    /// Measure until the 10th percentile of the round trips is steady, or 1024 round trips.
     #[default]
     Auto,
     /// Measure this many round trips, up to [`MAX_PROBES`].

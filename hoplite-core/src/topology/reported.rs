@@ -10,8 +10,7 @@ use crate::id::NodeId;
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// Nodes whose links all count as slow, because enough nodes of their group report links to
-    /// them.
+    /// Nodes to which enough nodes of their group report slow links: all their links count as slow.
     slow: BTreeSet<NodeId>,
 }
 

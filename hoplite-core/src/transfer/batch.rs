@@ -1,10 +1,10 @@
-//! Queues between a store and a shard. They decide which messages share a frame, and when the frame
+//! Queues between a store and a shard, which decide which messages share a frame, and when it
 //! leaves.
 //!
-//! Publications of small objects are *deferrable*: they come in bursts, in which separate frames
-//! would cost more processor time than the puts. After a frame with only deferrable messages,
-//! further ones wait up to [`LINGER`] in a store's [`BatchQueue`]. A prompt message leaves at once,
-//! together with all messages before it. A shard's [`AnswerQueue`] never waits.
+//! Publications of small objects are *deferrable*: in bursts, separate frames would cost more
+//! processor time than the puts. After a frame with only deferrable messages, further ones wait up
+//! to [`LINGER`] in a store's [`BatchQueue`]. A prompt message leaves at once, with all messages
+//! before it. A shard's [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::vocabulary::local::Urgency;
 
 /// Time for which a deferrable message waits for others: about ten small puts.
 pub const LINGER: Duration = Duration::from_micros(200);
-/// Most messages that wait in a store's session with a shard. The publications of all copies fit,
-/// at the default limit.
+/// Most messages that wait in a store's session with a shard. At the default limit, the
+/// publications of all copies fit.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
 /// Most answers that wait for one store: 16 times the default limit on a client's open requests.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
@@ -24,8 +24,7 @@ pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
 /// Most messages that share a frame.
 pub const MAX_BATCH_MESSAGES: usize = 256;
-/// A batch with this many bytes of inline objects takes no further message. The receiver's limit is
-/// 4 MiB.
+/// A batch with this many inline bytes takes no further message. The receiver's limit is 4 MiB.
 pub const MAX_BATCH_BYTES: u64 = 1 << 20;
 
 const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
@@ -134,8 +133,8 @@ impl AnswerQueue {
         Ok(())
     }
 
-    /// Returns `true` if the shard may read the store's requests. A store that does not read its
-    /// answers slows down long before it loses its session.
+    /// Returns `true` if the shard may read the store's requests. A store that leaves answers
+    /// unread slows down long before it loses its session.
     pub fn has_space(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }

@@ -7,8 +7,8 @@ use crate::vocabulary::local::Producer;
 /// before `end_bytes`.
 ///
 /// While the copy is being produced, its last byte is not forwarded, because the object may be
-/// aborted. Nor is the last byte of a part, because a receiver with a whole part takes the object
-/// for complete.
+/// aborted. Nor is a part's last byte, because a receiver with a whole part takes the object for
+/// complete.
 pub const fn forwardable(
     producer: Producer,
     is_complete: bool,
@@ -27,8 +27,8 @@ pub const fn forwardable(
     }
 }
 
-/// Returns `true` if a receiver with `offset_bytes` must get a message about `forwardable_bytes`:
-/// always about the last byte, and about an empty object once it is complete.
+/// Returns `true` if a receiver with `offset_bytes` must hear of `forwardable_bytes`: if these are
+/// more, if they reach `end_bytes`, or if the object is empty and complete.
 pub const fn is_news(
     is_complete: bool,
     forwardable_bytes: u64,

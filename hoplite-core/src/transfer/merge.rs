@@ -1,8 +1,8 @@
 //! Orders the frames of a stream over several connections (lanes).
 //!
 //! A lane's frames have increasing offsets. The receiver reads each lane's next header, then the
-//! payload that continues the stream. Other frames stay in their sockets, which are the reorder
-//! buffer: TCP's window slows down a lane that is ahead.
+//! payload that continues the stream. Other frames wait in their sockets, the reorder buffer: TCP's
+//! window slows down lanes that are ahead.
 //!
 //! Bytes count as lost with a broken lane once every other lane has a later frame. The receiver
 //! then requests them again.
@@ -10,16 +10,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The number of a lane.
+/// The number of one of a stream's connections (lanes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneId(pub usize);
 
 /// The receiver's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Read the frame of this lane, which continues the stream.
+    /// Read this connection's frame, which has the stream's next bytes.
     Read(LaneId),
-    /// Wait, because a lane is opening, or its next frame is unknown.
+    /// Wait, because a connection is opening, or the header of its next frame is under way.
     Wait,
     /// Request these lost bytes again.
     Lost(Range<u64>),
@@ -30,9 +30,9 @@ pub enum Step {
 pub enum BadFrame {
     /// The frame is empty, or ends past the stream's end.
     Length,
-    /// The frame's bytes have arrived already, or are on another lane.
+    /// The frame's bytes have arrived already, or another connection has them.
     Repeated,
-    /// Earlier bytes are missing, although no lane broke.
+    /// Earlier bytes are missing, although no connection broke.
     NotNext,
 }
 
@@ -47,10 +47,10 @@ impl BadFrame {
     }
 }
 
-/// The stream's lanes at the receiver.
+/// The connections (lanes) whose frames a receiver merges into one stream.
 #[derive(Debug, Clone, Default)]
 pub struct Merge {
-    /// Each lane's next frame, if its header has arrived.
+    /// The bytes of each connection's next frame, after its header arrived.
     lanes: BTreeMap<LaneId, Option<Range<u64>>>,
     has_lost: bool,
     /// The offset from which the receiver last requested bytes.
@@ -58,23 +58,24 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Adds a lane.
+    /// Adds a connection.
     pub fn open(&mut self, lane: LaneId) {
         self.lanes.insert(lane, None);
     }
 
-    /// Removes a finished lane.
+    /// Removes a finished connection.
     pub fn end(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
     }
 
-    /// Removes a broken lane.
+    /// Removes a broken connection.
     pub fn lose(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
         self.has_lost = true;
     }
 
-    /// Adds a lane's next header, for the range `frame`. The receiver lacks the range `wanted`.
+    /// Adds the header of a connection's next frame, with the bytes `frame`. The receiver lacks the
+    /// bytes `wanted`.
     ///
     /// # Errors
     /// Fails for frames that no correct sender sends.
@@ -95,13 +96,13 @@ impl Merge {
         Ok(())
     }
 
-    /// Returns the receiver's next action. The receiver has the bytes before `next_bytes` of a
-    /// stream up to `end_bytes`. With `is_opening`, the sender may use lanes that the receiver does
-    /// not know yet.
+    /// Returns the receiver's next action. It has the bytes before `next_bytes` of a stream up to
+    /// `end_bytes`. With `is_opening`, further connections are opening, and may have the next
+    /// bytes.
     ///
     /// # Errors
-    /// [`BadFrame::NotNext`] if bytes are missing although no lane was lost, or after a request for
-    /// them.
+    /// [`BadFrame::NotNext`] if bytes are missing although no connection broke, or after a request
+    /// for them.
     pub fn step(
         &mut self,
         next_bytes: u64,
@@ -128,14 +129,14 @@ impl Merge {
         Ok(Step::Lost(next_bytes..nearest_bytes))
     }
 
-    /// Notes that the payload of a lane's frame was read.
+    /// Notes that the payload of a connection's frame was read.
     pub fn consumed(&mut self, lane: LaneId) {
         if let Some(frame) = self.lanes.get_mut(&lane) {
             *frame = None;
         }
     }
 
-    /// Returns `true` if a lane has broken.
+    /// Returns `true` if a connection has broken.
     pub const fn has_lost(&self) -> bool {
         self.has_lost
     }

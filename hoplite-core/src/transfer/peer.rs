@@ -10,21 +10,21 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval at which a store without other messages sends keepalives, several per
 /// [`SILENCE_TIMEOUT`].
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// The silence after which a receiver gives up a sender, several keepalives long because a busy
-/// host misses some.
+/// The silence after which a receiver gives up a sender: several keepalives, because a busy host
+/// misses some.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a sender gives up a receiver that accepts no bytes. This is several times
+/// Time after which a sender gives up a receiver that accepts no bytes: several times
 /// [`SILENCE_TIMEOUT`], because a receiver may combine slowly.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest time for which a reduce's hop or a collective's member waits for memory. A hop's
-/// consumer can replace the hop, and members can take the general path.
+/// Longest wait of a node in a reduce or collective for memory. Then the consumer can replace a
+/// reduce's node, and a reduce and a broadcast can replace an allreduce.
 pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which a member of a collective waits for a peer without a plan. The peer may wait for
-/// memory, then be silent.
+/// Time for which a collective's member waits for a peer that has not begun its part. The peer may
+/// wait for memory, then be silent.
 pub const PLAN_TIMEOUT: Duration = ROOM_TIMEOUT.saturating_add(SILENCE_TIMEOUT);
 
-/// Returns the time for which a member waits for a plan of a peer that sent `taken_bytes`. A peer
-/// that sent bytes and has no plan has restarted, and gets none.
+/// Returns the time for which a collective's member waits for a peer to begin its part. A peer that
+/// has sent bytes before (`taken_bytes`) has restarted, and will not begin.
 pub const fn plan_timeout(taken_bytes: u64) -> Duration {
     if taken_bytes == 0 { PLAN_TIMEOUT } else { RELEASE_TIMEOUT }
 }
@@ -32,17 +32,16 @@ pub const fn plan_timeout(taken_bytes: u64) -> Duration {
 /// Time for which a receiver waits for the last message of a complete transfer. Without it, only
 /// the connection is lost.
 pub const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_millis(100);
-/// Time for which a coordinator waits until a node that combines for it, or a member, confirms its
-/// release. Afterwards, closing the connection has the same effect.
+/// Time for which a coordinator of a reduce or collective waits until a node confirms the end of
+/// its work. Then closing the connection has the same effect.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a receiver keeps an idle connection to a sender.
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for which a sender keeps an idle connection: longer, so that the receiver usually closes
-/// it.
+/// Time for which a sender keeps an idle connection: longer, so the receiver usually closes it.
 pub const SERVER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the time within which a sender passes on a producer's sign of life: a quarter of the
-/// interval, so that the end of a long chain hears it in time.
+/// Returns the time within which a sender forwards a producer's sign of life: a quarter of the
+/// interval, so that a long chain's end hears it in time.
 pub fn news_interval(keepalive_interval: Duration) -> Duration {
     keepalive_interval / 4
 }

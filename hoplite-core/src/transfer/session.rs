@@ -22,7 +22,7 @@ impl Pings {
     }
 }
 
-/// A store's pings to a shard over gRPC. A dead shard is found within two seconds, and each id's
+/// A store's pings to a shard over gRPC. They find a dead shard within two seconds, and each id's
 /// second shard takes over. A false alarm only costs another publication.
 pub const STORE_PINGS: Pings =
     Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
@@ -35,7 +35,7 @@ pub const SHARD_PINGS: Pings =
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The timeout to connect to a shard and get its first message.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
-/// The timeout of a shard for a store's first message. The connection may be half open.
+/// A shard's timeout for a store's first message. The connection may be half open.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A store's pings on a direct connection: empty frames. The timeout is longer than for gRPC,
@@ -57,13 +57,12 @@ const _: () =
 /// The timeout for the answer to a question about a shard's state.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause after the first failed attempt. Each further failure doubles it.
+/// The pause after the first failure to open a session. Each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause between attempts. It is also the default grace for the copies of a store that is
-/// away.
+/// Longest pause between attempts, also the default grace for the copies of a store that is away.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Time for which a store retries after refusals that may pass: longer than a shard takes to notice
-/// the death of the node's previous run.
+/// a previous run's death.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A store's attempts to open a session with a shard.
@@ -133,9 +132,9 @@ impl Attempts {
         self.refused_since.is_some()
     }
 
-    /// Returns `true` if a reachable shard refuses the store, or sent a malformed message before
-    /// the session. A refused token counts only before the first session: later, an operator may be
-    /// replacing it.
+    /// Returns `true` if a shard refuses the store, or sent a malformed message before the session.
+    /// A refused token counts only before the first session: later, an operator may be replacing
+    /// it.
     fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
         match error.code() {
             ErrorCode::NodeIdInUse

@@ -12,14 +12,14 @@ use std::time::Duration;
 use crate::time::Time;
 use crate::vocabulary::local::Producer;
 
-/// A transfer stalls after this time without a byte or a new sign: twice a sender's longest
-/// silence. Before this time ends, the receiver of a frozen relay continues elsewhere, and the
-/// receivers behind it hear the producer again.
+/// A transfer counts as stalled after this time without bytes or the producer's new [`Sign`]: twice
+/// a sender's longest silence. Before it ends, a receiver leaves a frozen sender, and receivers
+/// behind it get new signs again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time for which a receiver waits for the next bytes of a sender that has all bytes, if
-/// another node has them too. A block takes about a millisecond, so only a dead or a very busy
-/// sender is as late. A false alarm costs one query.
+/// A receiver's longest wait for the next bytes of a sender that has all bytes, if another node has
+/// them too. A block takes about a millisecond, so only a dead or very busy sender is as late. A
+/// false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
 /// The limit for opening a connection, whose handshakes take several round trips, in place of
 /// [`SHORT_SILENCE`].
@@ -44,15 +44,15 @@ impl Sign {
 /// The result of a keepalive for the stall detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// The keepalive carries a new sign, to pass on.
+    /// The keepalive carries a new sign of the producer's life, to forward to receivers.
     News,
-    /// The keepalive carries no new sign.
+    /// The keepalive carries no new sign of the producer's life.
     Nothing,
-    /// No new sign has come for too long.
+    /// Bytes and new signs of the producer's life are overdue.
     Stalled,
 }
 
-/// Detects a stall by the time of a receiver's last bytes or new sign.
+/// Detects a stalled transfer by the time since its last bytes or new [`Sign`] of the producer.
 #[derive(Debug, Clone)]
 pub struct StallDetector {
     timeout: Duration,
@@ -61,7 +61,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Begins a transfer into a copy whose latest sign is `latest`.
+    /// Begins a transfer. `latest` is the producer's latest sign that the receiver knows.
     pub const fn new(now: Time, latest: Sign, timeout: Duration) -> Self {
         Self { timeout, latest, news_at: now }
     }

@@ -25,8 +25,7 @@ pub use to_store::*;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Names a slot that a shard granted: a receiver's right to pull an object from one sender. Unique
-/// per run of the shard.
+/// Names a slot: a receiver's right to pull an object from one sender. Unique per run of the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
@@ -76,7 +75,7 @@ pub enum Retention {
     Evictable,
 }
 
-/// A store's groups, as a probe (a measurement of all links) found them.
+/// A store's groups, as a measurement of all links (a probe) found them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
     /// The version of the measurement: the highest one counts. Zero, which is never sent, means
@@ -89,8 +88,8 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Merges two places of one version: a restarted shard may know less, and two probes may share
-    /// a version. Places only grow, so stores and shards soon agree.
+    /// Takes the greater values of two results with one version: a restarted shard may know less,
+    /// and two probes may share a version. Values only grow, so stores and shards soon agree.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
     }
@@ -148,7 +147,7 @@ pub struct ObjectSummary {
 pub struct Origin {
     /// The node that first published the object.
     pub creator: NodeId,
-    /// The time since that publication.
+    /// The time since the creator published the object.
     pub age: Duration,
     /// The time since a node last got the object from another node or from a shard.
     pub unused: Option<Duration>,

@@ -1,5 +1,5 @@
-//! The failures of operations on objects. All crates share one enum, because a shard's error
-//! reaches a client unchanged.
+//! The failures of operations on objects. All crates share one enum, because shards' errors reach
+//! clients unchanged.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -89,7 +89,7 @@ pub enum Error {
         /// The store and the users of its memory, in words; empty if unknown.
         holders: String,
     },
-    /// A put or reduce did not fit its quota before the deadline, or is larger than the quota.
+    /// A put or reduce did not fit its quota before the deadline, or exceeds the whole quota.
     #[error("{0}")]
     QuotaExceeded(Box<QuotaExcess>),
     /// The deadline of a call passed.
@@ -120,8 +120,7 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The object's type, shape or size is not as expected, or the operation is undefined for its
-    /// type.
+    /// The object's type, shape or size is unexpected, or the operation is undefined for its type.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
         /// The object.
@@ -143,10 +142,10 @@ pub enum Error {
         /// The limit.
         maximum: u64,
     },
-    /// The client used a reference that it does not hold.
+    /// The client named a copy in shared memory that it does not hold.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
-        /// The number of the copy.
+        /// The store's number for the copy.
         reference: u64,
     },
     /// Another live store has this node id.
@@ -163,8 +162,8 @@ pub enum Error {
         /// The peer's cluster.
         theirs: String,
     },
-    /// The store's list of directory shards differs from the connected stores' lists, so it would
-    /// look up objects at the wrong shards.
+    /// The store's list of directory shards differs from other stores', so it would look up objects
+    /// at the wrong shards.
     #[error(
         "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
     )]
@@ -222,7 +221,7 @@ pub enum Error {
     SpillFailed {
         /// The object.
         id: ObjectId,
-        /// The file and the failure.
+        /// The spill file and the failure to read it.
         reason: Cow<'static, str>,
     },
 }
@@ -380,14 +379,14 @@ pub enum Missing {
         /// The collective's target.
         target: ObjectId,
     },
-    /// These stores have not finished their part of the call, such as a step of a reduce.
+    /// These stores have not finished their part, such as a step of a reduce.
     Stores {
         /// The stores.
         nodes: Named<NodeId>,
     },
     /// The store lacks memory. On a timeout, the call fails with [`Error::StoreFull`] instead.
     Room {
-        /// Bytes that the call needs.
+        /// Bytes of memory that the call needs.
         needed_bytes: u64,
         /// Free bytes of the arena.
         free_bytes: u64,

@@ -4,7 +4,7 @@
 //! reply carries this time.
 //!
 //! The answering side replies to each request once, and only to the address that the coordinator
-//! named. A forged request thus causes no traffic.
+//! named, so forged requests cause no traffic.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,8 +17,7 @@ const FIRST_TIMEOUT_NS: u64 = 100_000_000;
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
 const TIMEOUT_ROUND_TRIPS: u64 = 8;
 const MAX_TIMEOUT_NS: u64 = 800_000_000;
-/// After this many requests without any reply, which take 1.5 seconds, the peer's port counts as
-/// closed.
+/// After this many requests without reply (1.5 seconds), the peer's port counts as closed.
 const MAX_SILENT: u32 = 4;
 /// A series of echoes ends after this many lost requests in a row.
 const MAX_LOST_IN_A_ROW: u32 = 8;
@@ -29,8 +28,8 @@ const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
 /// Longest time for which a pair exchanges echoes.
 pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);
 const MAX_BURST: u64 = 4 * BLOCK as u64;
-/// Shortest mean time between two replies: half the interval of requests, so a correct peer always
-/// gets replies.
+/// Shortest mean time between replies: half the interval of requests, so a correct peer always gets
+/// replies.
 const REPLY_NS: u64 = 50_000;
 
 /// A packet's kind.
@@ -59,7 +58,7 @@ pub struct Packet {
     pub round_trip_ns: u64,
 }
 
-/// The asking side's next action.
+/// The next action of the node that sends echo requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Send this packet.
@@ -202,8 +201,8 @@ pub struct EchoResponder {
     nonce: u64,
     asker: SocketAddr,
     last: Option<(u32, u64)>,
-    /// The time up to which past replies use up the limited reply rate. While it is far ahead,
-    /// requests get no reply.
+    /// The time up to which past replies use up the reply rate. While it is far ahead, requests get
+    /// no reply.
     busy_until_ns: u64,
 }
 

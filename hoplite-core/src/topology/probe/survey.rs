@@ -1,15 +1,14 @@
 //! The coordinator of a probe: lets pairs of nodes measure, and builds a matrix.
 //!
 //! In each step, each node is in at most one pair, so its measurements do not overlap. Both nodes
-//! of a pair are first told to answer each other, because nodes answer only named peers. When all
-//! have confirmed, the work begins.
+//! first confirm that they answer each other, because nodes answer only named peers.
 //!
 //! A schedule chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some.
 //! Each schedule has three parts:
 //! 1. Echoes (round trips).
 //! 2. Trains (bursts of bytes), one pair at a time, so that pairs share no link.
-//! 3. If requested, trains of all pairs of a round at once. Only this shows an uplink that carries
-//!    less than its hosts together.
+//! 3. If requested, trains of a round's pairs at once. Only this shows an uplink that carries less
+//!    than its hosts together.
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
@@ -33,23 +32,23 @@ pub use messages::{
 use pairs::AllPairs;
 use schedule::{Lost, Map, SurveySchedule, Task};
 
-/// Maximum number of nodes for measuring each pair: echoes take a minute, and results 100 MB.
-/// Larger surveys use landmarks.
+/// Most nodes for measuring each pair: echoes take a minute, and results 100 MB. Larger surveys use
+/// landmarks.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
-/// The time that a train under load would take on a link that no other pair shares.
+/// The time that a burst under load would take on an unshared link.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
-/// The smallest train in bytes: TCP's window must open before the measured part.
+/// The smallest burst in bytes: TCP's window must open before the measured part.
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
-/// The largest train in bytes: 20 ms at 25 Gbit/s.
+/// The largest burst in bytes: 20 ms at 25 Gbit/s.
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
-/// Shortest duration of a train. A shorter one is repeated with more bytes, because buffers absorb
-/// the first milliseconds.
+/// Shortest duration of a burst (train) that measures a rate. A shorter one is repeated with more
+/// bytes, because buffers absorb the first milliseconds.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
-/// Time in which both nodes of a pair must confirm that they answer: a round trip, and the longest
-/// silence of a store.
+/// Time in which both nodes must confirm that they answer: a round trip, and a store's longest
+/// silence.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time in which a pair must report its echoes. It is far above the longest measurements: by
-/// TCP after a silent UDP port, or a train of 64 MiB at 50 Mbit/s.
+/// The time in which a pair must report its echoes: far above the longest measurements, by TCP
+/// after a silent UDP port, or a burst of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -186,8 +185,7 @@ impl Survey {
         SurveyProgress { done: if self.is_done() { steps } else { self.step.min(steps) }, steps }
     }
 
-    /// Returns the matrix and statistics. A link without a train gets `assumed_ps_per_byte` as its
-    /// time per byte.
+    /// Returns the matrix and statistics. A link of unmeasured rate gets `assumed_ps_per_byte`.
     ///
     /// # Errors
     /// Fails if no two of the remaining nodes have reached each other.

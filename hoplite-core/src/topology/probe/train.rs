@@ -5,13 +5,12 @@ use std::time::Duration;
 use super::survey::{Finding, MAX_TRAIN_BYTES};
 use crate::time::Time;
 
-/// Each further train has this many times the bytes, so that few trains are needed on a fast link.
+/// Each further burst (train) has this many times the bytes, so that a fast link needs few.
 const GROWTH: u64 = 8;
 /// The first quarter of a train's bytes is not timed, because TCP opens its window.
 const SKIPPED: u64 = 4;
 
-/// The trains (bursts of bytes) that a node requests from its peer, each longer, until one takes
-/// long enough.
+/// Bursts of bytes that a node requests from its peer, each longer, until one takes long enough.
 #[derive(Debug, Clone)]
 pub struct Trains {
     bytes: u64,
@@ -20,19 +19,19 @@ pub struct Trains {
 }
 
 impl Trains {
-    /// Makes trains that start with `first_bytes` bytes. The last one takes at least `at_least`, or
-    /// has [`MAX_TRAIN_BYTES`].
+    /// Begins with a burst of `first_bytes` bytes. The last one takes at least `at_least`, or has
+    /// [`MAX_TRAIN_BYTES`].
     pub const fn new(first_bytes: u64, at_least: Duration) -> Self {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
 
-    /// Returns the next train's size in bytes.
+    /// Returns the next burst's size in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds a train: the time since its request, and its timed part's picoseconds per byte. Returns
-    /// the finding after the last train.
+    /// Adds a burst: the time since its request, and the picoseconds per byte of its last three
+    /// quarters. Returns the measured rate after the last burst.
     pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
         self.all_bytes += self.bytes;
         if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {
@@ -55,7 +54,7 @@ pub struct ArrivingTrain {
 }
 
 impl ArrivingTrain {
-    /// Begins a train of `bytes` bytes.
+    /// Begins to time a burst of `bytes` bytes.
     pub const fn new(bytes: u64) -> Self {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }
@@ -79,7 +78,7 @@ impl ArrivingTrain {
         }
     }
 
-    /// Returns the picoseconds per byte of the timed part, once the train is complete.
+    /// Returns the picoseconds per byte after the first quarter, once the burst is complete.
     pub fn ps_per_byte(&self) -> Option<u128> {
         let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
         let measured = u128::from(self.arrived - before).max(1);

@@ -2,8 +2,8 @@ use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// The bytes of a small object that a shard keeps, with the CRC-32C that the putting store
-/// computed. The reading store checks it.
+/// The bytes of a small object that a shard keeps, with the putting store's CRC-32C. The reading
+/// store checks it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
     bytes: Bytes,

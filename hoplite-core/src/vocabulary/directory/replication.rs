@@ -5,11 +5,11 @@ use std::fmt;
 use crate::vocabulary::id::{ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
-/// Tells a shard if it leads: it is the first connected shard of an object. Only the leading shard
-/// creates copies, because two shards would create twice as many.
+/// Tells a shard if it leads: it is the first connected shard of an object. Only the leader creates
+/// copies, because two shards would create twice as many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lead {
-    /// The object of the pinned copy.
+    /// The object. The store has a pinned copy.
     pub id: ObjectId,
     /// The object's put.
     pub put: PutId,

@@ -1,4 +1,4 @@
-//! The messages of stores to shards. A message gets no answer unless its documentation names one.
+//! The messages of stores to shards. A message gets only the answers that its documentation names.
 
 use std::time::Duration;
 
@@ -40,17 +40,19 @@ pub enum ToShard {
     Unsubscribe { request: RequestId },
     /// The persistently slow links of the store, which transfers avoid.
     SlowLinks {
-        /// The peers, at most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
+        /// The links' other ends, at most
+        /// [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
         peers: Vec<NodeId>,
     },
-    /// The store's place, which it learned from another shard or from an earlier run of this shard.
+    /// The store's groups and their uplinks, known from another shard or from an earlier run of
+    /// this one.
     Placed(Placed),
     /// Tells the shard if it is the first connected shard of an object. Answered by `Replication`.
     Lead(Lead),
     /// The store cannot keep the copy that a `Replicate` orders.
     NotReplicated { id: ObjectId, put: PutId, reason: Obstacle },
     /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
-    /// it gets no new copies.
+    /// it gets no new ones.
     Drain { is_draining: bool },
     /// The list of shards that the store uses from now on, since protocol version 10.
     Shards(ShardList),
@@ -85,8 +87,8 @@ impl ToShard {
     }
 }
 
-/// The announcement of a copy: when it starts, when it is complete, and again in a new session. The
-/// shard that granted the copy's slot already knows of its start.
+/// The announcement of a copy: at its start, when it is complete, and again in a new session. The
+/// shard that granted the slot already knows of the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
     /// The object.
@@ -110,7 +112,7 @@ pub struct Publish {
     /// `true` if the store needs an answer even if the copy is accepted.
     pub wants_answer: bool,
     /// In a new session, for a put that this run of the shard knows: the time since the store last
-    /// heard from the shard. The shard rejects a put that was deleted since.
+    /// heard from it. The shard rejects a put that was deleted since.
     pub returning: Option<Duration>,
 }
 
@@ -190,6 +192,6 @@ pub struct Query {
 pub enum Wants {
     /// The locations.
     Locations,
-    /// The locations, and the bytes if the shard has them and the store has no copy. Saves a query.
+    /// The locations, and the shard's inline bytes if the store has no copy. Saves a query.
     Bytes,
 }

@@ -93,19 +93,19 @@ pub enum GrantReason {
     LeastRecentlyUsed,
     /// Among the closest partial copies, the first one to have bytes.
     EarliestBytes,
-    /// A partial copy that has its first bytes, or soon gets them. With many receivers, a chain
-    /// grows only at such a copy, so that no chain gets longer than a transfer takes.
+    /// A partial copy that has its first bytes, or soon gets them. With many receivers, a chain of
+    /// forwarding nodes grows only at such a copy, because complete copies can begin new chains.
     ChainHasBytes,
     /// The sender failed this receiver lately, but is the only one.
     AvoidedButOnly,
-    /// The receiver is the first of its group to fetch the object.
+    /// No node of the receiver's group (such as its rack) has a copy, so another group's node
+    /// sends.
     FirstOfGroup,
     /// Closer copies have been busy for too long.
     CloserAreBusy,
     /// The next best sender has a slow link to the receiver, or gets its own bytes over one.
     FasterLink,
-    /// This sender has a slow link to the receiver, or gets its own bytes over one, but is the only
-    /// one.
+    /// The only sender has a slow link to the receiver, or gets its own bytes over one.
     SlowButOnly,
 }
 

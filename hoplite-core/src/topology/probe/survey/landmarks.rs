@@ -29,18 +29,19 @@ use set::Set;
 
 /// Echoes per pair with a landmark, enough to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
-/// Maximum number of divisions of sets by new landmarks. Each division takes a round for each node.
+/// Most times that sets of nodes are divided by round trips to new landmarks. Each division takes a
+/// round of echoes per node.
 const MAX_DIVISIONS: u32 = 8;
-/// If a division leaves more than this percentage of a set in one part, the part is cut into equal
-/// groups, because another division would give few groups.
+/// If landmarks leave more than this percentage of a set of nodes in one part, the part is cut into
+/// equal groups, because further landmarks would separate few nodes.
 const MAX_LEFT_PERCENT: usize = 95;
 /// The largest group in which each pair of nodes is measured.
 const MAX_GROUP: usize = 128;
-/// Maximum number of groups before cutting, which adds one group for each 128 nodes, and one for
-/// each set.
+/// Most groups before large parts are cut, which adds one group per 128 nodes, and one per set of
+/// nodes.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
-/// The number of rounds of trains under load, half of them within groups.
+/// The number of rounds in which many pairs measure rates at once, half of them within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub(super) struct Landmarks {
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// For each node, the number of its set or group, and its index there.
+    /// For each node, the number of its set, or later of its group, and its index there.
     positions: Vec<Option<(u32, u32)>>,
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
@@ -210,8 +211,7 @@ impl Landmarks {
         self.groups.iter_mut().zip(0..).for_each(|(group, number)| group.origin = number);
     }
 
-    /// Returns known round trips between parts that were split from one group. They replace the
-    /// echoes of representatives.
+    /// Returns known round trips between parts of a split group, which need no further echoes.
     fn met_between(&self, parts: &[Group]) -> Vec<[u32; REPRESENTATIVES]> {
         let mut between = vec![[UNKNOWN; REPRESENTATIVES]; triangle_len(parts.len())];
         for high in 1..parts.len() {
@@ -225,8 +225,8 @@ impl Landmarks {
         between
     }
 
-    /// Returns the groups after splitting those with distant nodes, at the innermost level that
-    /// does not give too many groups; `None` without such a level.
+    /// Splits groups in which nodes are far apart, at the innermost level of clustering that does
+    /// not give too many groups; `None` without one.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))

@@ -6,10 +6,10 @@ use super::super::super::matrix::Matrix;
 use super::super::Probes;
 use super::super::echo::Echoes;
 
-/// Maximum number of nodes of a survey.
+/// Most nodes of a survey.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
-/// Maximum number of nodes if all pairs send trains. The survey then takes half an hour, half of
-/// the time for which stores take part.
+/// Most nodes if each pair measures its rate alone. The survey then takes half an hour, half of the
+/// time for which stores take part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
 /// The options of a survey.
@@ -17,15 +17,15 @@ pub const MAX_NODES_OF_PAIRS: usize = 500;
 pub struct SurveyOptions {
     /// The number of echoes per pair.
     pub probes: Probes,
-    /// The pairs that send trains (bursts of bytes).
+    /// The pairs that measure their rate alone.
     pub bandwidth: Bandwidth,
-    /// `true` for trains of all pairs at once, which disturb other traffic.
+    /// `true` to measure rates also while many pairs send at once, which disturbs other traffic.
     pub loaded: bool,
     /// `true` if daemons must use the result.
     pub apply: bool,
 }
 
-/// The pairs that send trains while no other pair does.
+/// The pairs that measure their rate while no other pair sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
     /// Each node and the next one. Other pairs get the lower rate of their two nodes.
@@ -45,7 +45,7 @@ pub enum SurveyError {
         /// The number of nodes.
         count: usize,
     },
-    /// More than [`MAX_NODES_OF_PAIRS`] nodes are too many for trains of all pairs.
+    /// More than [`MAX_NODES_OF_PAIRS`] nodes are too many to measure the rate of each pair.
     #[error(
         "{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs"
     )]
@@ -96,11 +96,11 @@ pub enum SurveyWork {
         /// The number of echoes.
         probes: Probes,
     },
-    /// Receive trains (bursts of bytes).
+    /// Receive bursts of bytes (trains).
     Train {
-        /// The first train's size.
+        /// The first burst's size.
         bytes: u64,
-        /// The last train's least duration.
+        /// The node requests larger bursts until one takes this long.
         at_least: Duration,
     },
 }
@@ -115,11 +115,11 @@ pub enum Finding {
         /// `true` if the echoes went over TCP, because no datagram came back.
         by_tcp: bool,
     },
-    /// The trains that the node received.
+    /// The bursts of bytes that the node received.
     Train {
         /// The time per byte in picoseconds.
         ps_per_byte: u32,
-        /// The size of all trains.
+        /// The bytes of all bursts together.
         bytes: u64,
     },
     /// The peer could not be reached.
@@ -184,10 +184,10 @@ pub struct SurveyReport {
     pub matrix: Matrix,
     /// The lost nodes, with the reasons.
     pub lost: Vec<(String, SurveyLoss)>,
-    /// Pairs of nodes that have not reached each other. In the matrix, their link has the worst
-    /// round trip of either node.
+    /// Pairs that have not reached each other. In the matrix, their link has the worst round trip
+    /// of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of pairs that were not measured. Other pairs of their groups stand for them.
+    /// The number of unmeasured pairs, for which other pairs of their groups stand.
     pub estimated: u64,
     /// The number of pairs whose echoes went over TCP.
     pub by_tcp: u32,
@@ -195,6 +195,6 @@ pub struct SurveyReport {
     pub echoes: u64,
     /// The number of requests without a timely reply.
     pub lost_echoes: u64,
-    /// The size of all trains.
+    /// The bytes that nodes sent to measure rates.
     pub train_bytes: u64,
 }

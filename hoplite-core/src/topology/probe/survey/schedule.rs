@@ -1,4 +1,4 @@
-//! Chooses the pairs of each step of a survey, and turns their measurements into a matrix.
+//! Chooses the pairs of a survey's steps, and turns their measurements into a matrix.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,8 +8,8 @@ use super::super::super::random::Random;
 use super::super::{Probes, percentile};
 use super::messages::{SurveyError, SurveyLoss};
 
-/// The percentile of a pair's times per byte under load that counts. It means a low rate, but not
-/// the lowest, which a host's pause may cause.
+/// The percentile of times per byte under load that counts: a low rate, but not the lowest, which a
+/// host's pause may cause.
 const LOADED_PERCENTILE: u32 = 75;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +22,19 @@ pub(super) enum Task {
 pub(super) type Lost = BTreeMap<u32, SurveyLoss>;
 
 pub(super) trait SurveySchedule: Debug + Send {
-    /// Returns the work and the pairs of the next step; `None` after the last one. Called once per
-    /// step, in order.
+    /// Returns the work and pairs of a step; `None` after the last one. Called once per step, in
+    /// order.
     fn step(
         &mut self,
         step: u64,
         lost: &Lost,
         random: &mut Random,
     ) -> Option<(Task, Vec<(u32, u32)>)>;
-    /// Returns the number of steps. The steps of later stages are estimated.
+    /// Returns the number of steps, with later stages estimated.
     fn steps(&self) -> u64;
-    /// Adds the echoes of a pair: the worse round trip of its two sides, if any.
+    /// Adds the worse round trip of a pair's two sides, if any.
     fn echoed(&mut self, pair: (u32, u32), round_trip_ns: Option<u64>);
-    /// Adds the train of a pair: its time per byte, idle or under load.
+    /// Adds a pair's measured time per byte, idle or under load.
     fn carried(&mut self, pair: (u32, u32), ps_per_byte: u32, is_loaded: bool);
     /// Returns the known lower bound of the time per byte between two nodes, in picoseconds.
     fn gap(&self, a: u32, b: u32) -> Option<u32>;

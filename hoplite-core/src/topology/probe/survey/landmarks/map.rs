@@ -9,7 +9,7 @@ use super::super::messages::SurveyError;
 use super::super::schedule::{Map, SurveySchedule, link_of, loaded_gap};
 use super::Landmarks;
 
-/// If fewer trains under load went between two groups, each group's trains to all other groups
+/// If fewer rates under load are known between two groups, the rates of both to all other groups
 /// count.
 const MIN_LOADED: usize = 4;
 
@@ -65,7 +65,8 @@ impl Landmarks {
         Ok(Map { matrix, guessed, estimated })
     }
 
-    /// Builds the matrix with groups as blocks. `link` gets indices of nodes, or numbers of groups.
+    /// Builds a matrix with one link per two groups. `link` gets the indices of two nodes of a
+    /// group, or two groups' numbers.
     pub(super) fn matrix(
         &self,
         names: Vec<String>,
@@ -103,7 +104,7 @@ impl Landmarks {
         self.idle_far_gap(a, b).max(loaded)
     }
 
-    /// Returns each remaining group's worst round trip, which stands for pairs that have not met.
+    /// Returns each remaining group's worst round trip, which stands for unmeasured pairs.
     fn worst(&self, firsts: &BTreeMap<u32, u32>) -> Vec<Option<u32>> {
         let mut worst: Vec<Option<u32>> = vec![None; self.groups.len()];
         for &group in firsts.keys() {

@@ -5,8 +5,8 @@ use super::super::super::super::rounds;
 use super::super::groups::{UNKNOWN, alike};
 use super::super::schedule::Lost;
 
-/// Maximum number of landmarks of a set. More landmarks take more echoes and memory, but no more
-/// rounds. A set has at least twice as many nodes.
+/// Most landmarks of a set. More take more echoes and memory, but no more rounds. A set has at
+/// least twice as many nodes.
 const MAX_LANDMARKS: usize = 64;
 
 #[derive(Debug)]
@@ -38,8 +38,7 @@ impl Set {
         (self.others() + rounds::count(self.landmarks as u32) as usize) as u64
     }
 
-    /// Returns the pairs of a round: each landmark meets the other nodes in turn, then the
-    /// landmarks meet each other.
+    /// Each landmark meets the other nodes in turn, then the landmarks meet each other.
     pub(super) fn pairs(&self, round: u64) -> Vec<(u32, u32)> {
         let (round, others) = (round as usize, self.others());
         if round < others {
