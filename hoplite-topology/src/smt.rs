@@ -12,8 +12,8 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Maximum number of nodes in a query, which grows with their fourth power. No solver finishes with
-/// more.
+/// Maximum number of nodes in a query to an SMT solver. The query grows with their fourth power,
+/// and no solver finishes with more.
 pub const MAX_NODES: usize = 16;
 
 /// A solver's answer.
@@ -101,7 +101,7 @@ fn declare(text: &mut String, name: String) -> String {
     name
 }
 
-/// Writes the assertion that each rank r is at exactly one node i, with Booleans x_r_i.
+/// Writes the SMT-LIB assertion that each rank r is at exactly one node i, with Booleans x_r_i.
 fn permutation(text: &mut String, nodes: usize) {
     let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
     for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
@@ -119,8 +119,8 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// Writes the assertion that `name` is at least `more` plus the cost of a message from rank `a` to
-/// rank `b` with 1 / `parts` of the bytes.
+/// Writes the SMT-LIB assertion that variable `name` is at least `more` plus the cost of a message
+/// from rank `a` to `b` with 1 / `parts` of the bytes.
 fn at_least(
     text: &mut String,
     name: &str,
