@@ -84,7 +84,6 @@ pub(super) struct Host {
     pub(super) acknowledged_bytes: u64,
     /// A number that changes when a stream of the store begins or ends.
     pub(super) changes: u64,
-    /// `true` unless another stream of the store tests more connections.
     pub(super) may_test: bool,
 }
 
@@ -109,7 +108,6 @@ pub(super) struct LanePlan {
     /// `true` if the receiver has other streams, which a gain may have slowed down.
     is_contended: bool,
     aborted: usize,
-    /// The number of tests of more connections that gained nothing.
     rejected: u32,
 }
 
@@ -499,7 +497,6 @@ pub(super) fn retry_after(trials: u32) -> Duration {
     }
 }
 
-/// Returns `true` if at least half of the stream's gain also shows in the store's total rate.
 const fn gained_in_total(rates: &Rates, trial: &Trial) -> bool {
     rates.host.saturating_sub(trial.host_rate) >= rates.stream.saturating_sub(trial.rate) / 2
 }
