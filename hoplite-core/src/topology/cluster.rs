@@ -52,8 +52,8 @@ impl Dendrogram {
         &self.joins
     }
 
-    /// Returns all nodes in the order of the tree's leaves. Reverses groups so that the link
-    /// between two neighbouring groups is cheap. Rings and chains start from this order.
+    /// Returns all nodes in the order of the leaves. Reverses groups so that the links between
+    /// neighbouring groups are cheap. Rings and chains start from this order.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {

@@ -68,7 +68,7 @@ impl Matrix {
         })
     }
 
-    /// Makes a matrix by calling `link` once for each pair of nodes, with the larger index first.
+    /// Makes a matrix by calling `link` once per pair of nodes, the larger index first.
     ///
     /// # Errors
     /// Fails for invalid names, or if `link` fails.

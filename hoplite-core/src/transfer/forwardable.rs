@@ -28,7 +28,7 @@ pub const fn forwardable(
 }
 
 /// Returns `true` if a receiver with `offset_bytes` must hear of `forwardable_bytes`: if these are
-/// more, if they reach `end_bytes`, or if the object is empty and complete.
+/// more, if they include the last byte, or if the object is empty and complete.
 pub const fn is_news(
     is_complete: bool,
     forwardable_bytes: u64,

@@ -24,7 +24,7 @@ pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 pub const PLAN_TIMEOUT: Duration = ROOM_TIMEOUT.saturating_add(SILENCE_TIMEOUT);
 
 /// Returns the time for which a collective's member waits for a peer to begin its part. A peer that
-/// has sent bytes before (`taken_bytes`) has restarted, and will not begin.
+/// sent `taken_bytes` before, but has not begun now, has restarted and will not begin.
 pub const fn plan_timeout(taken_bytes: u64) -> Duration {
     if taken_bytes == 0 { PLAN_TIMEOUT } else { RELEASE_TIMEOUT }
 }

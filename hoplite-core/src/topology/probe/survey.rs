@@ -3,8 +3,8 @@
 //! In each step, each node is in at most one pair, so its measurements do not overlap. Both nodes
 //! first confirm that they answer each other, because nodes answer only named peers.
 //!
-//! A schedule chooses the pairs: in `pairs` all meet, in `landmarks`, for many nodes, only some.
-//! Each schedule has three parts:
+//! A schedule chooses the pairs: all in `pairs`; only some in `landmarks`, for many nodes. It has
+//! three parts:
 //! 1. Echoes (round trips).
 //! 2. Trains (bursts of bytes), one pair at a time, so that pairs share no link.
 //! 3. If requested, trains of a round's pairs at once. Only this shows an uplink that carries less

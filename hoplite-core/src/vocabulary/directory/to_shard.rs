@@ -18,8 +18,8 @@ pub enum ToShard {
     Unpublish { id: ObjectId, put: PutId, reason: UnpublishReason },
     /// Requests a slot of a sender of the object. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
-    /// Withdraws a `Query`, or the wait for the answer to a `Delete`, which goes on. The store must
-    /// still return a slot that was `Granted` at the same time.
+    /// Withdraws a `Query`, or the wait for a `Delete`, which goes on. The store must still return
+    /// a slot that was `Granted` at the same time.
     Cancel { request: RequestId },
     /// Returns a slot whose pull did not bring all bytes. A complete pull returns its slot by
     /// [`Publish::slot`].
