@@ -87,7 +87,8 @@ const fn half_name(half: usize) -> &'static str {
 /// separate links.
 ///
 /// # Errors
-/// Fails if no mapping exists.
+/// Fails unless `switches` is a power of two from 2 to [`MAX_SWITCHES`], and `hosts_per_switch` is
+/// from 1 to half of `switches`.
 pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
@@ -96,7 +97,8 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
 /// Does the same as [`mapping`] for only `ranks` ranks, without the unused switches.
 ///
 /// # Errors
-/// Fails if no mapping exists.
+/// Fails like [`mapping`], or unless `ranks` is an even number up to `switches` or a multiple of it,
+/// and has enough hosts.
 pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     let is_whole =
