@@ -140,6 +140,7 @@ impl RunDirectory {
         noted
     }
 
+    /// Returns the directories of ended stores of the same user.
     pub(super) fn earlier_runs(&self) -> Result<Vec<PathBuf>, SpillDirError> {
         let user = geteuid().as_raw();
         let find = || {
