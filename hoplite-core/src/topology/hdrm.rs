@@ -97,8 +97,8 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
 /// Does the same as [`mapping`] for only `ranks` ranks, without the unused switches.
 ///
 /// # Errors
-/// Fails like [`mapping`], or unless `ranks` is an even number up to `switches` or a multiple of it,
-/// and has enough hosts.
+/// Fails like [`mapping`], or unless `ranks` is an even number up to `switches` or a multiple of
+/// `switches`, and has enough hosts.
 pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     let is_whole =
