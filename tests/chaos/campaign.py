@@ -118,8 +118,8 @@ class Campaign:
         memory, spill_limit = (
             (_SPILLING_MEMORY, _SPILL_LIMIT) if self.settings.spill else (_MEMORY, None)
         )
-        hosts = [f"h{number}" for number in range(SHARDS + self.settings.stores)]
-        shards, stores = hosts[:SHARDS], hosts[SHARDS:]
+        hosts = [f"h{number}" for number in range(SHARDS + self.settings.stores + 1)]
+        shards, stores, spare = hosts[:SHARDS], hosts[SHARDS:-1], hosts[-1]
         with (
             Lab(Plan(hosts=len(hosts))) as lab,
             Hoplite(
@@ -131,7 +131,7 @@ class Campaign:
                 spill_limit=spill_limit,
             ) as daemons,
         ):
-            target = Target(lab, daemons, stores, shards, self.random)
+            target = Target(lab, daemons, stores, shards, spare, self.random)
             cluster = Cluster(
                 {host: daemons.socket(host) for host in stores},
                 self.settings.programs / "hoplite",

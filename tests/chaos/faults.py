@@ -29,6 +29,7 @@ class Target:
     Attributes:
         stores: the hosts with a store.
         shards: the hosts with a shard.
+        spare: a host without daemons.
         random: chooses the broken part, and the time until its repair.
     """
 
@@ -36,6 +37,7 @@ class Target:
     hoplite: Hoplite
     stores: list[str]
     shards: list[str]
+    spare: str
     random: random.Random
 
     def store(self) -> str:
@@ -88,6 +90,17 @@ def killed_shard(target: Target) -> Iterator[str]:
     target.hoplite.shards[host].kill()
     yield f"the shard of {host} is killed"
     target.hoplite.start_shard(target.lab.host(host))
+
+
+@contextmanager
+def replaced_shard(target: Target) -> Iterator[str]:
+    old, new = target.shard(), target.spare
+    at = target.lab.host(target.store())
+    target.hoplite.replace_shard(at, target.lab.host(old), target.lab.host(new))
+    target.shards[target.shards.index(old)] = new
+    target.spare = old
+    yield f"the shard of {new} has replaced the one of {old}"
+    _end(target.hoplite.shards.pop(old))
 
 
 @contextmanager
@@ -225,6 +238,7 @@ FAULTS: Final[dict[str, tuple[Fault, float]]] = {
     "restart-store": (restarted_store, 1),
     "drain-store": (drained_store, 1),
     "kill-shard": (killed_shard, 6),
+    "replace-shard": (replaced_shard, 4),
     "freeze-store": (frozen_store, 12),
     "freeze-shard": (frozen_shard, 12),
     "cut-host": (isolated, 15),

@@ -123,13 +123,26 @@ class Hoplite:
         self._end()
 
     def start_shard(self, host: Host) -> None:
-        arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--print-addresses"]
+        arguments = ["--listen", _shard_address(host), "--print-addresses"]
         arguments += [*self.security, *self.shard_arguments]
         self.shards[host.name] = self._start(host, "hoplite-directory", arguments)
         self.shards[host.name].await_ready()
 
+    def replace_shard(self, at: Host, old: Host, new: Host) -> None:
+        """Starts a shard on the host `new`, and lets it take the place of another one, which goes on.
+
+        Raises:
+            LabError: the store of the host `at` could not change the list of shards.
+        """
+        self.start_shard(new)
+        arguments = ("shards", "replace", _shard_address(old), _shard_address(new))
+        changed = self.client(at, *arguments, capture_output=True, text=True, check=False)
+        if changed.returncode:
+            raise LabError(f"{old.name} is not replaced by {new.name}: {changed.stderr}")
+        self._shard_hosts[self._shard_hosts.index(old)] = new
+
     def start_store(self, host: Host) -> None:
-        directory = ",".join(f"{shard.address}:{_DIRECTORY_PORT}" for shard in self._shard_hosts)
+        directory = ",".join(map(_shard_address, self._shard_hosts))
         arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--print-addresses", *self.security]
         arguments += ["--directory", directory, "--node-id", host.name]
         arguments += ["--memory", self.memory[self.lab.hosts.index(host)], *self.store_arguments]
@@ -189,3 +202,7 @@ class Hoplite:
             deadline = time.monotonic() + _END_TIMEOUT_S
             for daemon in group.values():
                 daemon.wait(max(0.1, deadline - time.monotonic()))
+
+
+def _shard_address(host: Host) -> str:
+    return f"{host.address}:{_DIRECTORY_PORT}"
