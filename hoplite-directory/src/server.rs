@@ -23,7 +23,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use crate::connection::{self, Gate, Incoming, Listener};
+use crate::connection::{self, Accepted, Gate, Incoming, Listener};
 use crate::dashboard::{self, DashboardData, Prefixes};
 use crate::direct::DirectSessions;
 use crate::events::Events;
@@ -169,22 +169,7 @@ pub async fn run(
         start_dashboard(listener, &host, config.credentials.clone(), metrics.as_ref(), &tasks);
     }
 
-    let sessions = TaskTracker::new();
-    let direct = DirectSessions {
-        host: host.clone(),
-        event_loop: event_loop.clone(),
-        tasks: sessions.clone(),
-    };
-    let directory = DirectoryServer::new(DirectoryService {
-        host,
-        tasks: tasks.clone(),
-        events: events.clone(),
-    })
-    .max_decoding_message_size(MAX_BATCH_BYTES)
-    .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
-    let (health, health_server) = tonic_health::server::health_reporter();
-    health.set_serving::<DirectoryServer<DirectoryService>>().await;
-    let guard = Guard { refusals: Arc::clone(&refusals), events: events.clone() };
+    let direct = DirectSessions { host, event_loop: event_loop.clone(), tasks: TaskTracker::new() };
     let gate = Gate {
         credentials: config.credentials,
         cluster: config.cluster,
@@ -195,29 +180,32 @@ pub async fn run(
         abort: abort.clone(),
         tasks: tasks.clone(),
     };
-    let accepted = gate.open(listener, stop.clone());
-
-    let visitors = serve_visitors(
-        directory.clone(),
-        health_server.clone(),
-        guard,
-        accepted.visitors,
-        stop.clone(),
-    );
-    let members = serve_members(directory, health_server, accepted.members, stop.clone());
-    let server = async {
-        tokio::try_join!(members, visitors)?;
-        sessions.close();
-        sessions.wait().await;
-        Ok(())
-    };
-    let ended = first_end(server, owner, &stop).await;
+    let ended = first_end(serve(gate, listener), owner, &stop).await;
     stop.cancel();
     abort.cancel();
     tasks.close();
     tasks.wait().await;
     event_loop.ended().await;
     ended
+}
+
+/// Serves stores and visitors until the shard stops and all sessions have ended.
+async fn serve(gate: Gate, listener: Listener) -> Result<(), tonic::transport::Error> {
+    let (host, sessions) = (gate.direct.host.clone(), gate.direct.tasks.clone());
+    let (stop, events) = (host.stop.clone(), gate.events.clone());
+    let guard = Guard { refusals: Arc::clone(&gate.refusals), events: events.clone() };
+    let service = DirectoryService { host, tasks: gate.tasks.clone(), events };
+    let directory = DirectoryServer::new(service)
+        .max_decoding_message_size(MAX_BATCH_BYTES)
+        .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
+    let (reporter, health) = tonic_health::server::health_reporter();
+    reporter.set_serving::<DirectoryServer<DirectoryService>>().await;
+    let Accepted { members, visitors } = gate.open(listener, stop.clone());
+    let visitors = serve_visitors(directory.clone(), health.clone(), guard, visitors, stop.clone());
+    tokio::try_join!(serve_members(directory, health, members, stop), visitors)?;
+    sessions.close();
+    sessions.wait().await;
+    Ok(())
 }
 
 fn start_dashboard(

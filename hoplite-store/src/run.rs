@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 use crate::advertised::{Advertised, check_certificate};
 use crate::config::{Prefault, StoreConfig};
 use crate::data::{self, DataConfig, DataMetrics, Puller};
-use crate::embedded::{DirectoryFailure, EmbeddedDirectory, start_directory};
+use crate::embedded::{DirectoryFailure, start_directory};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::local::{self, LocalListener, LocalPlane, Shares, SocketAccess};
@@ -200,14 +200,8 @@ impl Running {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let leaving = stop.child_token();
         let stop_on_drop = stop.clone().drop_guard();
-        let EmbeddedDirectory {
-            shards,
-            route,
-            address: directory,
-            dashboard,
-            failure: directory_failed,
-        } = start_directory(&config, exported.clone(), &stop, &tasks).await?;
-        let links = Arc::new(ShardLinks::new(&shards, &config, &route)?);
+        let directory = start_directory(&config, exported.clone(), &stop, &tasks).await?;
+        let links = Arc::new(ShardLinks::new(&directory.shards, &config, &directory.route)?);
         let event_loop = EventLoop::start("control", stop.clone()).map_err(StoreError::Thread)?;
 
         let data_config = Arc::new(data_config(&config, advertised.clone()));
@@ -215,7 +209,12 @@ impl Running {
         let puller = Puller::new(Arc::clone(&data_config), Arc::clone(&metrics));
         let spill_config = spill.as_ref().map(SpillFiles::config);
         let seed = random_number().map_err(StoreError::Random)?;
-        let node = Node::new(config.of_node(&shards, arena.capacity_bytes(), spill_config, seed));
+        let node = Node::new(config.of_node(
+            &directory.shards,
+            arena.capacity_bytes(),
+            spill_config,
+            seed,
+        ));
         let running = (tasks.clone(), event_loop.handle().clone());
         let engine = Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone());
         engine.spill_to(spill);
@@ -227,47 +226,32 @@ impl Running {
         }
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
         observe(&engine, &config, exported, &prefaulted_bytes);
-        let prefaulted = (config.prefault == Prefault::AtStart).then(|| {
-            tasks.spawn(prefault(
-                Arc::clone(engine.arena()),
-                Arc::clone(&prefaulted_bytes),
-                stop.clone(),
-            ))
-        });
-        let info = node_info(&config, shards, advertised.as_ref())?;
+        let prefaulting =
+            || prefault(Arc::clone(engine.arena()), Arc::clone(&prefaulted_bytes), stop.clone());
+        let prefaulted = (config.prefault == Prefault::AtStart).then(|| tasks.spawn(prefaulting()));
+        let info = node_info(&config, directory.shards, advertised.as_ref())?;
         let identity =
             Identity { info, advertised: advertised.clone(), cluster: config.cluster.clone() };
         let ends = (leaving.clone(), stop.clone());
         let sessions =
             ShardSessions::start(&engine, &links, identity, event_loop.handle().clone(), ends);
-        let plane = Arc::new(LocalPlane {
-            engine: Arc::clone(&engine),
-            access: socket_access(&config),
-            half_open: HalfOpen::new(local::MAX_HALF_OPEN),
-            shares: shares(&config.limits),
-            limits: config.limits,
-            replicas: config.replicas,
-            node: config.node,
-            cluster: config.cluster,
-            newest: config.newest_version,
-            advertised,
-            shards: links,
-            prefaulted_bytes,
-        });
-        let clients = event_loop.spawn(local::run(local, plane, leaving.clone()));
-        let addresses =
-            Addresses { socket: config.socket, data: data_address, directory, dashboard };
-        let stop = stop_on_drop;
+        let plane = local_plane(&engine, &config, advertised, links, prefaulted_bytes);
+        let clients = event_loop.spawn(local::run(local, Arc::new(plane), leaving.clone()));
         Ok(Self {
-            addresses,
+            addresses: Addresses {
+                socket: config.socket,
+                data: data_address,
+                directory: directory.address,
+                dashboard: directory.dashboard,
+            },
             engine,
             sessions,
-            directory_failed,
+            directory_failed: directory.failure,
             prefaulted,
             clients,
             event_loop,
             leaving,
-            stop,
+            stop: stop_on_drop,
             tasks,
         })
     }
@@ -303,6 +287,29 @@ fn data_config(config: &StoreConfig, advertised: Option<Advertised>) -> DataConf
 }
 
 /// Describes this store to the directory, as a new incarnation.
+fn local_plane(
+    engine: &Arc<Engine>,
+    config: &StoreConfig,
+    advertised: Option<Advertised>,
+    shards: Arc<ShardLinks>,
+    prefaulted_bytes: Arc<AtomicU64>,
+) -> LocalPlane {
+    LocalPlane {
+        engine: Arc::clone(engine),
+        access: socket_access(config),
+        half_open: HalfOpen::new(local::MAX_HALF_OPEN),
+        shares: shares(&config.limits),
+        limits: config.limits.clone(),
+        replicas: config.replicas,
+        node: config.node.clone(),
+        cluster: config.cluster.clone(),
+        newest: config.newest_version,
+        advertised,
+        shards,
+        prefaulted_bytes,
+    }
+}
+
 fn node_info(
     config: &StoreConfig,
     shards: Vec<String>,

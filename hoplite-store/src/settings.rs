@@ -293,17 +293,7 @@ impl Settings {
         };
         let socket_mode = self.socket_mode.map_or(Ok(DEFAULT_SOCKET_MODE), socket_mode)?;
         let labels = labels(self.labels.unwrap_or_default())?;
-        let backing = match (self.huge_pages.unwrap_or(HugePages::None), self.arena_file) {
-            (HugePages::None, None) => Backing::Pages,
-            (HugePages::None, Some(path)) => {
-                Backing::of_file_at(&path).map_err(SettingsError::ArenaFile)?
-            }
-            (HugePages::OfDefaultSize, None) => Backing::HugePages { page_bytes: None },
-            (HugePages::Of(Size(page_bytes)), None) => {
-                Backing::HugePages { page_bytes: Some(page_bytes) }
-            }
-            (_, Some(_)) => return Err(SettingsError::TwoBackings),
-        };
+        let backing = backing(self.huge_pages.unwrap_or(HugePages::None), self.arena_file)?;
         Ok(StoreConfig {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
@@ -389,6 +379,20 @@ fn socket_mode(text: String) -> Result<u32, SettingsError> {
         .ok()
         .filter(|mode| *mode <= 0o777)
         .ok_or(SettingsError::SocketMode { text })
+}
+
+fn backing(pages: HugePages, file: Option<PathBuf>) -> Result<Backing, SettingsError> {
+    match (pages, file) {
+        (HugePages::None, None) => Ok(Backing::Pages),
+        (HugePages::None, Some(path)) => {
+            Backing::of_file_at(&path).map_err(SettingsError::ArenaFile)
+        }
+        (HugePages::OfDefaultSize, None) => Ok(Backing::HugePages { page_bytes: None }),
+        (HugePages::Of(Size(page_bytes)), None) => {
+            Ok(Backing::HugePages { page_bytes: Some(page_bytes) })
+        }
+        (_, Some(_)) => Err(SettingsError::TwoBackings),
+    }
 }
 
 fn spill(

@@ -25,6 +25,7 @@ mod metadata_kind {
 }
 
 /// Encodes `error`.
+#[expect(clippy::too_many_lines, reason = "one arm for each error")]
 pub fn encode(error: &Error) -> v1::Error {
     let code = error.code() as u32;
     match error {

@@ -102,6 +102,7 @@ fn sum(target: &'static str, sources: &[&'static str]) -> Call {
 
 fn cases() -> Vec<Case> {
     use Answer::{Contents, Count, Done, Failed, Is, Nodes, Ready};
+    let timed_out = || Failed(ObjectErrorCode::Timeout, "timed out");
     let (small, large) = (bytes(1, 1000), bytes(2, 300_001));
     let mut cases = Vec::new();
     for (id, contents) in [("empty", &vec![]), ("small", &small), ("large", &large)] {
@@ -126,21 +127,9 @@ fn cases() -> Vec<Case> {
     }
     let timeout = SHORT;
     cases.extend([
-        Case(
-            0,
-            Call::Get { id: "unknown", timeout },
-            Failed(ObjectErrorCode::Timeout, "timed out"),
-        ),
-        Case(
-            0,
-            Call::GetInto { id: "unknown", timeout },
-            Failed(ObjectErrorCode::Timeout, "timed out"),
-        ),
-        Case(
-            1,
-            Call::Read { id: "unknown", timeout },
-            Failed(ObjectErrorCode::Timeout, "timed out"),
-        ),
+        Case(0, Call::Get { id: "unknown", timeout }, timed_out()),
+        Case(0, Call::GetInto { id: "unknown", timeout }, timed_out()),
+        Case(1, Call::Read { id: "unknown", timeout }, timed_out()),
         Case(
             0,
             put("huge", &vec![0; 9 << 20]),
@@ -151,11 +140,7 @@ fn cases() -> Vec<Case> {
         Case(2, Call::Read { id: "stream", timeout: TIME_LIMIT }, Contents(large.clone())),
         Case(1, Call::Delete { ids: vec!["stream"] }, Count(1)),
         Case(0, Call::Abort { id: "given up", contents: large.clone() }, Done),
-        Case(
-            1,
-            Call::Get { id: "given up", timeout },
-            Failed(ObjectErrorCode::Timeout, "timed out"),
-        ),
+        Case(1, Call::Get { id: "given up", timeout }, timed_out()),
         Case(1, put("given up", &small), Done),
         Case(0, Call::Locate { id: "given up" }, Nodes(vec!["node-1".to_owned()])),
         Case(0, get("given up"), Contents(small.clone())),
@@ -248,6 +233,8 @@ fn reduces(length: i32) -> Vec<Case> {
         .collect();
     let all = |ids: &[&str]| Reduced(ids.iter().map(|id| (*id).to_owned()).collect());
     let exists = || Failed(ObjectErrorCode::AlreadyExists, "already exists");
+    let mismatch = || Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced");
+    let twice = || Failed(ObjectErrorCode::DuplicateId, "more than once");
     let (any, fixed) = (ReduceOrder::Any, ReduceOrder::Fixed);
     let mut cases = vec![
         Case(0, put("a", 1, &shape), Done),
@@ -267,24 +254,12 @@ fn reduces(length: i32) -> Vec<Case> {
         Case(2, get("largest"), Contents(maximum)),
         Case(0, Call::Delete { ids: vec!["largest"] }, Count(1)),
         Case(0, largest(any, None, SHORT), Failed(ObjectErrorCode::Timeout, "timed out")),
-        Case(
-            0,
-            sum("twice", &["a", "b", "a"]),
-            Failed(ObjectErrorCode::DuplicateId, "more than once"),
-        ),
-        Case(0, sum("a", &["b", "a"]), Failed(ObjectErrorCode::DuplicateId, "more than once")),
+        Case(0, sum("twice", &["a", "b", "a"]), twice()),
+        Case(0, sum("a", &["b", "a"]), twice()),
         Case(0, put("flat", 1, &None), Done),
-        Case(
-            1,
-            sum("mixed", &["a", "flat"]),
-            Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced"),
-        ),
+        Case(1, sum("mixed", &["a", "flat"]), mismatch()),
         Case(1, self::put("bytes", b"1234"), Done),
-        Case(
-            0,
-            sum("opaque", &["bytes"]),
-            Failed(ObjectErrorCode::TypeMismatch, "cannot be reduced"),
-        ),
+        Case(0, sum("opaque", &["bytes"]), mismatch()),
     ];
     let left = vec![
         "a", "b", "c", "sum", "of sums", "flat", "bytes", "largest", "twice", "mixed", "opaque",

@@ -457,6 +457,7 @@ impl State {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each request")]
     fn try_answer(&mut self, request: &Request) -> Option<Result<Response, Error>> {
         let answer = match request {
             Request::Node(node::Request::Get { id, until, timeout, .. }) => {

@@ -204,6 +204,7 @@ impl Adapter<'_> {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each action")]
     fn perform(&mut self, action: Action) {
         let Self { objects, reductions, collectives } = self;
         match action {

@@ -90,6 +90,7 @@ impl Node {
         self.objects.ctx.take_effects(effects);
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each event")]
     fn take(&mut self, event: Event) {
         let objects = &mut self.objects;
         match event {

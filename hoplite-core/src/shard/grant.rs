@@ -2,13 +2,14 @@
 //! inline (small) object. The receiver returns the sender's slot after its pull.
 
 use super::copies::LocationRecord;
-use super::entry::{Pin, Transfer, groups_left};
+use super::entry::{Entry, Pin, Transfer, groups_left};
 use super::history::GrantRecord;
-use super::nodes::NodeIndex;
+use super::nodes::{NodeIndex, NodeRecord};
 use super::{Effect, Shard, Turn};
 use crate::id::ObjectId;
 use crate::plan::broadcast::SenderChoice;
 use crate::plan::chain::unpaced;
+use crate::time::Time;
 use crate::vocabulary::directory::{
     Grant, GrantId, LocationState, PullOutcome, RequestId, Retention, ToStore,
 };
@@ -46,15 +47,8 @@ impl Shard {
         let is_fresh = entry.copies.get(node).is_none();
         // The shard now assumes a partial copy, so the receiver need not publish one.
         if is_fresh {
-            let mut copy = LocationRecord::new(
-                (node, record.place.path),
-                LocationState::Partial,
-                Retention::Evictable,
-                record.session_number,
-            );
-            copy.since = self.hop_time.bytes_at(turn.now, sender_has);
-            copy.free_slots = slots.saturating_sub(entry.transfers.served_by(node));
-            entry.copies.insert(copy);
+            let since = self.hop_time.bytes_at(turn.now, sender_has);
+            assume_partial(entry, (node, record), since, slots);
             record.holdings.insert(id.clone());
         }
         let session = record.session_number;
@@ -80,13 +74,9 @@ impl Shard {
         entry.transfers.insert(node, grant, transfer);
         self.grants.insert(grant, id.clone());
         record.receiving.insert(grant, id.clone());
-        let receiver = record.info.node.clone();
-        let grant_record =
-            GrantRecord::begun(receiver, sender_name.clone(), choice.reason, turn.now);
-        self.history.record(id, grant, grant_record.clone());
         let complete_copies =
             u32::try_from(entry.copies.complete_connected_count()).unwrap_or(u32::MAX);
-        let message = ToStore::Granted(Grant {
+        let granted = Grant {
             request,
             grant,
             id: id.clone(),
@@ -98,14 +88,23 @@ impl Shard {
             sender_state,
             reason: choice.reason,
             complete_copies,
-        });
+        };
         self.accept_all_senders(node, id);
         if has_followers && has_turned == Some(true) {
             self.mark_slow_transfers(id);
         }
-        self.mark_changed(id);
-        self.send(turn, node, message);
-        turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
+        self.send_grant(turn, node, granted);
+    }
+
+    fn send_grant(&mut self, turn: &mut Turn<'_>, receiver: NodeIndex, grant: Grant) {
+        let Some(node) = self.nodes.get(receiver) else { return };
+        let (receiver_name, sender) = (node.info.node.clone(), grant.sender.clone());
+        let record = GrantRecord::begun(receiver_name, sender, grant.reason, turn.now);
+        let id = grant.id.clone();
+        self.history.record(&id, grant.grant, record.clone());
+        self.mark_changed(&id);
+        self.send(turn, receiver, ToStore::Granted(grant));
+        turn.effects.push(Effect::Granted { id, record });
     }
 
     /// Answers with an inline object's bytes. The receiver then counts as a complete location.
@@ -210,4 +209,17 @@ impl Shard {
         self.mark_servable(&id);
         Some((id, link))
     }
+}
+
+fn assume_partial(
+    entry: &mut Entry,
+    (node, record): (NodeIndex, &NodeRecord),
+    since: Time,
+    slots: u32,
+) {
+    let (at, session) = ((node, record.place.path), record.session_number);
+    let mut copy = LocationRecord::new(at, LocationState::Partial, Retention::Evictable, session);
+    copy.since = since;
+    copy.free_slots = slots.saturating_sub(entry.transfers.served_by(node));
+    entry.copies.insert(copy);
 }

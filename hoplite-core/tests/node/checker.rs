@@ -243,6 +243,7 @@ impl Checker {
         self.status(status);
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm for each effect")]
     fn effect(&mut self, effect: &Effect) {
         match effect {
             Effect::Reply { client, call, response } => self.reply(*client, *call, response),

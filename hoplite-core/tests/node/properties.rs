@@ -483,9 +483,8 @@ impl World {
                 );
             }
             Step::CombineEnded { which, blocks, outcome } => {
-                if let Some((combine, offset_bytes)) =
-                    pick(&self.h.checker.running_combinations(), which).copied()
-                {
+                let running = self.h.checker.running_combinations();
+                if let Some((combine, offset_bytes)) = pick(&running, which).copied() {
                     let index = usize::from(outcome / 64);
                     let outcome = match outcome % 8 {
                         0 => CombineOutcome::Cancelled,

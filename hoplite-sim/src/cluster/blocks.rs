@@ -150,10 +150,7 @@ impl<A: Application> Cluster<A> {
         let tag = part(copy.tag.unwrap_or(MIXED), copy.size_bytes, range);
         let is_of_hop = copy.is_of_hop();
         let operand = Operand { tag, shape: if is_of_hop { copy.shape } else { tag }, is_of_hop };
-        input.operand = Some(match input.operand {
-            Some(before) if before.tag != tag => Operand { tag: MIXED, ..operand },
-            _ => operand,
-        });
+        input.add(operand);
         input.at_hand_bytes = limit_bytes;
         Ok(())
     }

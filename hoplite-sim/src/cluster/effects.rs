@@ -23,6 +23,7 @@ fn tag_of(bytes: &Bytes) -> u64 {
 }
 
 impl<A: Application> Cluster<A> {
+    #[expect(clippy::too_many_lines, reason = "one arm for each effect")]
     pub(super) fn perform(&mut self, store: usize, effect: Effect) {
         A::observe(self, store, &effect);
         match effect {

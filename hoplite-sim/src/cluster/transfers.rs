@@ -13,7 +13,7 @@ use hoplite_core::stall::{Sign, StallDetector};
 use hoplite_core::{ObjectId, PutId, Time};
 
 use super::blocks::Steps;
-use super::contents::Operand;
+use super::contents::{MIXED, Operand};
 use super::flow::Flow;
 use super::line::Line;
 use super::network::LinkEnd;
@@ -68,6 +68,15 @@ pub(super) struct Input {
     /// The growth of the sender's copy, as the receiver knows it; `None` if bytes move in blocks.
     pub(super) line: Option<Line>,
     pub(super) is_whole: bool,
+}
+
+impl Input {
+    pub(super) fn add(&mut self, operand: Operand) {
+        self.operand = Some(match self.operand {
+            Some(before) if before.tag != operand.tag => Operand { tag: MIXED, ..operand },
+            _ => operand,
+        });
+    }
 }
 
 #[derive(Debug)]

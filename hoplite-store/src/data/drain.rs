@@ -70,7 +70,7 @@ impl Puller {
                 let header = connection.read_header().await?;
                 match header.kind() {
                     Kind::Keepalive => {
-                        drop(connection.read_control::<v1::Keepalive>(&header).await?)
+                        connection.read_control::<v1::Keepalive>(&header).await?;
                     }
                     Kind::DrainAnswer => {
                         return connection.read_control::<v1::DrainAnswer>(&header).await;

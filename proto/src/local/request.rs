@@ -219,6 +219,7 @@ fn encode_inspection(inspection: Inspection) -> wire::Body {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one arm for each kind of request")]
 fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
     let request = match body {
         wire::Body::Create(create) => node::Request::Create {

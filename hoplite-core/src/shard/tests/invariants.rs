@@ -72,34 +72,7 @@ fn entries(shard: &Shard) {
         inline_bytes +=
             entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
         links += entry.transfers.len();
-        let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();
-        let slow: Vec<_> =
-            entry.transfers.slow().map(|(receiver, grant, _)| (receiver, grant)).collect();
-        let is_slow = entry.transfers.iter().filter(|(.., link)| link.is_slow);
-        assert_eq!(slow, is_slow.map(|(receiver, grant, _)| (receiver, grant)).collect::<Vec<_>>());
-        for (receiver, grant, link) in entry.transfers.iter() {
-            *slots.entry(link.sender).or_default() += 1;
-            assert_ne!(link.sender, receiver, "a node pulls from itself");
-            assert!(shard.grants.contains_key(&grant));
-            assert!(shard.nodes.is_connected(receiver));
-            if let Some(copy) = entry.copies.get(link.sender) {
-                let is_slow = shard.is_slow(entry, copy, receiver);
-                assert_eq!(link.is_slow, is_slow, "a transfer does not reflect its slow link");
-            }
-            let is_cycle =
-                pulls_from(link.sender, receiver, |node| entry.transfers.senders_of(node));
-            assert!(!is_cycle, "grants form no cycle");
-        }
-        for (sender, taken) in &slots {
-            assert_eq!(entry.transfers.served_by(*sender), *taken);
-            assert!(*taken <= limits.slots_per_location, "no copy serves more than its slots");
-        }
-        for (receiver, grant, link) in entry.transfers.iter() {
-            for group in &link.leaves {
-                let mut leaving = entry.transfers.leaving(*group);
-                assert!(leaving.any(|(other, slot, _)| (other, slot) == (receiver, grant)));
-            }
-        }
+        let slots = slots_taken(shard, entry);
         let mut nodes = BTreeSet::new();
         for location in entry.copies.iter() {
             assert!(nodes.insert(location.node), "one location per node");
@@ -145,6 +118,40 @@ fn entries(shard: &Shard) {
     assert_eq!(inline_bytes, shard.inline_bytes);
     assert_eq!(links, shard.grants.len());
     assert_eq!((rootless, lost), (shard.due.rootless.len(), shard.due.markers.len()));
+}
+
+fn slots_taken(shard: &Shard, entry: &Entry) -> BTreeMap<NodeIndex, u32> {
+    let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();
+    let slow: Vec<_> =
+        entry.transfers.slow().map(|(receiver, grant, _)| (receiver, grant)).collect();
+    let is_slow = entry.transfers.iter().filter(|(.., link)| link.is_slow);
+    assert_eq!(slow, is_slow.map(|(receiver, grant, _)| (receiver, grant)).collect::<Vec<_>>());
+    for (receiver, grant, link) in entry.transfers.iter() {
+        *slots.entry(link.sender).or_default() += 1;
+        assert_ne!(link.sender, receiver, "a node pulls from itself");
+        assert!(shard.grants.contains_key(&grant));
+        assert!(shard.nodes.is_connected(receiver));
+        if let Some(copy) = entry.copies.get(link.sender) {
+            let is_slow = shard.is_slow(entry, copy, receiver);
+            assert_eq!(link.is_slow, is_slow, "a transfer does not reflect its slow link");
+        }
+        let is_cycle = pulls_from(link.sender, receiver, |node| entry.transfers.senders_of(node));
+        assert!(!is_cycle, "grants form no cycle");
+    }
+    for (sender, taken) in &slots {
+        assert_eq!(entry.transfers.served_by(*sender), *taken);
+        assert!(
+            *taken <= shard.config.limits.slots_per_location,
+            "no copy serves more than its slots"
+        );
+    }
+    for (receiver, grant, link) in entry.transfers.iter() {
+        for group in &link.leaves {
+            let mut leaving = entry.transfers.leaving(*group);
+            assert!(leaving.any(|(other, slot, _)| (other, slot) == (receiver, grant)));
+        }
+    }
+    slots
 }
 
 fn requests(shard: &Shard) {

@@ -300,14 +300,8 @@ impl Model {
             Step::Delete { node, object } if is_here(self, node) => {
                 let object = OBJECTS[object];
                 self.deleted.extend(self.accepted.iter().filter(|(name, _)| *name == object));
-                self.send(
-                    node,
-                    ToShard::Delete {
-                        request: RequestId(number),
-                        id: id(object),
-                        terms: DeleteTerms::default(),
-                    },
-                );
+                let (request, terms) = (RequestId(number), DeleteTerms::default());
+                self.send(node, ToShard::Delete { request, id: id(object), terms });
             }
             Step::Delete { .. } => {}
             Step::Leave { node } => {

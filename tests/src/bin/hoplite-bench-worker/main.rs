@@ -224,6 +224,7 @@ impl Worker {
     }
 
     fn run(&mut self) -> anyhow::Result<()> {
+        let (target, ids) = (self.target(), self.ids());
         self.views = match (self.workload, self.rank) {
             (Workload::RoundTrip, 0) => {
                 self.put()?;
@@ -246,48 +247,22 @@ impl Worker {
                     self.put()?;
                 }
                 let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
-                let ids = self.ids();
-                self.client.allreduce_into(
-                    self.target(),
-                    ids,
-                    self.rank,
-                    &mut self.out,
-                    options,
-                )?;
+                self.client.allreduce_into(target, ids, self.rank, &mut self.out, options)?;
                 vec![]
             }
             (Workload::ReduceScatter, _) => {
                 let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
-                let ids = self.ids();
-                self.client.reduce_scatter_into(
-                    self.target(),
-                    ids,
-                    self.rank,
-                    &mut self.out,
-                    options,
-                )?;
+                self.client.reduce_scatter_into(target, ids, self.rank, &mut self.out, options)?;
                 vec![]
             }
             (Workload::Allgather, _) => {
-                let ids = self.ids();
-                self.client.allgather_into(
-                    self.target(),
-                    ids,
-                    self.rank,
-                    &mut self.out,
-                    TIMEOUT,
-                )?;
+                self.client.allgather_into(target, ids, self.rank, &mut self.out, TIMEOUT)?;
                 vec![]
             }
             (Workload::AllToAll, _) => {
                 let parts: Vec<&[u8]> = self.source.chunks_exact(self.part_bytes()).collect();
-                self.client.all_to_all_into(
-                    self.target(),
-                    &parts,
-                    self.rank,
-                    &mut self.out,
-                    put_options(),
-                )?;
+                let options = put_options();
+                self.client.all_to_all_into(target, &parts, self.rank, &mut self.out, options)?;
                 vec![]
             }
             (Workload::Training(kind), _) => {
