@@ -80,7 +80,11 @@ class Memcpy(Contestant):
         pass
 
     def about(self) -> dict[str, str]:
-        return {"python": platform.python_version(), "numpy": np.__version__, "cores": str(os.cpu_count())}
+        return {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "cores": str(os.cpu_count()),
+        }
 
 
 class RoundTrip(Contestant):
@@ -142,7 +146,9 @@ class HopliteStore(Contestant):
             command += ["--exit-with-parent", str(os.getpid())]
             with (
                 open(log, "wb") as out,
-                subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, stderr=out) as process,
+                subprocess.Popen(
+                    command, env=_environment(), stdout=subprocess.PIPE, stderr=out
+                ) as process,
             ):
                 try:
                     assert process.stdout is not None
@@ -199,7 +205,9 @@ class RayStore(Contestant):
         try:
             import ray
         except ImportError as error:
-            raise NotThere('Ray is not there: `pip install "hoplite[ray]"`, or say --without-ray') from error
+            raise NotThere(
+                'Ray is not there: `pip install "hoplite[ray]"`, or say --without-ray'
+            ) from error
         with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
             ray.init(
                 address="local",
@@ -239,7 +247,10 @@ class RayStore(Contestant):
     def delete(self, handles: list[Any]) -> None:
         # Ray deletes within about a second.
         handles.clear()
-        _await("Ray has deleted what nobody refers to", lambda: self._stats().object_store_bytes_used == 0)
+        _await(
+            "Ray has deleted what nobody refers to",
+            lambda: self._stats().object_store_bytes_used == 0,
+        )
         stats = self._stats()
         if stats.spilled_bytes_total or stats.object_store_bytes_fallback:
             raise AssertionError("Ray has had objects on a disk: its figures would say nothing")
@@ -271,20 +282,36 @@ class RustProgram:
             sizes = ["--small-size", f"{size}", "--samples", f"{max(count, self._FEWEST)}"]
             sizes += ["--size", f"{self._MANY_BYTES}", "--repetitions", "1"]
         else:
-            sizes = ["--size", f"{size}", "--repetitions", f"{count}", "--samples", f"{self._FEWEST}"]
+            sizes = [
+                "--size",
+                f"{size}",
+                "--repetitions",
+                f"{count}",
+                "--samples",
+                f"{self._FEWEST}",
+            ]
         found = self._run([*sizes, "--cold-samples", "0"])
         for call, into in (("put", self._puts), ("get", self._gets)):
             into.append([one for one in found if one["name"].endswith(f" {call}")][which])
 
     def measure_cold(self, size: int, count: int) -> None:
-        sizes = ["--small-size", f"{size}", "--samples", f"{self._FEWEST}", "--cold-samples", f"{count}"]
+        sizes = [
+            "--small-size",
+            f"{size}",
+            "--samples",
+            f"{self._FEWEST}",
+            "--cold-samples",
+            f"{count}",
+        ]
         found = self._run([*sizes, "--size", f"{self._MANY_BYTES}", "--repetitions", "1"])
         for call, into in (("put", self._puts), ("get", self._gets)):
             into += [one for one in found if f" {call}, after " in one["name"]]
 
     def _run(self, arguments: list[str]) -> list[dict[str, Any]]:
         command = [self._program, "bench", "local", "--json", *arguments]
-        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=_environment(), capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise NotThere(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
         report = json.loads(done.stdout)

@@ -79,7 +79,12 @@ class Report:
             ]
         lines += _table(self.cells, "memcpy")
         if self.cold is not None:
-            lines += ["", "Cold, each after a while without a call:", "", *_table([self.cold], "round trip")]
+            lines += [
+                "",
+                "Cold, each after a while without a call:",
+                "",
+                *_table([self.cold], "round trip"),
+            ]
         return "\n".join(lines)
 
     def json(self) -> str:
@@ -94,7 +99,9 @@ def _table(cells: Sequence[Cell], floor_name: str) -> list[str]:
     ]
     for cell in cells:
         for call, found in (("put", cell.put), ("get", cell.get)):
-            ours, rust, ray, floor = (found.get(name) for name in ("hoplite", "rust", "ray", floor_name))
+            ours, rust, ray, floor = (
+                found.get(name) for name in ("hoplite", "rust", "ray", floor_name)
+            )
             columns = [size_text(cell.nbytes), call, _p50(ours), _slow(ours)]
             columns += [_p50(rust), _times(ours, rust)]
             columns += [_p50(ray), _slow(ray), _times(ray, ours), _p50(floor)]

@@ -48,7 +48,9 @@ def main() -> int:
     if args.json:
         print(json.dumps({"ranks": args.ranks, "rounds": args.rounds, "seconds": report}))
         return 0
-    print(f"{args.ranks} ranks, the slowest of them, medians of {args.rounds} rounds (and the least)")
+    print(
+        f"{args.ranks} ranks, the slowest of them, medians of {args.rounds} rounds (and the least)"
+    )
     for what in times["hoplite"]:
         ours, theirs = (report[backend][what] for backend in BACKENDS)
         print(
@@ -114,7 +116,9 @@ def _told(end: Connection) -> Any:
     raise ChildProcessError("a rank has failed")
 
 
-def _be_rank(end: Connection, backend: str, store: str, address: str, rank: int, ranks: int) -> None:
+def _be_rank(
+    end: Connection, backend: str, store: str, address: str, rank: int, ranks: int
+) -> None:
     import os
 
     import torch
@@ -133,7 +137,9 @@ def _be_rank(end: Connection, backend: str, store: str, address: str, rank: int,
 
     times = {
         "init_process_group": timed(
-            lambda: dist.init_process_group(backend, init_method=address, rank=rank, world_size=ranks)
+            lambda: dist.init_process_group(
+                backend, init_method=address, rank=rank, world_size=ranks
+            )
         ),
         "first all_reduce": timed(lambda: dist.all_reduce(tensor)),
         "second all_reduce": timed(lambda: dist.all_reduce(tensor)),
@@ -149,7 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", type=_positive, default=4, metavar="N", help="processes of a group [4]")
+    parser.add_argument(
+        "--ranks", type=_positive, default=4, metavar="N", help="processes of a group [4]"
+    )
     parser.add_argument(
         "--rounds", type=_positive, default=11, metavar="N", help="beside one to warm up [11]"
     )

@@ -86,7 +86,9 @@ def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustPr
             rust.measure(size, -(-rounds * batch // len(rust_rounds)))
     cell = Cell(size)
     for contestant in contestants:
-        cell.add(contestant.name, Figures.of(puts[contestant.name]), Figures.of(gets[contestant.name]))
+        cell.add(
+            contestant.name, Figures.of(puts[contestant.name]), Figures.of(gets[contestant.name])
+        )
     cell.add(rust.name, *rust.results())
     return cell
 
@@ -119,11 +121,15 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
     return cell
 
 
-def _round(contestant: Contestant, array: Any, names: list[str], puts: list[int], gets: list[int]) -> None:
+def _round(
+    contestant: Contestant, array: Any, names: list[str], puts: list[int], gets: list[int]
+) -> None:
     with _without_garbage_collection():
         handles = contestant.timed_puts(array, names, puts)
         got = contestant.timed_gets(handles * -(-ROUND_GETS // len(names)), gets)
-    if got is not None and not (len(got) == len(array) and got[0] == array[0] and got[-1] == array[-1]):
+    if got is not None and not (
+        len(got) == len(array) and got[0] == array[0] and got[-1] == array[-1]
+    ):
         raise AssertionError(f"{contestant.name} returned another array")
     del got
     contestant.delete(handles)
@@ -155,9 +161,15 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     default = [_size(text) for text in _SIZES.split()]
-    parser.add_argument("--sizes", nargs="+", type=_size, default=default, metavar="SIZE", help=f"[{_SIZES}]")
     parser.add_argument(
-        "--rounds", type=_positive, default=20, metavar="N", help="how many, beside one to warm up [20]"
+        "--sizes", nargs="+", type=_size, default=default, metavar="SIZE", help=f"[{_SIZES}]"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=_positive,
+        default=20,
+        metavar="N",
+        help="how many, beside one to warm up [20]",
     )
     parser.add_argument(
         "--cold-samples",
@@ -167,7 +179,9 @@ def _parser() -> argparse.ArgumentParser:
         help="how many small arrays are put and got after a while without a call; 0 for none [200]",
     )
     parser.add_argument("--without-ray", action="store_true", help="leave Ray out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to it, in seconds")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures to it, in seconds"
+    )
     return parser
 
 

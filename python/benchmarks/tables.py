@@ -23,7 +23,15 @@ import hoplite
 ROW_BYTES = 40
 TABLE_BYTES = 160_000_000
 WAIT_LIMIT = 120.0
-LIBRARIES = ("numpy", "pandas, numbers", "pandas", "arrow", "arrow, sliced", "polars", "polars, words")
+LIBRARIES = (
+    "numpy",
+    "pandas, numbers",
+    "pandas",
+    "arrow",
+    "arrow, sliced",
+    "polars",
+    "polars, words",
+)
 
 
 def main() -> int:
@@ -31,7 +39,9 @@ def main() -> int:
 
     args = _parser().parse_args()
     try:
-        with HopliteStore.running(len(LIBRARIES) * 2 * max(args.rows * ROW_BYTES, 1 << 20)) as store:
+        with HopliteStore.running(
+            len(LIBRARIES) * 2 * max(args.rows * ROW_BYTES, 1 << 20)
+        ) as store:
             times = measure(store._client, args.rows, args.rounds)
     except NotThere as error:
         print(f"tables.py: {error}", file=sys.stderr)
@@ -43,10 +53,13 @@ def main() -> int:
     if args.json:
         print(json.dumps({"rows": args.rows, "rounds": args.rounds, "seconds": seconds}))
         return 0
-    print(f"{args.rows} rows of {ROW_BYTES} bytes, medians of {args.rounds} rounds (and the least), in ms")
+    print(
+        f"{args.rows} rows of {ROW_BYTES} bytes, medians of {args.rounds} rounds (and the least), in ms"
+    )
     for name, found in seconds.items():
         figures = (
-            f"{what} {of['median'] * 1e3:.3f} ({of['minimum'] * 1e3:.3f})" for what, of in found.items()
+            f"{what} {of['median'] * 1e3:.3f} ({of['minimum'] * 1e3:.3f})"
+            for what, of in found.items()
         )
         print(f"{name:16} {', '.join(figures)}")
     return 0
@@ -101,7 +114,8 @@ def make(name: str, rows: int) -> Any:
         return pd.DataFrame(numbers.reshape(-1, 5), columns=list("abcde"))
     words = pa.array([f"word {row % 1000:03}" for row in range(rows)])
     columns = {
-        column: pa.array(numbers[:rows], mask=numbers[:rows] == row) for row, column in enumerate("abcd")
+        column: pa.array(numbers[:rows], mask=numbers[:rows] == row)
+        for row, column in enumerate("abcd")
     }
     table = pa.table({**columns, "words": words})
     if name == "arrow, sliced":
@@ -117,7 +131,9 @@ def make(name: str, rows: int) -> Any:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=TABLE_BYTES // ROW_BYTES, help="rows of each table")
+    parser.add_argument(
+        "--rows", type=int, default=TABLE_BYTES // ROW_BYTES, help="rows of each table"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

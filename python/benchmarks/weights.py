@@ -96,7 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tensors", type=_positive, default=64, metavar="N", help="how many, of one size [64]"
     )
-    parser.add_argument("--rounds", type=_positive, default=7, metavar="N", help="beside one to warm up [7]")
+    parser.add_argument(
+        "--rounds", type=_positive, default=7, metavar="N", help="beside one to warm up [7]"
+    )
     return parser
 
 

@@ -51,7 +51,9 @@ MOVED = {
 
 
 def build_wheel(
-    wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
 ) -> str:
     profile = os.environ.get("HOPLITE_PROFILE", "release")
     _build_programs(profile)
@@ -63,7 +65,9 @@ def build_wheel(
 
 
 def build_editable(
-    wheel_directory: str, config_settings: dict[str, Any] | None = None, metadata_directory: str | None = None
+    wheel_directory: str,
+    config_settings: dict[str, Any] | None = None,
+    metadata_directory: str | None = None,
 ) -> str:
     extension = os.environ.get("HOPLITE_EXTENSION")
     if extension is None:
@@ -92,7 +96,9 @@ def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = N
     try:
         listed = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
     except (OSError, subprocess.CalledProcessError):
-        raise UnsupportedOperation("which files are sources is known in a checkout with git only") from None
+        raise UnsupportedOperation(
+            "which files are sources is known in a checkout with git only"
+        ) from None
     with tempfile.TemporaryDirectory() as place:
         information = maturin.prepare_metadata_for_build_wheel(place, config_settings)
         metadata = (Path(place) / information / "METADATA").read_bytes()
@@ -103,7 +109,10 @@ def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = N
         assert settings.count(ours) == 1, ours
         settings = settings.replace(ours, theirs)
     with tarfile.open(
-        Path(sdist_directory) / f"{name}.tar.gz", "w:gz", format=tarfile.PAX_FORMAT, dereference=True
+        Path(sdist_directory) / f"{name}.tar.gz",
+        "w:gz",
+        format=tarfile.PAX_FORMAT,
+        dereference=True,
     ) as sdist:
         for path in listed.stdout.decode().split("\0"):
             if path and path != "python/pyproject.toml":
@@ -128,7 +137,14 @@ prepare_metadata_for_build_editable = maturin.prepare_metadata_for_build_editabl
 
 
 def _build_programs(profile: str) -> None:
-    command = ["cargo", "build", "--profile", profile, "--message-format", "json-render-diagnostics"]
+    command = [
+        "cargo",
+        "build",
+        "--profile",
+        profile,
+        "--message-format",
+        "json-render-diagnostics",
+    ]
     for package, program in PROGRAMS.items():
         command += ["--package", package, "--bin", program]
     built = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)

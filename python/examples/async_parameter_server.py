@@ -39,7 +39,9 @@ def train_hoplite(args: argparse.Namespace) -> Report:
     worker_options = (args.workers, args.seed, args.parameters, args.delay)
     with hoplite_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:
         client = hoplite.init()
-        running: dict[str, tuple[int, str]] = {}  # pending gradient -> its worker, and the worker's weights
+        running: dict[
+            str, tuple[int, str]
+        ] = {}  # pending gradient -> its worker, and the worker's weights
         versions: set[str] = set()  # ids of weights that exist
         gradients = 0
 

@@ -131,7 +131,9 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
     advantages = np.concatenate([advantages for advantages, _ in estimates])
     returns = np.concatenate([returns for _, returns in estimates])
     actions = np.concatenate([episode.actions for episode in episodes])
-    observations = np.concatenate([episode.observations[: len(episode.actions)] for episode in episodes])
+    observations = np.concatenate(
+        [episode.observations[: len(episode.actions)] for episode in episodes]
+    )
 
     advantages = (advantages - advantages.mean()) / (advantages.std() + TINY)
     hidden, preferences = forward(actor, observations)
@@ -167,7 +169,9 @@ def forward(network: list[Array], inputs: Array) -> tuple[Array, Array]:
     return hidden, hidden @ out + out_bias
 
 
-def backward(network: list[Array], inputs: Array, hidden: Array, error: npt.NDArray[Any]) -> list[Array]:
+def backward(
+    network: list[Array], inputs: Array, hidden: Array, error: npt.NDArray[Any]
+) -> list[Array]:
     hidden_error = (error @ network[2].T) * (1 - hidden**2)
     return [inputs.T @ hidden_error, hidden_error.sum(axis=0), hidden.T @ error, error.sum(axis=0)]
 

@@ -47,7 +47,9 @@ def rounds(client: Client, args: argparse.Namespace, scatter: Any) -> list[float
 
 
 def measure(args: argparse.Namespace, sockets: list[str] | None) -> dict[str, Any]:
-    environments = [{"HOPLITE_SOCKET": socket} for socket in (sockets or [])[1:]] or [{}] * args.workers
+    environments = [{"HOPLITE_SOCKET": socket} for socket in (sockets or [])[1:]] or [
+        {}
+    ] * args.workers
     workers = {
         number: {"cls": Nanny, "options": {"nthreads": 1, "env": environment}}
         for number, environment in enumerate(environments)
@@ -59,7 +61,9 @@ def measure(args: argparse.Namespace, sockets: list[str] | None) -> dict[str, An
     quiet = logging.WARNING
     with SpecCluster(workers, scheduler, silence_logs=quiet) as cluster, Client(cluster) as client:
         if sockets is None:
-            seconds = rounds(client, args, lambda array: client.scatter(array, broadcast=True, hash=False))
+            seconds = rounds(
+                client, args, lambda array: client.scatter(array, broadcast=True, hash=False)
+            )
         else:
             hoplite.dask.install(client, socket=sockets[0])
             seconds = rounds(client, args, lambda array: hoplite.dask.scatter(array, client))

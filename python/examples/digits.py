@@ -108,7 +108,9 @@ def layers(flat: Array) -> tuple[Array, Array, Array, Array]:
     return w1.reshape(INPUTS, HIDDEN), b1, w2.reshape(HIDDEN, CLASSES), b2
 
 
-def data(seed: int) -> tuple[tuple[Array, npt.NDArray[np.int64]], tuple[Array, npt.NDArray[np.int64]]]:
+def data(
+    seed: int,
+) -> tuple[tuple[Array, npt.NDArray[np.int64]], tuple[Array, npt.NDArray[np.int64]]]:
     pictures, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(digits))
     pictures, digits = pictures[order].astype(np.float32) / 16, digits[order]

@@ -64,7 +64,9 @@ def serve_hoplite(args: argparse.Namespace) -> Report:
         client = hoplite.init()
         numbers = itertools.count()
 
-        def ask(pictures: digits.Array, workers: list[int]) -> tuple[dict[int, Vote], dict[int, str]]:
+        def ask(
+            pictures: digits.Array, workers: list[int]
+        ) -> tuple[dict[int, Vote], dict[int, str]]:
             number = next(numbers)
             query = f"{crew.run}/query/{number}"
             votes = {f"{crew.run}/vote/{number}/{worker}": worker for worker in workers}
@@ -88,7 +90,9 @@ def serve_ray(args: argparse.Namespace) -> Report:
     with ray_crew(args, Worker, args.seed, object_bytes=queries.nbytes) as crew:
         import ray
 
-        def ask(pictures: digits.Array, workers: list[int]) -> tuple[dict[int, Vote], dict[int, str]]:
+        def ask(
+            pictures: digits.Array, workers: list[int]
+        ) -> tuple[dict[int, Vote], dict[int, str]]:
             query = ray.put(pictures)
             votes = {worker: crew.actors[worker].vote.remote(query) for worker in workers}
             gathered, lost = {}, {}
@@ -114,7 +118,9 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
             starting = crew.starting()
             while len(starting) == crew.size:
                 starting = crew.starting(None)
-            votes, died = ask(pictures, [worker for worker in range(crew.size) if worker not in starting])
+            votes, died = ask(
+                pictures, [worker for worker in range(crew.size) if worker not in starting]
+            )
             for worker in died:
                 crew.start(worker)
             lost.update(died)
@@ -154,7 +160,9 @@ class Queries:
 class Tally:
     def __init__(self) -> None:
         self._seconds: list[float] = []
-        self._accuracies: dict[int, list[float]] = {}  # accuracies of answers, by their number of votes
+        self._accuracies: dict[
+            int, list[float]
+        ] = {}  # accuracies of answers, by their number of votes
         self._alone: list[float] = []
         self._last = 0.0
 

@@ -36,9 +36,13 @@ class Worker(cartpole.Player):
 
 def train_hoplite(args: argparse.Namespace) -> Report:
     model = cartpole.Model(args.seed, args.parameters)
-    with hoplite_crew(args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes) as crew:
+    with hoplite_crew(
+        args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes
+    ) as crew:
         client = hoplite.init()
-        running: dict[str, tuple[int, str]] = {}  # pending gradient -> its worker, and the worker's weights
+        running: dict[
+            str, tuple[int, str]
+        ] = {}  # pending gradient -> its worker, and the worker's weights
         versions: set[str] = set()  # ids of weights that exist
         gradients = 0
 
@@ -90,7 +94,9 @@ def reduce_first_half(
 
 def train_ray(args: argparse.Namespace) -> Report:
     model = cartpole.Model(args.seed, args.parameters)
-    with ray_crew(args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes) as crew:
+    with ray_crew(
+        args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes
+    ) as crew:
         import ray
 
         running: dict[Any, int] = {}  # pending gradient -> its worker
@@ -133,7 +139,9 @@ def half(workers: int) -> int:
     return (workers + 1) // 2
 
 
-def report(progress: Progress, model: cartpole.Model, lost: dict[int, str], gradients: int) -> Report:
+def report(
+    progress: Progress, model: cartpole.Model, lost: dict[int, str], gradients: int
+) -> Report:
     return progress.report(
         lost=lost, gradients=gradients, episodes=model.episodes, parameters=len(model.weights)
     )

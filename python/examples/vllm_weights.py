@@ -57,9 +57,13 @@ def train(model: torch.nn.Module, urls: list[str], steps: int) -> None:
     # With FSDP, each rank has its own number.
     about = hoplite.torch.vllm.HopliteTrainerInitInfo(rank=0)
     source = transfer.ModuleSource(model)
-    engine = transfer.WeightTransferTrainerFactory.trainer_init(about, client=Servers(urls), source=source)
+    engine = transfer.WeightTransferTrainerFactory.trainer_init(
+        about, client=Servers(urls), source=source
+    )
     for step in range(steps):
-        with torch.no_grad():  # Replace this with your step: rollouts from the servers, a loss, an optimizer.
+        with (
+            torch.no_grad()
+        ):  # Replace this with your step: rollouts from the servers, a loss, an optimizer.
             for parameter in model.parameters():
                 parameter.mul_(0.5)
         engine.send_weights()
@@ -70,7 +74,9 @@ def train(model: torch.nn.Module, urls: list[str], steps: int) -> None:
 if __name__ == "__main__":
     from transformers import AutoModelForCausalLM
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("model", help="as transformers and the servers call it")
     parser.add_argument("urls", nargs="+", metavar="url", help="of a server")
     parser.add_argument("--steps", type=int, default=10)

@@ -52,7 +52,9 @@ def _context() -> Any:
 
 
 def version_of(state: dict[str, Any]) -> int:
-    found = {value for tensor in state.values() for value in (tensor.min().item(), tensor.max().item())}
+    found = {
+        value for tensor in state.values() for value in (tensor.min().item(), tensor.max().item())
+    }
     assert len(found) == 1, f"a mix of versions: {found}"
     return int(found.pop())
 
@@ -93,7 +95,10 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
     told = [Told() for _ in roles]
     ends: dict[Connection, int] = {}
     processes: dict[int, Any] = {}
-    with stores(args.workers + 1, 4 * nbytes + (64 << 20)) as sockets, hoplite.connect(sockets[0]) as client:
+    with (
+        stores(args.workers + 1, 4 * nbytes + (64 << 20)) as sockets,
+        hoplite.connect(sockets[0]) as client,
+    ):
 
         def start(index: int) -> None:
             end, other = context.Pipe(duplex=False)
@@ -113,7 +118,9 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
                 except EOFError:
                     process = processes[ends[end]]
                     process.join()
-                    told[ends[end]].end = "killed" if process.exitcode == -9 else f"code {process.exitcode}"
+                    told[ends[end]].end = (
+                        "killed" if process.exitcode == -9 else f"code {process.exitcode}"
+                    )
                     del ends[end]
 
         for index, role in enumerate(roles):
@@ -142,7 +149,9 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
         "workers": len(roles),
         "megabytes": args.megabytes,
         "versions": args.versions,
-        "ends": {role: told[roles.index(role)].end for role in ("leaves", "dies", "stays", "joins")},
+        "ends": {
+            role: told[roles.index(role)].end for role in ("leaves", "dies", "stays", "joins")
+        },
         "have_last": sum(args.versions in one.versions for one in told),
         "median_s": round(statistics.median(delays), 4),
         "slowest_s": round(max(delays), 4),
@@ -150,7 +159,9 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def gloo_rank(rank: int, size: int, rendezvous: str, nbytes: int, versions: int, tell: Connection) -> None:
+def gloo_rank(
+    rank: int, size: int, rendezvous: str, nbytes: int, versions: int, tell: Connection
+) -> None:
     from datetime import timedelta
 
     import torch
@@ -187,7 +198,14 @@ def with_gloo(args: argparse.Namespace) -> dict[str, Any]:
         processes = []
         for rank in range(size):
             end, other = context.Pipe(duplex=False)
-            about = (rank, size, f"{directory}/rendezvous", args.megabytes * 1_000_000, args.versions, other)
+            about = (
+                rank,
+                size,
+                f"{directory}/rendezvous",
+                args.megabytes * 1_000_000,
+                args.versions,
+                other,
+            )
             processes.append(context.Process(target=gloo_rank, args=about, daemon=True))
             processes[-1].start()
             other.close()
@@ -211,7 +229,9 @@ def main() -> int:
     )
     parser.add_argument("--workers", type=int, default=8, help="rollout workers, at least 4")
     parser.add_argument("--megabytes", type=int, default=64, help="the size of the model")
-    parser.add_argument("--versions", type=int, default=6, help="how many versions the trainer sends")
+    parser.add_argument(
+        "--versions", type=int, default=6, help="how many versions the trainer sends"
+    )
     parser.add_argument(
         "--interval", type=float, default=1.0, help="seconds from one version to the next, at least"
     )

@@ -51,6 +51,8 @@ async def followed(
     """Performs the call `name`. A blocking client reports progress inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
-    progress = on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)
+    progress = (
+        on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)
+    )
     answer = getattr(native.tracked(progress), name)(*arguments)
     return await reported(answer, progress) if isinstance(answer, Future) else answer

@@ -123,7 +123,11 @@ def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | 
         if kind is polars.DataFrame:
             return TAG_POLARS, b"frame", _table_of_frame
         if kind is polars.Series:
-            return TAG_POLARS, b"series", lambda series, arrow: _table_of_frame(series.to_frame(), arrow)
+            return (
+                TAG_POLARS,
+                b"series",
+                lambda series, arrow: _table_of_frame(series.to_frame(), arrow),
+            )
     return None
 
 
@@ -192,7 +196,9 @@ def _check_plain(stored: Any, arrow: Any) -> None:
             message = reader.read_next_message()
         except StopIteration:
             return
-        if message.type in ("record batch", "dictionary") and _is_compressed(memoryview(message.metadata)):
+        if message.type in ("record batch", "dictionary") and _is_compressed(
+            memoryview(message.metadata)
+        ):
             raise BadHeader("a batch is compressed")
 
 

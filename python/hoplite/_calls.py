@@ -187,7 +187,12 @@ class Calls(ManyCalls):
         return _serialize.decode(view, copy, framework, self.allow_pickle, text(id))
 
     async def _get_private(
-        self, id: Id, timeout: TimeLimit, framework: Framework, allow_stale: bool, progress: OnProgress
+        self,
+        id: Id,
+        timeout: TimeLimit,
+        framework: Framework,
+        allow_stale: bool,
+        progress: OnProgress,
     ) -> Any:
         deadline = Deadline(timeout)
         while True:
@@ -310,7 +315,11 @@ class Calls(ManyCalls):
         return self._decoded(ids, views, copy, framework)
 
     def _decoded(
-        self, ids: Iterable[Id], views: Iterable[_native.View], copy: bool | None, framework: Framework
+        self,
+        ids: Iterable[Id],
+        views: Iterable[_native.View],
+        copy: bool | None,
+        framework: Framework,
     ) -> list[Any]:
         return [
             _serialize.decode(view, copy, framework, self.allow_pickle, text(id))
@@ -352,7 +361,17 @@ class Calls(ManyCalls):
         """See `hoplite.Client.reduce_scatter`."""
         perform = "reduce_scatter_into"
         return await self._reduced(
-            perform, progress, part_of, target, sources, rank, value, op, out, deterministic, timeout
+            perform,
+            progress,
+            part_of,
+            target,
+            sources,
+            rank,
+            value,
+            op,
+            out,
+            deterministic,
+            timeout,
         )
 
     async def _reduced(
@@ -433,7 +452,13 @@ class Calls(ManyCalls):
     async def _put_own(self, id: Id, encoded: Encoded, deadline: Deadline) -> None:
         await settled(
             self._native.put(
-                id, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, deadline.left(), False
+                id,
+                encoded.pieces,
+                encoded.dtype,
+                encoded.shape,
+                encoded.user,
+                deadline.left(),
+                False,
             )
         )
 
@@ -510,7 +535,9 @@ class Calls(ManyCalls):
         known = await settled(self._native.describe(id))
         return object_info(known)
 
-    async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
+    async def page(
+        self, prefix: str | bytes, after: bytes
+    ) -> tuple[list[ObjectInfo], bytes | None]:
         """Returns a page of objects whose ids follow `after`, and the last id if there are more."""
         from hoplite._info import object_info
 
@@ -551,4 +578,6 @@ async def fill(
 
 
 def made_ref(id: Id, encoded: Encoded, cluster: str) -> Ref[Any]:
-    return Ref(text(id), _serialize.dtype_name(encoded.dtype), encoded.shape, encoded.nbytes, cluster)
+    return Ref(
+        text(id), _serialize.dtype_name(encoded.dtype), encoded.shape, encoded.nbytes, cluster
+    )

@@ -83,14 +83,18 @@ def check_reducible(encoded: Encoded) -> None:
 def check_op(id: Id, encoded: Encoded, op: Op) -> None:
     if encoded.dtype == "bool" and op in ("sum", "prod"):
         reason = f"{op} is not defined for elements of type bool"
-        raise TypeMismatch(f"object {text(id)!r} cannot be reduced: {reason}", id=text(id), reason=reason)
+        raise TypeMismatch(
+            f"object {text(id)!r} cannot be reduced: {reason}", id=text(id), reason=reason
+        )
 
 
 def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> None:
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))
     if (found.kind, found.dtype, found.shape) != (wanted.kind, wanted.dtype, wanted.shape):
         reason = f"it is {_describe(found)}, to be copied into {_describe(wanted)}"
-        raise TypeMismatch(f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason)
+        raise TypeMismatch(
+            f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason
+        )
 
 
 class Part(NamedTuple):
@@ -109,7 +113,9 @@ def part_of(id: Id, described: Described, count: int) -> Described:
     if not shape or shape[0] % count:
         what = "an object without a shape" if shape is None else f"an array of shape {list(shape)}"
         reason = f"{what} cannot be divided along its first axis among {count} participants"
-        raise InvalidRequest(f"object {text(id)!r} cannot be scattered: {reason}", id=text(id), reason=reason)
+        raise InvalidRequest(
+            f"object {text(id)!r} cannot be scattered: {reason}", id=text(id), reason=reason
+        )
     part = (shape[0] // count, *shape[1:])
     return Part(described.nbytes // count, described.dtype, part, described.user)
 
@@ -122,8 +128,12 @@ def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> 
     if found.shape:
         shapes.append((count * found.shape[0], *found.shape[1:]))
     if (found.kind, found.dtype) != (wanted.kind, wanted.dtype) or wanted.shape not in shapes:
-        reason = f"it is {_describe(found)}, of which {count} are to be copied into {_describe(wanted)}"
-        raise TypeMismatch(f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason)
+        reason = (
+            f"it is {_describe(found)}, of which {count} are to be copied into {_describe(wanted)}"
+        )
+        raise TypeMismatch(
+            f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason
+        )
 
 
 def _describe(layout: Layout) -> str:

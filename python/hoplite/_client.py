@@ -344,7 +344,11 @@ class Client(Many):
             Traceback (most recent call last):
             hoplite.errors.Timeout: ...
         """
-        return run(self._calls.get(id, timeout, copy, framework, allow_stale=allow_stale, progress=progress))
+        return run(
+            self._calls.get(
+                id, timeout, copy, framework, allow_stale=allow_stale, progress=progress
+            )
+        )
 
     def get_into(
         self, id: Id, out: object, timeout: TimeLimit = "default", *, progress: OnProgress = None
@@ -523,7 +527,9 @@ class Client(Many):
             ...     list(pool.map(participant, range(2)))
             [['rank 0', 'rank 1'], ['rank 0', 'rank 1']]
         """
-        return run(self._calls.allgather(ids, rank, value, timeout, copy, framework, progress=progress))
+        return run(
+            self._calls.allgather(ids, rank, value, timeout, copy, framework, progress=progress)
+        )
 
     def allreduce(
         self,
@@ -684,10 +690,14 @@ class Client(Many):
             [(48, np.float64(3.0)), (48, np.float64(3.0))]
         """
         return run(
-            self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout, progress=progress)
+            self._calls.allgather_into(
+                target, sources, rank, out, value, timeout=timeout, progress=progress
+            )
         )
 
-    def delete_allreduce(self, target: Id, sources: Iterable[Id], timeout: TimeLimit = "default") -> None:
+    def delete_allreduce(
+        self, target: Id, sources: Iterable[Id], timeout: TimeLimit = "default"
+    ) -> None:
         """Deletes the sources and the target of an allreduce, reduce_scatter or allgather_into.
 
         Blocks until all copies are gone. Call it once, after all participants have their results.
@@ -744,7 +754,13 @@ class Client(Many):
         """
         return run(
             self._calls.all_to_all(
-                name, values, rank, timeout=timeout, copy=copy, framework=framework, progress=progress
+                name,
+                values,
+                rank,
+                timeout=timeout,
+                copy=copy,
+                framework=framework,
+                progress=progress,
             )
         )
 
@@ -910,7 +926,10 @@ class Client(Many):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

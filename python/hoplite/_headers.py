@@ -41,7 +41,9 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
             return None
         descr: Any = dtype.name if is_narrow(dtype) else np.lib.format.dtype_to_descr(dtype)
         header = tag + b" " + repr((descr, shape)).encode()
-        fits = len(header) <= MAX_METADATA_BYTES and parse_array(header.partition(b" ")[2])[0] == dtype
+        fits = (
+            len(header) <= MAX_METADATA_BYTES and parse_array(header.partition(b" ")[2])[0] == dtype
+        )
     except (ValueError, TypeError, RecursionError):
         return None
     return header if fits else None

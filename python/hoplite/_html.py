@@ -12,7 +12,9 @@ def text(value: object) -> str:
     """Removes control characters, and changes of the writing direction."""
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
-    shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(value))
+    shown = (
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(value)
+    )
     return escape("".join(shown))
 
 

@@ -29,7 +29,9 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
         return None
     elsewhere = sorted(str(device) for device in value.devices() if device.platform != "cpu")
     if elsewhere:
-        raise TypeError(f"an array on the device {elsewhere[0]} cannot be put; move it to the host first")
+        raise TypeError(
+            f"an array on the device {elsewhere[0]} cannot be put; move it to the host first"
+        )
     return np.asarray(value)
 
 

@@ -54,7 +54,8 @@ class ManyCalls:
         outcomes = await settled(call)
         cluster = self._native.cluster
         refs = [
-            outcome or Ref(text(id), _serialize.dtype_name(one.dtype), one.shape, one.nbytes, cluster)
+            outcome
+            or Ref(text(id), _serialize.dtype_name(one.dtype), one.shape, one.nbytes, cluster)
             for (id, _), one, outcome in zip(named, encoded, outcomes, strict=True)
         ]
         return _checked(refs, return_exceptions)

@@ -179,7 +179,13 @@ class PrivateStore:
         os.environ[SOCKET_VARIABLE] = self.socket
 
     def _start(self, memory: str | int | None) -> subprocess.Popen[bytes]:
-        command = [program("hoplite-store"), "--socket", self.socket, "--no-prefault", "--print-addresses"]
+        command = [
+            program("hoplite-store"),
+            "--socket",
+            self.socket,
+            "--no-prefault",
+            "--print-addresses",
+        ]
         command += ["--exit-with-parent", str(os.getpid())]
         # Lets stores recognize handles of other clusters.
         command += ["--cluster", f"private-{secrets.token_hex(8)}"]
@@ -209,7 +215,9 @@ class PrivateStore:
             self._process.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             logger.warning(
-                "the private store at %s did not stop in %.0f s: killed it", self.socket, _STOP_TIMEOUT
+                "the private store at %s did not stop in %.0f s: killed it",
+                self.socket,
+                _STOP_TIMEOUT,
             )
             self._process.kill()
             self._process.wait()
@@ -233,7 +241,9 @@ class _Launcher:
         self._command, self._log = command, log
         self._error: BaseException | None = None
         started = threading.Event()
-        threading.Thread(target=self._run, args=(started,), name="hoplite-launcher", daemon=True).start()
+        threading.Thread(
+            target=self._run, args=(started,), name="hoplite-launcher", daemon=True
+        ).start()
         try:
             started.wait()
         except BaseException:

@@ -263,7 +263,9 @@ def rebuild_tensor(
     """Stored pickles name this function: keep its name and arguments."""
     torch = import_torch()
     in_place = _context.tensors_in_place if in_place is None else in_place
-    source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
+    source = (
+        np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
+    )
     known = torch_dtype(dtype, torch)
     if in_place and source.nbytes:
         # torch warns once that the memory is read-only.

@@ -40,8 +40,13 @@ def may_unpickle() -> bool:
     raise ValueError(f"{ALLOW_PICKLE_VARIABLE} is 1 or 0, not {said!r}")
 
 
-def log_connected(native: _native.Client | _native.AsyncClient, socket: str | os.PathLike[str]) -> None:
+def log_connected(
+    native: _native.Client | _native.AsyncClient, socket: str | os.PathLike[str]
+) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
-            "connected to the store of node %s of the cluster %s at %s", native.node, native.cluster, socket
+            "connected to the store of node %s of the cluster %s at %s",
+            native.node,
+            native.cluster,
+            socket,
         )

@@ -110,7 +110,13 @@ def object_row(info: ObjectInfo) -> tuple[object, ...]:
     shape = "" if info.shape is None else list(info.shape)
     nodes = ", ".join(f"{location.node} ({location.state})" for location in info.locations)
     described = info.id, size(info.nbytes), info.kind or "", info.dtype or "", shape
-    return *described, "" if info.age is None else age(info.age), info.creator or "", nodes, info.available
+    return (
+        *described,
+        "" if info.age is None else age(info.age),
+        info.creator or "",
+        nodes,
+        info.available,
+    )
 
 
 def topology(status: Mapping[str, Any]) -> Topology:

@@ -176,7 +176,9 @@ def _encode(value: object, limit: int) -> Encoded:
             np.from_dlpack(value)  # type: ignore[arg-type]
         except Exception as refusal:
             name = type(value).__name__
-            raise TypeError(f"{name} cannot be put: {refusal}; and it cannot be pickled: {error}") from error
+            raise TypeError(
+                f"{name} cannot be put: {refusal}; and it cannot be pickled: {error}"
+            ) from error
         raise
 
 
@@ -277,7 +279,9 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
     return _encode_array(array, limit)
 
 
-def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
+def encode_alike(
+    values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED
+) -> list[Encoded]:
     """Encodes values alike: all as pickles if their dtypes, shapes or metadata differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
@@ -433,7 +437,9 @@ def destination(
         check_pickle(allow_pickle, id)
     if kind in ("array", "jax"):
         array: npt.NDArray[Any] = np.empty(shape, dtype)
-        return Destination(raw(array), (lambda: _jax.from_host(array)) if kind == "jax" else lambda: array)
+        return Destination(
+            raw(array), (lambda: _jax.from_host(array)) if kind == "jax" else lambda: array
+        )
     if kind == "tensor":
         torch = import_torch()
         tensor = torch.empty(shape, dtype=torch_dtype(dtype, torch))

@@ -17,7 +17,9 @@ class Deadline:
     def __init__(self, timeout: TimeLimit) -> None:
         seconds = _native.default_timeout() if timeout == "default" else timeout
         if seconds is not None and not seconds >= 0:
-            raise ValueError('a timeout is a number of seconds from 0 up, None for ever, or "default"')
+            raise ValueError(
+                'a timeout is a number of seconds from 0 up, None for ever, or "default"'
+            )
         self._ends = None if seconds is None else time.monotonic() + float(seconds)
 
     def left(self) -> float | None:

@@ -129,7 +129,10 @@ class Client(Calls):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -181,5 +184,7 @@ async def init(
         >>> asyncio.run(main())
         hoplite.Ref('weights', float64[3])
     """
-    client = await asyncio.to_thread(_node.init, socket, address=address, memory=memory, start=start)
+    client = await asyncio.to_thread(
+        _node.init, socket, address=address, memory=memory, start=start
+    )
     return await connect(client.socket, allow_pickle=allow_pickle)

@@ -177,7 +177,9 @@ def _dumps(array: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
     try:
         id = _handles.id_of(array)
     except Exception as error:
-        logger.warning("Dask copies an array of %d bytes: %s: %s", array.nbytes, type(error).__name__, error)
+        logger.warning(
+            "Dask copies an array of %d bytes: %s: %s", array.nbytes, type(error).__name__, error
+        )
         id = None
     if id is None:
         header, frames = _plain[0](array, context=context)
@@ -241,7 +243,9 @@ class HopliteScheduler(SchedulerPlugin):
                 delete_all(client, prefix)
         except (HopliteError, OSError) as error:
             logger.warning(
-                "cannot delete the objects of an ended worker, with the prefix %s: %s", prefix, error
+                "cannot delete the objects of an ended worker, with the prefix %s: %s",
+                prefix,
+                error,
             )
 
 
@@ -287,7 +291,9 @@ def install(
     client.register_plugin(HopliteWorker(_handles.socket, threshold))
 
 
-def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, **options: Any) -> Any:
+def scatter(
+    data: Any, client: Client | None = None, *, broadcast: bool = True, **options: Any
+) -> Any:
     """Puts arrays into the store of this node, and gives them to the workers.
 
     Like `distributed.Client.scatter`, but a node's workers share the array. Blocks until they have it.

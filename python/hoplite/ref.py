@@ -89,7 +89,13 @@ class Ref(Generic[T_co]):
     ) -> None:
         if not isinstance(id, (str, bytes)):
             raise TypeError(f"an id is a str or bytes, not {type(id).__name__}")
-        self.id, self.dtype, self.shape, self.nbytes, self.cluster = id, dtype, shape, nbytes, cluster
+        self.id, self.dtype, self.shape, self.nbytes, self.cluster = (
+            id,
+            dtype,
+            shape,
+            nbytes,
+            cluster,
+        )
         self._client = client
         self._owner: weakref.finalize[[_native.Client, str | bytes, int], Ref[Any]] | None = None
         self._owner_process = 0
@@ -152,7 +158,9 @@ class Ref(Generic[T_co]):
             >>> client.put("seven", 7).get()
             7
         """
-        return self.client.get(self, timeout, copy, framework, allow_stale=allow_stale, progress=progress)
+        return self.client.get(
+            self, timeout, copy, framework, allow_stale=allow_stale, progress=progress
+        )
 
     def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it exists. Blocks until all copies are gone.
@@ -225,7 +233,10 @@ class Ref(Generic[T_co]):
         return self.own()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.delete()
 

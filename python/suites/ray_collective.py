@@ -38,7 +38,9 @@ ray.cloudpickle.register_pickle_by_value(_cases)
 if "WRITABLE" in os.environ:
     _worker = _cases.Worker.__ray_metadata__.modified_class
     _worker._keep = _worker.set_buffer
-    _worker.set_buffer = lambda self, data: self._keep(data.copy() if isinstance(data, np.ndarray) else data)
+    _worker.set_buffer = lambda self, data: self._keep(
+        data.copy() if isinstance(data, np.ndarray) else data
+    )
 
 
 class _Workers:

@@ -49,7 +49,9 @@ class Outcome:
 def suites(torch: Path | None, ray: Path | None) -> Iterator[Suite]:
     for size in ("3", "4"):
         settings = {"WORLD_SIZE": size}
-        yield Suite(f"torch: `DistributedTest`, {size} ranks", ("suites/torch_distributed.py",), settings)
+        yield Suite(
+            f"torch: `DistributedTest`, {size} ranks", ("suites/torch_distributed.py",), settings
+        )
     if torch is not None:
         yield Suite(
             "torch: `test_c10d_fault_tolerance.py`",
@@ -57,13 +59,16 @@ def suites(torch: Path | None, ray: Path | None) -> Iterator[Suite]:
             {"TORCH_CHECKOUT": str(torch)},
         )
     yield Suite(
-        "torchft: the suite of its transports", (str(TESTS / "torch" / "test_checkpoint.py"), "-k", "torchft")
+        "torchft: the suite of its transports",
+        (str(TESTS / "torch" / "test_checkpoint.py"), "-k", "torchft"),
     )
     if ray is not None:
         arguments = ("--noconftest", "-p", "ray_collective", str(ray / COLLECTIVE))
         checkout = {"RAY_CHECKOUT": str(ray)}
         yield Suite("Ray: its tests of collective groups", arguments, checkout)
-        yield Suite("the same, with arrays that may be written to", arguments, {**checkout, "WRITABLE": "1"})
+        yield Suite(
+            "the same, with arrays that may be written to", arguments, {**checkout, "WRITABLE": "1"}
+        )
 
 
 COLLECTIVE = "python/ray/util/collective/tests/single_node_cpu_tests"
@@ -121,8 +126,12 @@ def read(report: Path) -> Outcome:
 
 
 def table(outcomes: dict[str, Outcome]) -> str:
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "ray", "torchft"))
+    commit = subprocess.check_output(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True
+    ).strip()
+    versions = ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in ("torch", "ray", "torchft")
+    )
     lines = [
         f"At commit {commit}, with {versions}.",
         "",
@@ -134,7 +143,9 @@ def table(outcomes: dict[str, Outcome]) -> str:
         lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     lines += ["", "Excluded by us:", "", "| suite | tests | reason |", "| --- | --- | --- |"]
     for name, outcome in outcomes.items():
-        lines += [f"| {name} | {count} | {reason} |" for reason, count in outcome.reasons.most_common()]
+        lines += [
+            f"| {name} | {count} | {reason} |" for reason, count in outcome.reasons.most_common()
+        ]
     for name, outcome in outcomes.items():
         lines += [f"\nFailed in {name}: {', '.join(outcome.failed)}"] if outcome.failed else []
     return "\n".join(lines) + "\n"
@@ -143,8 +154,12 @@ def table(outcomes: dict[str, Outcome]) -> str:
 def main() -> int:
     os.environ.setdefault("HOPLITE_BINARIES", str(ROOT / "target" / "debug"))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torch", type=Path, help="a checkout of torch, at the tag of the version installed")
-    parser.add_argument("--ray", type=Path, help="a checkout of Ray, at the tag of the version installed")
+    parser.add_argument(
+        "--torch", type=Path, help="a checkout of torch, at the tag of the version installed"
+    )
+    parser.add_argument(
+        "--ray", type=Path, help="a checkout of Ray, at the tag of the version installed"
+    )
     parser.add_argument("--only", default="", help="a pattern: the suites to run")
     options = parser.parse_args()
     chosen = [s for s in suites(options.torch, options.ray) if re.search(options.only, s.name)]

@@ -11,7 +11,9 @@ import time
 from types import SimpleNamespace
 
 # The suite selects tests by name: all of Gloo, and some of MPI.
-os.environ.update(BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-"))
+os.environ.update(
+    BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-")
+)
 os.environ.setdefault("WORLD_SIZE", "3")
 
 # Before the forks: each process would take seconds for the last three.

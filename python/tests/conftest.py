@@ -36,7 +36,10 @@ os.environ["RAY_rdt_fetch_fail_timeout_milliseconds"] = "300000"  # noqa: SIM112
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
-    "hoplite", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], print_blob=True
+    "hoplite",
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    print_blob=True,
 )
 settings.load_profile("hoplite")
 

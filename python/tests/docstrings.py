@@ -21,8 +21,12 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if inspect.isclass(item):
             own_and_mixed_in = vars(item) | (vars(Many) if Many in item.__bases__ else {})
             for own, member in own_and_mixed_in.items():
-                member = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
-                if not own.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                member = (
+                    member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+                )
+                if not own.startswith("_") and (
+                    inspect.isfunction(member) or isinstance(member, property)
+                ):
                     yield f"{name}.{own}", member
 
 

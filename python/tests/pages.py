@@ -22,7 +22,9 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "python" / "README.md",
     *sorted(
-        path for path in (ROOT / "docs").rglob("*.md") if "dev" not in path.relative_to(ROOT / "docs").parts
+        path
+        for path in (ROOT / "docs").rglob("*.md")
+        if "dev" not in path.relative_to(ROOT / "docs").parts
     ),
 ]
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -76,7 +78,9 @@ def _commands(text: str) -> list[tuple[str, str]]:
             command, output = commands[-1]
             commands[-1] = (command, output + line)
         else:
-            raise ValueError(f"a console block begins with a command after a dollar sign, not with {line!r}")
+            raise ValueError(
+                f"a console block begins with a command after a dollar sign, not with {line!r}"
+            )
     return commands
 
 
@@ -115,11 +119,15 @@ def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> N
     )
     assert done.returncode == 0, f"{page.name} failed with {done.returncode}:\n{done.stdout}"
     said = [done.stdout, *(path.read_text() for path in place.glob("*.err"))]
-    assert not any("Traceback (most recent call last)" in text for text in said), f"{page.name}: {said}"
+    assert not any("Traceback (most recent call last)" in text for text in said), (
+        f"{page.name}: {said}"
+    )
     await_that(f"{page.name} leaves no process", lambda: not _processes(place))
     for index, (command, expected) in enumerate(page.commands):
         found = (place / f"{index}.out").read_text()
-        assert _is_like(found, expected), f"{page.name}: {command}\nprints\n{found}\nand not\n{expected}"
+        assert _is_like(found, expected), (
+            f"{page.name}: {command}\nprints\n{found}\nand not\n{expected}"
+        )
 
 
 def _processes(place: Path) -> list[str]:
@@ -145,7 +153,9 @@ def _script(page: Page) -> str:
                 f"until grep -qxF -- {last} {out}; do kill -0 $! || {{ cat {out}; exit 1; }}; sleep 0.05; done"
             )
         else:
-            lines.append(f"{{ {command}\n}} >{out} 2>{index}.err || {{ cat {out} {index}.err; exit 1; }}")
+            lines.append(
+                f"{{ {command}\n}} >{out} 2>{index}.err || {{ cat {out} {index}.err; exit 1; }}"
+            )
     if page.program:
         lines.append(f"{shlex.quote(sys.executable)} page.py")
     return "\n".join(lines) + "\n"

@@ -30,7 +30,11 @@ class Daemon:
         self.log = log
         with open(log, "wb") as out:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                start_new_session=True,
             )
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline().decode().strip()
@@ -58,15 +62,29 @@ class Cluster:
         store_arguments: tuple[str, ...] = (),
     ) -> None:
         self._store_arguments = store_arguments
-        self._path, self._nodes, self._memory, self._node_grace = directory, nodes, memory, node_grace
+        self._path, self._nodes, self._memory, self._node_grace = (
+            directory,
+            nodes,
+            memory,
+            node_grace,
+        )
         self.daemons: list[Daemon] = []
 
     def __enter__(self) -> Self:
-        shard = self._start("hoplite-directory", "directory", *DIRECTORY, "--node-grace", self._node_grace)
+        shard = self._start(
+            "hoplite-directory", "directory", *DIRECTORY, "--node-grace", self._node_grace
+        )
         self.directory = str(json.loads(shard)["directory"])
         for node in range(self._nodes):
             name = f"node-{node}"
-            options = ["--directory", self.directory, "--node-id", name, "--socket", self._socket(node)]
+            options = [
+                "--directory",
+                self.directory,
+                "--node-id",
+                name,
+                "--socket",
+                self._socket(node),
+            ]
             options += ["--memory", self._memory, "--no-prefault", "--print-addresses"]
             options += self._store_arguments
             json.loads(self._start("hoplite-store", name, *options))

@@ -23,7 +23,10 @@ def test_many_calls_at_once(cluster: Cluster, fresh: str) -> None:
         async with await hoplite.aio.connect(cluster.sockets[0]) as client:
             assert client.node == "node-0"
             arrays = [np.full(1000 + number, number, np.int32) for number in range(200)]
-            gets = [asyncio.create_task(client.get(f"{fresh}{number}", PATIENCE)) for number in range(200)]
+            gets = [
+                asyncio.create_task(client.get(f"{fresh}{number}", PATIENCE))
+                for number in range(200)
+            ]
             await asyncio.sleep(0)
             refs = await asyncio.gather(
                 *(client.put(f"{fresh}{n}", array, confirm=True) for n, array in enumerate(arrays))
@@ -71,7 +74,9 @@ def test_cancelled_calls_end_in_the_store_too(node: Cluster, fresh: str) -> None
             await client.put(fresh, b"x")
             assert await client.get(fresh) == b"x"
             await client.delete(fresh)
-            await asyncio.to_thread(await_that, "all is given back", lambda: used_bytes(observer) == empty)
+            await asyncio.to_thread(
+                await_that, "all is given back", lambda: used_bytes(observer) == empty
+            )
 
     with node.connect() as observer:
         asyncio.run(main())
@@ -88,7 +93,9 @@ def test_an_array_in_a_cancelled_get_is_given_back(node: Cluster, fresh: str) ->
             del task
             await client.delete(fresh)
             gc.collect()
-            await asyncio.to_thread(await_that, "it is given back", lambda: used_bytes(observer) == empty)
+            await asyncio.to_thread(
+                await_that, "it is given back", lambda: used_bytes(observer) == empty
+            )
 
     with node.connect() as observer:
         empty = used_bytes(observer)
@@ -190,8 +197,12 @@ def test_collectives(cluster: Cluster, fresh: str) -> None:
             assert total.flags.writeable
             assert [array[0] for array in everyone] == [6, 7, 8]
         async with await hoplite.aio.connect(cluster.sockets[0]) as client:
-            await client.delete_allreduce(fresh + "total", [f"{fresh}{number}" for number in range(3)])
-            await client.delete_allreduce(fresh + "next", [f"{fresh}peer/{number}" for number in range(3)])
+            await client.delete_allreduce(
+                fresh + "total", [f"{fresh}{number}" for number in range(3)]
+            )
+            await client.delete_allreduce(
+                fresh + "next", [f"{fresh}peer/{number}" for number in range(3)]
+            )
             assert [info.id async for info in client.list(fresh)] == []
 
     asyncio.run(main())
@@ -214,7 +225,9 @@ threading.Thread(target=forever, daemon=True).start()
 asyncio.run(main())
 print("done")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stdout, complaints(done.stderr)) == (0, "done\n", "")
 
 

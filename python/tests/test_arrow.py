@@ -85,7 +85,10 @@ def test_schemas_keep_their_metadata(careful: hoplite.Client) -> None:
 
 
 def test_numbers_without_gaps_are_arrays_of_numbers(careful: hoplite.Client) -> None:
-    with careful.put(None, pa.array([1.0, 2.0])) as ref, careful.put(None, pa.array([3.0, 4.0])) as other:
+    with (
+        careful.put(None, pa.array([1.0, 2.0])) as ref,
+        careful.put(None, pa.array([3.0, 4.0])) as other,
+    ):
         assert isinstance(careful.get(ref), np.ndarray)
         with careful.ref("arrow/total") as total:
             careful.reduce(total, [ref, other])
@@ -125,10 +128,14 @@ def test_frames(careful: hoplite.Client) -> None:
                 assert type(got) is type(value)
                 assert got.equals(value)
                 assert (
-                    got.to_frame().schema == value.to_frame().schema if isinstance(value, pl.Series) else True
+                    got.to_frame().schema == value.to_frame().schema
+                    if isinstance(value, pl.Series)
+                    else True
                 )
                 assert (
-                    got.schema == value.schema if isinstance(value, pl.DataFrame) else got.name == value.name
+                    got.schema == value.schema
+                    if isinstance(value, pl.DataFrame)
+                    else got.name == value.name
                 )
 
 
@@ -143,18 +150,32 @@ def test_frames_that_arrow_has_no_type_for_are_pickled(
 
 
 def addresses(value: Any) -> list[tuple[int, int]]:
-    table = value if isinstance(value, pa.Table) else value.to_arrow(compat_level=pl.CompatLevel.newest())
-    buffers = [buffer for column in table.columns for chunk in column.chunks for buffer in chunk.buffers()]
-    return [(buffer.address, buffer.size) for buffer in buffers if buffer is not None and buffer.size > 64]
+    table = (
+        value
+        if isinstance(value, pa.Table)
+        else value.to_arrow(compat_level=pl.CompatLevel.newest())
+    )
+    buffers = [
+        buffer for column in table.columns for chunk in column.chunks for buffer in chunk.buffers()
+    ]
+    return [
+        (buffer.address, buffer.size)
+        for buffer in buffers
+        if buffer is not None and buffer.size > 64
+    ]
 
 
 @pytest.mark.parametrize("form", ["arrow", "polars"])
 def test_nothing_is_copied(node: Cluster, form: str) -> None:
     rows = 100_000
     numbers = np.arange(rows, dtype=np.float64)
-    frame = pl.DataFrame({"n": numbers, "s": [f"a string of some length, {row}" for row in range(rows)]})
+    frame = pl.DataFrame(
+        {"n": numbers, "s": [f"a string of some length, {row}" for row in range(rows)]}
+    )
     lists = pa.array([[row] for row in range(rows)])
-    table = pa.table({"n": pa.array(numbers, mask=numbers == 3), "s": frame["s"].to_arrow(), "l": lists})
+    table = pa.table(
+        {"n": pa.array(numbers, mask=numbers == 3), "s": frame["s"].to_arrow(), "l": lists}
+    )
     value: Any = frame if form == "polars" else table
     with node.connect() as client:
         empty = used_bytes(client)
@@ -195,7 +216,8 @@ def test_frames_of_pandas_stay_in_place(client: hoplite.Client) -> None:
         for name in ("n", "i"):
             assert np.shares_memory(first[name].to_numpy(), second[name].to_numpy())
         words = [
-            pa.chunked_array(pa.array(got["s"])).chunk(0).buffers()[2].address for got in (first, second)
+            pa.chunked_array(pa.array(got["s"])).chunk(0).buffers()[2].address
+            for got in (first, second)
         ]
         assert words[0] == words[1]
 
@@ -204,8 +226,12 @@ def test_large_buffers_are_put_as_they_are() -> None:
     numbers = np.arange(100_000, dtype=np.float64)
     encoded = _serialize.encode(pa.table({"a": numbers, "b": numbers}))
     large = [piece for piece in encoded.pieces if memoryview(piece).nbytes == numbers.nbytes]
-    assert [np.frombuffer(piece, np.uint8).ctypes.data for piece in large] == [numbers.ctypes.data] * 2
-    place = sum(memoryview(piece).nbytes for piece in encoded.pieces[: encoded.pieces.index(large[0])])
+    assert [np.frombuffer(piece, np.uint8).ctypes.data for piece in large] == [
+        numbers.ctypes.data
+    ] * 2
+    place = sum(
+        memoryview(piece).nbytes for piece in encoded.pieces[: encoded.pieces.index(large[0])]
+    )
     assert place % 64 == 0
 
 
@@ -224,7 +250,10 @@ def test_what_is_too_large_is_refused() -> None:
 
 
 def test_an_array_cannot_be_filled_with_a_table(careful: hoplite.Client) -> None:
-    with careful.put(None, pa.table({"a": [1]})) as ref, pytest.raises(hoplite.TypeMismatch, match="Arrow"):
+    with (
+        careful.put(None, pa.table({"a": [1]})) as ref,
+        pytest.raises(hoplite.TypeMismatch, match="Arrow"),
+    ):
         careful.get_into(ref, np.zeros(1))
 
 
@@ -277,7 +306,9 @@ def read(client: hoplite.Client, id: str, user: bytes, contents: bytes) -> Any:
      b"py1:arrow table -1", b"py1:arrow table 64", b"py1:arrow table 1e1", b"py1:arrow table 1 2",
      b"py1:arrow table \xb2", b"py1:arrow table 9999", b"py1:arrow table 3", b"py1:arrow table 63"],
 )  # fmt: skip
-def test_a_hostile_header_is_a_typed_error(careful: hoplite.Client, fresh: str, user: bytes) -> None:
+def test_a_hostile_header_is_a_typed_error(
+    careful: hoplite.Client, fresh: str, user: bytes
+) -> None:
     with pytest.raises(hoplite.InvalidMetadata):
         read(careful, fresh, user, stream(SAMPLE))
 
@@ -294,7 +325,9 @@ def test_the_form_must_be_that_of_the_stream(careful: hoplite.Client, fresh: str
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_a_compressed_stream_takes_no_memory(careful: hoplite.Client, fresh: str, codec: str) -> None:
+def test_a_compressed_stream_takes_no_memory(
+    careful: hoplite.Client, fresh: str, codec: str
+) -> None:
     bomb = stream(pa.table({"a": np.zeros(1_000_000)}), compression=codec)
     assert len(bomb) < 100_000
     for user in (b"py1:arrow table", b"py1:polars frame"):
@@ -318,7 +351,9 @@ def test_a_schema_runs_no_pickle(careful: hoplite.Client, fresh: str) -> None:
     trap = b"cbuiltins\nexec\n(S'raise SystemExit'\ntR."
     field = pa.field("a", pa.int64(), metadata={
         b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": trap})  # fmt: skip
-    got = read(careful, fresh, b"py1:arrow table", stream(pa.table([[1]], schema=pa.schema([field]))))
+    got = read(
+        careful, fresh, b"py1:arrow table", stream(pa.table([[1]], schema=pa.schema([field])))
+    )
     assert got.num_rows == 1
 
 
@@ -332,7 +367,8 @@ def test_no_stream_harms_a_careful_reader(careful: hoplite.Client, data: st.Data
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(contents) - 1))
         contents[at : at + data.draw(st.integers(0, 4))] = data.draw(
-            st.binary(max_size=4) | st.sampled_from((b"\xff\xff\xff\x7f", b"\x00\x00\x00\x00", b"\xff" * 8))
+            st.binary(max_size=4)
+            | st.sampled_from((b"\xff\xff\xff\x7f", b"\x00\x00\x00\x00", b"\xff" * 8))
         )
     user = data.draw(st.sampled_from([
         b"py1:arrow table", b"py1:arrow batch", b"py1:arrow array", b"py1:arrow chunked", b"py1:polars frame",

@@ -19,7 +19,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(tmp_path), **settings}
     command = [sys.executable, str(BENCHMARKS / f"{program}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE, env=environment
+    )
     assert list(tmp_path.glob("hoplite-*")) == [], "a socket, or what belongs to it"
     return done
 
@@ -67,7 +69,9 @@ def test_put_and_get_beside_rust_and_memcpy(tmp_path: Path) -> None:
         (["--cold-samples", "-1"], "-1 is less than 0"),
     ],
 )
-def test_a_command_line_that_makes_no_sense(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_a_command_line_that_makes_no_sense(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
     done = run(tmp_path, *arguments)
     assert done.returncode == 2
     assert said in done.stderr
@@ -77,7 +81,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError")
     done = run(tmp_path, "--sizes", "1KiB", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr == 'local.py: Ray is not there: `pip install "hoplite[ray]"`, or say --without-ray\n'
+    assert (
+        done.stderr
+        == 'local.py: Ray is not there: `pip install "hoplite[ray]"`, or say --without-ray\n'
+    )
 
 
 def test_the_first_use_of_a_group_beside_gloo(tmp_path: Path) -> None:

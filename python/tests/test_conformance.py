@@ -52,7 +52,13 @@ def cases() -> Iterator[Case]:
     yield 0, "get", ("unknown",), {"timeout": SHORT}, timed_out
     yield 0, "get_into", ("unknown", bytearray(10)), {"timeout": SHORT}, timed_out
     yield 1, "get", ("unknown",), {"timeout": SHORT, "copy": True}, timed_out
-    yield 0, "put", ("huge", bytes(9 << 20)), {}, Failed(hoplite.ObjectTooLarge, "larger than the limit")
+    yield (
+        0,
+        "put",
+        ("huge", bytes(9 << 20)),
+        {},
+        Failed(hoplite.ObjectTooLarge, "larger than the limit"),
+    )
     yield 1, "put", ("known", SMALL), {"confirm": True}, anything
     yield 0, "get", ("known",), {"timeout": PATIENCE}, SMALL
     yield (
@@ -64,7 +70,13 @@ def cases() -> Iterator[Case]:
     )
     # Another node would have to query in time.
     yield 1, "wait", (["unknown", "known"], 2), {"timeout": SHORT}, (["known"], ["unknown"])
-    yield 2, "wait", (["unknown"], 2), {}, Failed(hoplite.InvalidRequest, "more objects than there are ids")
+    yield (
+        2,
+        "wait",
+        (["unknown"], 2),
+        {},
+        Failed(hoplite.InvalidRequest, "more objects than there are ids"),
+    )
     yield 1, "delete", ("known",), {}, 1
     arrays = [
         np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -87,8 +99,20 @@ def cases() -> Iterator[Case]:
     yield 2, "reduce", ("sum", sources), {"timeout": PATIENCE}, exists
     yield 2, "reduce", ("late", [*sources, "unknown"]), {"timeout": SHORT}, timed_out
     yield 2, "reduce", ("none", []), {}, Failed(hoplite.InvalidRequest, "no objects")
-    yield 2, "reduce", ("twice", [*sources, sources[0]]), {}, Failed(hoplite.DuplicateId, "more than once")
-    yield 2, "reduce", ("many", sources), {"num_objects": 5}, Failed(hoplite.InvalidRequest, "source")
+    yield (
+        2,
+        "reduce",
+        ("twice", [*sources, sources[0]]),
+        {},
+        Failed(hoplite.DuplicateId, "more than once"),
+    )
+    yield (
+        2,
+        "reduce",
+        ("many", sources),
+        {"num_objects": 5},
+        Failed(hoplite.InvalidRequest, "source"),
+    )
     yield 1, "put", ("other type", np.zeros(20_000, np.int64)), {}, anything
     mismatch = Failed(hoplite.TypeMismatch, "cannot be reduced")
     yield 0, "reduce", ("mixed", [*sources, "other type"]), {"timeout": PATIENCE}, mismatch
@@ -107,7 +131,9 @@ def cases() -> Iterator[Case]:
 
 def same(got: Any, expected: Any) -> bool:
     if isinstance(expected, np.ndarray):
-        return bool(got.dtype == expected.dtype and got.shape == expected.shape and (got == expected).all())
+        return bool(
+            got.dtype == expected.dtype and got.shape == expected.shape and (got == expected).all()
+        )
     if isinstance(expected, list):
         return len(got) == len(expected) and all(map(same, got, expected))
     return bool(got == expected)
@@ -138,7 +164,9 @@ def test_blocking(own_cluster: Cluster) -> None:
     check(
         "blocking",
         own_cluster,
-        lambda node, method, arguments, options: getattr(clients[node], method)(*arguments, **options),
+        lambda node, method, arguments, options: getattr(clients[node], method)(
+            *arguments, **options
+        ),
     )
 
 

@@ -29,7 +29,9 @@ def test_tensors_on_a_device(client: hoplite.Client) -> None:
     assert spec.loader is not None
     pinned = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pinned)
-    assert pinned.check(client, [0, 1, MIB - 1, MIB, 16 * MIB, 16 * MIB + 1, 32 * MIB, 50 * MIB + 3])
+    assert pinned.check(
+        client, [0, 1, MIB - 1, MIB, 16 * MIB, 16 * MIB + 1, 32 * MIB, 50 * MIB + 3]
+    )
 
 
 class _Stream:
@@ -121,7 +123,9 @@ def test_chunks_over_asyncio(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("on_device")
-def test_a_tensor_of_another_node_arrives_in_chunks(cluster: Cluster, client: hoplite.Client) -> None:
+def test_a_tensor_of_another_node_arrives_in_chunks(
+    cluster: Cluster, client: hoplite.Client
+) -> None:
     tensor = tensor_of(3 * MIB)
     out = torch.zeros(3 * MIB, dtype=torch.uint8)
     with client.put(None, tensor) as ref, cluster.connect(1) as other:

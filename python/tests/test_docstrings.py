@@ -52,7 +52,9 @@ def names(socket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "item"), NAMES, ids=[f"{module.__name__}.{name}" for module, name, _ in NAMES]
+    ("module", "name", "item"),
+    NAMES,
+    ids=[f"{module.__name__}.{name}" for module, name, _ in NAMES],
 )
 def test_example(module: Any, name: str, item: Any, names: dict[str, Any]) -> None:
     assert inspect.getdoc(item), f"{name} has no docstring"

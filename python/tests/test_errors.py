@@ -41,7 +41,11 @@ def test_errors_are_pickled_with_all_they_have(error: type[hoplite.HopliteError]
 
 
 def test_ids_in_errors_are_what_people_gave(client: hoplite.Client, fresh: str) -> None:
-    for id, named in ((fresh + "ü", fresh + "ü"), (b"\xff\x00", b"\xff\x00"), (fresh.encode(), fresh)):
+    for id, named in (
+        (fresh + "ü", fresh + "ü"),
+        (b"\xff\x00", b"\xff\x00"),
+        (fresh.encode(), fresh),
+    ):
         with pytest.raises(hoplite.Timeout) as caught:
             client.get(id, 0)
         assert caught.value.id == named
@@ -135,7 +139,10 @@ def test_an_allreduce_that_makes_no_sense_puts_nothing(client: hoplite.Client, f
         (hoplite.InvalidId, lambda: client.allreduce(fresh, [own, ""], 0, value)),
         (ValueError, lambda: client.allreduce(fresh, [own], 0, value, timeout=-1)),
         (hoplite.TypeMismatch, lambda: client.allreduce(fresh, [own], 0, value, out=np.ones(4))),
-        (hoplite.TypeMismatch, lambda: client.allreduce(fresh, [own], 0, value, out=np.ones(3, np.float32))),
+        (
+            hoplite.TypeMismatch,
+            lambda: client.allreduce(fresh, [own], 0, value, out=np.ones(3, np.float32)),
+        ),
         (hoplite.TypeMismatch, lambda: client.allreduce(fresh, [own], 0, value > 0, "prod")),
     ]
     for error, call in nonsense:

@@ -14,7 +14,9 @@ import hoplite.aio
 from stores import PATIENCE, SHORT, Cluster
 
 
-def together(cluster: Cluster, participants: int, work: Callable[[hoplite.Client, int], Any]) -> list[Any]:
+def together(
+    cluster: Cluster, participants: int, work: Callable[[hoplite.Client, int], Any]
+) -> list[Any]:
     outcomes: list[Any] = [None] * participants
 
     def participate(rank: int) -> None:
@@ -82,7 +84,9 @@ def test_reduce_scatter(cluster: Cluster, fresh: str, participants: int, rows: i
         if rank == 0:
             client.put(sources[0], arrays[0])
             out = np.empty((rows, 5))
-            assert client.reduce_scatter(fresh + "sum", sources, 0, out=out, timeout=PATIENCE) is out
+            assert (
+                client.reduce_scatter(fresh + "sum", sources, 0, out=out, timeout=PATIENCE) is out
+            )
             return out
         return client.reduce_scatter(fresh + "sum", sources, rank, arrays[rank], timeout=PATIENCE)
 
@@ -121,16 +125,22 @@ def test_allgather_into(cluster: Cluster, fresh: str, participants: int, rows: i
 
 def test_what_cannot_be_divided_or_gathered_is_not_put(client: hoplite.Client, fresh: str) -> None:
     sources = [f"{fresh}{rank}" for rank in range(2)]
-    with pytest.raises(hoplite.InvalidRequest, match=r"\[5, 2\] cannot be divided .* among 2 participants"):
+    with pytest.raises(
+        hoplite.InvalidRequest, match=r"\[5, 2\] cannot be divided .* among 2 participants"
+    ):
         client.reduce_scatter(fresh, sources, 0, np.ones((5, 2)))
     with pytest.raises(hoplite.InvalidRequest, match=r"shape \[\] cannot be divided"):
         client.reduce_scatter(fresh, sources, 0, np.float64(1.0))
-    with pytest.raises(hoplite.TypeMismatch, match=r"float64\[2, 2\], to be copied into float64\[4, 2\]"):
+    with pytest.raises(
+        hoplite.TypeMismatch, match=r"float64\[2, 2\], to be copied into float64\[4, 2\]"
+    ):
         client.reduce_scatter(fresh, sources, 0, np.ones((4, 2)), out=np.ones((4, 2)))
     with pytest.raises(TypeError, match="only arrays"):
         client.reduce_scatter(fresh, sources, 0, b"bytes")
     for out in (np.ones((3, 4)), np.ones((2, 4), np.float32), np.ones(4)):
-        with pytest.raises(hoplite.TypeMismatch, match=r"float64\[4\], of which 2 are to be copied"):
+        with pytest.raises(
+            hoplite.TypeMismatch, match=r"float64\[4\], of which 2 are to be copied"
+        ):
             client.allgather_into(fresh, sources, 0, out, np.ones(4))
     for rank in (-1, 2):
         with pytest.raises(ValueError, match=f"no rank {rank} among 2"):
@@ -178,7 +188,9 @@ def test_coroutines(cluster: Cluster, fresh: str) -> None:
             sources = [f"{fresh}{number}" for number in range(3)]
             out = np.empty(300_000)
             await client.allgather_into(fresh + "all", sources, rank, out, np.ones(100_000) * rank)
-            part = await client.reduce_scatter(fresh + "sum", [f"{id}/" for id in sources], rank, out)
+            part = await client.reduce_scatter(
+                fresh + "sum", [f"{id}/" for id in sources], rank, out
+            )
             assert (part == 3.0 * rank).all()
             return await client.all_to_all(fresh + "round", values, rank, timeout=PATIENCE)
 

@@ -113,7 +113,9 @@ def test_a_get_may_allow_a_stale_value_while_the_directory_is_down(node: Cluster
         warnings.simplefilter("error")
         assert client.get("small", allow_stale=True) == b"x"
     node.daemons[0].kill()
-    await_that("the session ends", lambda: not any(s["connected"] for s in client.status()["shards"]))
+    await_that(
+        "the session ends", lambda: not any(s["connected"] for s in client.status()["shards"])
+    )
 
     async def get(name: str) -> object:
         other = await hoplite.aio.connect(node.sockets[0])
@@ -148,7 +150,9 @@ def test_a_full_store(node: Cluster) -> None:
             client.put("too much", np.zeros(65 << 20, np.uint8))
         assert (large.value.id, large.value.size_bytes) == ("too much", 65 << 20)
         assert large.value.limit_bytes <= 64 << 20
-        thread = threading.Thread(target=client.put, args=("more", np.ones(40 << 20, np.uint8), PATIENCE))
+        thread = threading.Thread(
+            target=client.put, args=("more", np.ones(40 << 20, np.uint8), PATIENCE)
+        )
         thread.start()
         client.delete("filler")
         thread.join(PATIENCE)

@@ -26,7 +26,10 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
         buffer = Buffer(np.zeros(1 << 20, np.uint8), "u8", (1 << 20,))
         members[0].submit(
             Operation(
-                "allreduce", lambda round: schedules.allreduce(round, buffer, "sum"), failed.set_result, 0.1
+                "allreduce",
+                lambda round: schedules.allreduce(round, buffer, "sum"),
+                failed.set_result,
+                0.1,
             )
         )
         # The own object may be late too.
@@ -41,7 +44,9 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
             assert list(client.list("g/")) == []
 
 
-def test_all_ranks_are_told_whose_store_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_are_told_whose_store_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # On a busy machine, the reason comes late.
     monkeypatch.setattr("hoplite._group.member.REASON_TIMEOUT", PATIENCE)
     with Cluster(tmp_path, nodes=3, memory="64MiB") as cluster, cluster.connect(1) as client:

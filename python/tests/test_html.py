@@ -138,7 +138,9 @@ def test_topology(cluster: Cluster, client: hoplite.Client) -> None:
 
 
 def test_a_topology_with_odd_names() -> None:
-    links = Topology([Link(SCRIPT, 12.5, 1.5 * (1 << 30), True, lanes=4), Link("\ud800", 1, 0, False)])
+    links = Topology(
+        [Link(SCRIPT, 12.5, 1.5 * (1 << 30), True, lanes=4), Link("\ud800", 1, 0, False)]
+    )
     shown = Shown(links._repr_html_())
     cells = [text for text in shown.texts if text != "node"][4:9]
     assert cells == [SCRIPT, "12.5 us", "1.5 GiB/s", "4", "slow"]
@@ -163,7 +165,13 @@ def test_any_name_is_text(value: str | bytes) -> None:
 
 @pytest.mark.parametrize(
     ("nbytes", "shown"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1 << 40, "1.0 TiB"), (1 << 72, "4096.0 EiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1 << 40, "1.0 TiB"),
+        (1 << 72, "4096.0 EiB"),
+    ],
 )
 def test_sizes(nbytes: int, shown: str) -> None:
     assert _html.size(nbytes) == shown

@@ -194,7 +194,9 @@ except ImportError as error:
     print(error)
 print(client.get({fresh!r}, framework="numpy"))
 """
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
         assert done.stdout.splitlines()[0].startswith("this needs jax")
         assert done.stdout.splitlines()[1] == "[0. 1. 2.]"
         client.delete(fresh)

@@ -31,7 +31,9 @@ time.sleep(600)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, nodes=1, memory="64MiB", store_arguments=("--owner-grace", "200ms")) as cluster:
+    with Cluster(
+        tmp_path, nodes=1, memory="64MiB", store_arguments=("--owner-grace", "200ms")
+    ) as cluster:
         yield cluster
 
 
@@ -39,7 +41,9 @@ def await_end(client: hoplite.Client, id: str) -> None:
     await_that(f"{id} ends", lambda: client.stat(id) is None)
 
 
-def test_an_object_ends_at_its_ttl_and_an_array_of_it_stays(client: hoplite.Client, fresh: str) -> None:
+def test_an_object_ends_at_its_ttl_and_an_array_of_it_stays(
+    client: hoplite.Client, fresh: str
+) -> None:
     value = np.arange(100_000)
     id, array = put_and_get(client, fresh, value)
     await_end(client, id)
@@ -74,7 +78,9 @@ def test_stat_and_list_show_the_lifetime(client: hoplite.Client, fresh: str) -> 
 
 def test_many_objects_share_a_lifetime(client: hoplite.Client, fresh: str) -> None:
     ids = [f"{fresh}{number}" for number in range(300)]
-    puts = client.put_many([(id, b"1") for id in ids], ttl=SOON, confirm=True, return_exceptions=True)
+    puts = client.put_many(
+        [(id, b"1") for id in ids], ttl=SOON, confirm=True, return_exceptions=True
+    )
     # A put may be confirmed after its object has ended.
     assert all(isinstance(put, (hoplite.Ref, hoplite.Deleted)) for put in puts), puts
     await_that("they end", lambda: next(iter(client.list(fresh)), None) is None)
@@ -129,7 +135,9 @@ def test_a_job_ends_with_its_last_process(store: Cluster) -> None:
         {"owner": "nobody holds this"},
     ],
 )
-def test_wrong_lifetimes_are_refused(client: hoplite.Client, fresh: str, lifetime: dict[str, Any]) -> None:
+def test_wrong_lifetimes_are_refused(
+    client: hoplite.Client, fresh: str, lifetime: dict[str, Any]
+) -> None:
     with pytest.raises(hoplite.InvalidRequest):
         client.put(fresh + "x", b"x", **lifetime)
     with pytest.raises(hoplite.InvalidRequest):

@@ -26,7 +26,9 @@ def test_nothing_is_printed_or_warned() -> None:
             name = ast.unparse(call.func)
             if name == "warnings.warn" and "StaleWarning" in map(ast.unparse, call.args):
                 continue  # what a caller requests with allow_stale
-            assert name not in ("print", "warnings.warn", "sys.stdout.write", "sys.stderr.write"), source
+            assert name not in ("print", "warnings.warn", "sys.stdout.write", "sys.stderr.write"), (
+                source
+            )
 
 
 def test_all_loggers_are_below_that_of_the_package() -> None:

@@ -11,7 +11,9 @@ import hoplite.aio
 from stores import PATIENCE, SHORT, Cluster
 
 
-def test_values_of_all_kinds_come_back_in_order(cluster: Cluster, client: hoplite.Client, fresh: str) -> None:
+def test_values_of_all_kinds_come_back_in_order(
+    cluster: Cluster, client: hoplite.Client, fresh: str
+) -> None:
     values = {
         f"{fresh}array": np.arange(6).reshape(2, 3),
         f"{fresh}bytes": b"bytes",
@@ -30,10 +32,14 @@ def test_values_of_all_kinds_come_back_in_order(cluster: Cluster, client: hoplit
                 np.testing.assert_equal(value, expected)
         private = other.get_many(refs[:1], PATIENCE, copy=True)[0]
         private[0, 0] = 9
-        assert other.delete_many([*refs, f"{fresh}absent"], PATIENCE) == [True] * len(refs) + [False]
+        assert other.delete_many([*refs, f"{fresh}absent"], PATIENCE) == [True] * len(refs) + [
+            False
+        ]
 
 
-def test_ids_may_be_chosen_by_the_client_and_objects_come_from_any_iterable(client: hoplite.Client) -> None:
+def test_ids_may_be_chosen_by_the_client_and_objects_come_from_any_iterable(
+    client: hoplite.Client,
+) -> None:
     def pairs() -> Iterator[tuple[None, bytes]]:
         for number in range(3):
             yield None, bytes([number])

@@ -89,7 +89,9 @@ def test_processes_that_are_started_find_the_private_store() -> None:
     assert client.get("from the child") == b"hello"
 
 
-def test_a_temporary_directory_with_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_directory_with_a_long_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / ("job-1234567.node-a012.cluster.example.org" * 4)
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -131,7 +133,9 @@ def test_the_store_of_the_machine_comes_first(
     assert os.environ.get("HOPLITE_SOCKET") is None
 
 
-def test_a_store_that_was_asked_for_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_was_asked_for_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(hoplite.ConnectFailed):
         hoplite.init(tmp_path / "nothing")
     with pytest.raises(hoplite.ConnectFailed):
@@ -142,7 +146,9 @@ def test_a_store_that_was_asked_for_must_be_there(tmp_path: Path, monkeypatch: p
     assert private_directories(tmp_path) == []
 
 
-def test_settings_of_the_machine_are_not_for_a_private_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_machine_are_not_for_a_private_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, value in {
         "HOPLITE_DIRECTORY": "127.0.0.1:1",
         "HOPLITE_ARENA_FILE": "/nowhere/arena",
@@ -152,7 +158,9 @@ def test_settings_of_the_machine_are_not_for_a_private_store(monkeypatch: pytest
     hoplite.init(memory="32MiB").put("x", b"x")
 
 
-def test_what_keeps_a_private_store_from_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_keeps_a_private_store_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(hoplite.ConnectFailed, match=r"did not start: .*memory"):
         hoplite.init(memory="plenty")
     monkeypatch.setenv("HOPLITE_BINARIES", str(tmp_path))
@@ -166,7 +174,8 @@ def test_what_keeps_a_private_store_from_starting(tmp_path: Path, monkeypatch: p
 def test_threads_that_init_at_once_get_one_client(tmp_path: Path) -> None:
     clients: list[hoplite.Client] = []
     threads = [
-        threading.Thread(target=lambda: clients.append(hoplite.init(memory="32MiB"))) for _ in range(8)
+        threading.Thread(target=lambda: clients.append(hoplite.init(memory="32MiB")))
+        for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -191,7 +200,9 @@ print(_node._state.store._process.pid)
     assert private_directories(tmp_path) == []
 
 
-@pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)", "os.abort()"])
+@pytest.mark.parametrize(
+    "how", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)", "os.abort()"]
+)
 def test_the_store_ends_with_a_program_that_crashes(tmp_path: Path, how: str) -> None:
     code = f"""
 import os, signal, threading, hoplite
@@ -295,7 +306,9 @@ def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
     assert private_directories(tmp_path) == []
 
 
-def test_nobody_elses_directories_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_elses_directories_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs = tmp_path / "hoplite-private-theirs"
     theirs.mkdir()
     os.mkfifo(theirs / "lock")

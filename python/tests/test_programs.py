@@ -17,7 +17,9 @@ ROOT = Path(__file__).parent.parent
 def test_console_scripts_become_the_programs(name: str) -> None:
     entry = name.replace("-", "_")
     code = f"import sys; from hoplite._programs import {entry}; sys.argv = [{name!r}, '--version']; {entry}()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{name} {hoplite.__version__}\n"
 

@@ -108,7 +108,9 @@ def test_a_reduce(cluster: Cluster, client: hoplite.Client, fresh: str) -> None:
     client.delete([*sources, fresh + "sum"])
 
 
-@pytest.mark.parametrize("kind", ["allreduce", "reduce_scatter", "allgather_into", "allgather", "all_to_all"])
+@pytest.mark.parametrize(
+    "kind", ["allreduce", "reduce_scatter", "allgather_into", "allgather", "all_to_all"]
+)
 def test_collectives(cluster: Cluster, fresh: str, kind: str) -> None:
     ranks = 2
     sources = [f"{fresh}{rank}" for rank in range(ranks)]
@@ -129,7 +131,9 @@ def test_collectives(cluster: Cluster, fresh: str, kind: str) -> None:
                     assert [array[0] for array in got] == [0, 1]
                 case "all_to_all":
                     halves = [value[: ELEMENTS // 2]] * ranks
-                    got = client.all_to_all(fresh + "t", halves, rank, progress=heard, timeout=PATIENCE)
+                    got = client.all_to_all(
+                        fresh + "t", halves, rank, progress=heard, timeout=PATIENCE
+                    )
                     assert [array[0] for array in got] == [0, 1]
                 case _:
                     got = getattr(client, kind)(
@@ -146,14 +150,18 @@ def test_collectives(cluster: Cluster, fresh: str, kind: str) -> None:
         client.delete([*sources, fresh + "t"])
 
 
-def waits(client: Any, id: str, progress: Callable[[int, int], object]) -> dict[str, Callable[[], Any]]:
+def waits(
+    client: Any, id: str, progress: Callable[[int, int], object]
+) -> dict[str, Callable[[], Any]]:
     out = np.zeros(3, np.float32)
     return {
         "get": lambda: client.get(id, progress=progress),
         "gather": lambda: client.gather([id], progress=progress),
         "get into a buffer": lambda: client.get_into(id, bytearray(12), progress=progress),
         "reduce": lambda: client.reduce(id + "target", [id], progress=progress),
-        "allreduce": lambda: client.allreduce(id + "all", [id + "own", id], 0, out, progress=progress),
+        "allreduce": lambda: client.allreduce(
+            id + "all", [id + "own", id], 0, out, progress=progress
+        ),
         "allgather into": lambda: client.allgather_into(
             id + "into", [id + "own", id], 0, np.zeros((2, 3), np.float32), out, progress=progress
         ),
@@ -165,7 +173,9 @@ NAMES = list(waits(None, "", enough))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_callback_raises_cancels_the_call(client: hoplite.Client, fresh: str, name: str) -> None:
+def test_what_a_callback_raises_cancels_the_call(
+    client: hoplite.Client, fresh: str, name: str
+) -> None:
     began = time.monotonic()
     with pytest.raises(Enough):
         waits(client, fresh, enough)[name]()
@@ -176,7 +186,9 @@ def test_what_a_callback_raises_cancels_the_call(client: hoplite.Client, fresh: 
     assert client.get(fresh + "after") == 1
 
 
-def test_it_is_called_while_a_call_waits(client: hoplite.Client, cluster: Cluster, fresh: str) -> None:
+def test_it_is_called_while_a_call_waits(
+    client: hoplite.Client, cluster: Cluster, fresh: str
+) -> None:
     heard = Heard()
 
     def put(done: int, total: int) -> None:

@@ -22,7 +22,9 @@ OPS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "pro
 def arrays_of(seed: int, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> list[Any]:
     """Makes arrays of small numbers, whose sums and products are exact in most types."""
     choose = np.random.default_rng(seed)
-    return [choose.integers(0, 2 if dtype.kind == "b" else 3, shape).astype(dtype) for _ in range(count)]
+    return [
+        choose.integers(0, 2 if dtype.kind == "b" else 3, shape).astype(dtype) for _ in range(count)
+    ]
 
 
 def expected(arrays: list[Any], op: str) -> Any:
@@ -34,7 +36,9 @@ def expected(arrays: list[Any], op: str) -> Any:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_dtype_and_operation(cluster: Cluster, client: hoplite.Client, fresh: str, dtype: Any) -> None:
+def test_every_dtype_and_operation(
+    cluster: Cluster, client: hoplite.Client, fresh: str, dtype: Any
+) -> None:
     arrays = arrays_of(7, dtype, (5, 301), 4)
     refs = []
     for rank, array in enumerate(arrays):
@@ -64,7 +68,9 @@ def test_any_reduce(cluster: Cluster, data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from([d for d in DTYPES if d.kind != "b"]))
     count = data.draw(st.integers(1, 6))
     shape = data.draw(
-        st.sampled_from([(), (1,), (0,), (3, 0), (17,), (4096 // dtype.itemsize,), (2, 33, 500), (70_000,)])
+        st.sampled_from(
+            [(), (1,), (0,), (3, 0), (17,), (4096 // dtype.itemsize,), (2, 33, 500), (70_000,)]
+        )
     )
     num = data.draw(st.none() | st.integers(1, count))
     op = data.draw(st.sampled_from(sorted(OPS)))
@@ -105,7 +111,9 @@ def test_floats_are_as_good_as_numpys(client: hoplite.Client, fresh: str) -> Non
     arrays[3][5], arrays[4][6], arrays[5][7] = np.nan, np.inf, -np.inf
     sources = [client.put(f"{fresh}{rank}", array).id for rank, array in enumerate(arrays)]
     client.reduce(fresh + "sum", sources, timeout=PATIENCE)
-    np.testing.assert_allclose(client.get(fresh + "sum"), np.sum(arrays, axis=0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        client.get(fresh + "sum"), np.sum(arrays, axis=0), rtol=1e-5, atol=1e-5
+    )
     client.reduce(fresh + "max", sources, "max", timeout=PATIENCE)
     np.testing.assert_array_equal(client.get(fresh + "max"), np.maximum.reduce(arrays))
     for round in range(2):
@@ -205,7 +213,9 @@ def test_a_member_tells_how_far_it_is(cluster: Cluster, fresh: str) -> None:
                 client.put(source, np.ones(100_000))
             ranks = [
                 threading.Thread(
-                    target=client.allreduce, args=(target, sources, rank), kwargs={"timeout": PATIENCE}
+                    target=client.allreduce,
+                    args=(target, sources, rank),
+                    kwargs={"timeout": PATIENCE},
                 )
                 for rank, client in enumerate((first, second))
             ]

@@ -62,7 +62,10 @@ def test_a_handle_takes_the_place_of_an_id_everywhere(client: hoplite.Client, fr
         [second.id, first],
     )
     assert (target.get() == 2).all()
-    assert client.wait([first, second, hoplite.Ref("never there")], 2, PATIENCE)[0] == [first, second]
+    assert client.wait([first, second, hoplite.Ref("never there")], 2, PATIENCE)[0] == [
+        first,
+        second,
+    ]
     assert client.contains(first)
     known = retry(client.stat, target)
     assert known is not None
@@ -138,7 +141,9 @@ owned = client.put("owned", np.zeros(100_000)).own()
 left = client.put("left", np.zeros(100_000))
 client.put("dropped", np.zeros(100_000)).own()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, complaints(done.stderr)) == (0, "")
     with node.connect() as client:
         assert [info.id for info in client.list()] == ["left"]
@@ -152,7 +157,9 @@ owned = [client.put(None, b"x").own() for _ in range(10)]
 os.kill({node.store(0).process.pid}, signal.SIGKILL)
 owned.pop()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stdout, complaints(done.stderr)) == (0, "", "")
 
 
@@ -198,7 +205,9 @@ import hoplite
 import hoplite.aio
 owned = [hoplite.init({node.sockets[0]!r}).put(None, b"x").own() for _ in range(100)]
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, complaints(done.stderr)) == (0, "")
     with node.connect() as client:
         assert [info.id for info in client.list()] == []
@@ -269,7 +278,9 @@ def test_a_handle_of_another_cluster_names_nothing_here(
         with pytest.raises(hoplite.ClusterMismatch) as caught:
             call()
         error = caught.value
-        assert (error.id, error.ref_cluster, error.store_cluster) == (id, "hoplite", "elsewhere"), number
+        assert (error.id, error.ref_cluster, error.store_cluster) == (id, "hoplite", "elsewhere"), (
+            number
+        )
         assert '"hoplite"' in str(error) or "'hoplite'" in str(error)
         assert "elsewhere" in str(error)
     assert other_cluster.get(id) == b"theirs"
@@ -293,7 +304,9 @@ def test_the_asynchronous_client_refuses_it_too(
     client.delete(fresh + "x")
 
 
-def test_handles_that_were_pickled_before_name_no_cluster(client: hoplite.Client, fresh: str) -> None:
+def test_handles_that_were_pickled_before_name_no_cluster(
+    client: hoplite.Client, fresh: str
+) -> None:
     client.put(fresh, b"x")
     old = hoplite.Ref(fresh, None, None, 1)
     assert old.cluster is None
@@ -301,7 +314,9 @@ def test_handles_that_were_pickled_before_name_no_cluster(client: hoplite.Client
     client.delete(old)
 
 
-def test_a_private_store_is_a_cluster_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_private_store_is_a_cluster_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     hoplite.shutdown()
     first = hoplite.init(memory="16MiB").put("x", b"x")

@@ -38,6 +38,8 @@ def test_a_value_with_replicas_survives_its_store(tmp_path: Path) -> None:
             assert (client.get("sum") == [3, 3]).all()
 
 
-def test_a_put_may_return_after_the_first_copy(cluster: Cluster, client: hoplite.Client, fresh: str) -> None:
+def test_a_put_may_return_after_the_first_copy(
+    cluster: Cluster, client: hoplite.Client, fresh: str
+) -> None:
     client.put(fresh + "x", np.zeros(100_000), replicas=3, confirm=1)
     client.put(fresh + "y", np.zeros(100_000), replicas=3, confirm=2)

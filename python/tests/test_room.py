@@ -87,7 +87,9 @@ def test_a_put_of_an_id_that_another_writer_has_still_waits(node: Cluster) -> No
 def narrow(tmp_path: Path) -> Any:
     socket = str(tmp_path / "store.sock")
     options = ["--socket", socket, "--memory", "64MiB", "--no-prefault", "--print-addresses"]
-    store = Daemon(tmp_path / "log", "hoplite-store", *options, "--max-references", "20", "--max-ids", "50")
+    store = Daemon(
+        tmp_path / "log", "hoplite-store", *options, "--max-references", "20", "--max-ids", "50"
+    )
     yield socket
     store.stop()
 
@@ -128,7 +130,9 @@ def test_deletes_and_waits_of_many_ids_are_divided(narrow: str) -> None:
         assert client.wait(ids[:300], timeout=PATIENCE) == (ids[:300], [])
         ready, missing = client.wait(ids, timeout=SHORT)
         assert (ready, missing) == (ids[:300], ids[300:])
-        waiting = threading.Thread(target=lambda: ready.append(client.wait(ids, 301, PATIENCE)[0][-1]))
+        waiting = threading.Thread(
+            target=lambda: ready.append(client.wait(ids, 301, PATIENCE)[0][-1])
+        )
         waiting.start()
         client.put(ids[332], b"x", confirm=True)
         waiting.join()

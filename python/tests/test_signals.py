@@ -48,7 +48,9 @@ except KeyboardInterrupt:
     client.put("afterwards", b"x")
     print("interrupted", client.get("afterwards"), flush=True)
 """
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(SHORT)
@@ -152,7 +154,11 @@ def test_many_threads_wait_for_each_other(client: hoplite.Client, fresh: str) ->
         try:
             for round in range(rounds):
                 if (round, number) != (0, 0):
-                    previous = f"{fresh}{round}/{number - 1}" if number else f"{fresh}{round - 1}/{count - 1}"
+                    previous = (
+                        f"{fresh}{round}/{number - 1}"
+                        if number
+                        else f"{fresh}{round - 1}/{count - 1}"
+                    )
                     assert client.get(previous, PATIENCE)[0] >= 0
                 client.put(f"{fresh}{round}/{number}", np.full(5000, number))
         except BaseException as error:
@@ -164,12 +170,15 @@ def test_many_threads_wait_for_each_other(client: hoplite.Client, fresh: str) ->
     for thread in threads:
         thread.join()
     assert not failures, failures
-    client.delete([f"{fresh}{round}/{number}" for round in range(rounds) for number in range(count)])
+    client.delete(
+        [f"{fresh}{round}/{number}" for round in range(rounds) for number in range(count)]
+    )
 
 
 def test_the_processor_is_idle_while_calls_wait(client: hoplite.Client, fresh: str) -> None:
     threads = [
-        threading.Thread(target=client.wait, args=([fresh],), kwargs={"timeout": 2.0}) for _ in range(10)
+        threading.Thread(target=client.wait, args=([fresh],), kwargs={"timeout": 2.0})
+        for _ in range(10)
     ]
     before = time.process_time()
     for thread in threads:
@@ -190,7 +199,9 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
     node.store(0).process.send_signal(signal.SIGSTOP)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(SHORT)

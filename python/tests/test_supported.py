@@ -17,7 +17,9 @@ PYTHON = Path(__file__).parent.parent
 
 def run(directory: Path, code: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(directory)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 1
     return done.stderr.splitlines()[-1]
 
@@ -35,7 +37,9 @@ def test_both_versions_are_named(tmp_path: Path, name: str, version: str) -> Non
 
 
 def test_the_extras_install_what_is_supported() -> None:
-    extras = tomllib.loads((PYTHON / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((PYTHON / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     pinned = (PYTHON / "requirements-integrations.txt").read_text()
     for name, supported in VERSIONS.items():
         major, minor = map(int, supported.split("."))

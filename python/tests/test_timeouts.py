@@ -146,7 +146,9 @@ def test_calls_that_wait_for_long_say_once_what_is_missing(cluster: Cluster, fre
     ]
 
 
-def test_init_reports_that_it_starts_a_private_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_reports_that_it_starts_a_private_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)

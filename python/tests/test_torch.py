@@ -84,10 +84,16 @@ def test_dtypes_that_reduce_does_not_know_are_exchanged(client: hoplite.Client, 
     array = np.ones(3).astype(getattr(ml_dtypes, name, name))
     with client.put(None, tensor) as ref, client.put(None, array) as other:
         for copy in (None, True):
-            for got in (client.get(ref, framework="numpy", copy=copy), client.get(other, copy=copy)):
+            for got in (
+                client.get(ref, framework="numpy", copy=copy),
+                client.get(other, copy=copy),
+            ):
                 assert got.dtype == array.dtype
                 assert (got == array).all()
-            for got in (client.get(ref, copy=copy), client.get(other, framework="torch", copy=copy)):
+            for got in (
+                client.get(ref, copy=copy),
+                client.get(other, framework="torch", copy=copy),
+            ):
                 assert same(got, tensor)
 
 
@@ -119,7 +125,9 @@ def test_tensors_that_are_not_plain(client: hoplite.Client, fresh: str) -> None:
 
 
 def test_a_state_dict(client: hoplite.Client) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(200, 300), torch.nn.BatchNorm1d(300), torch.nn.Linear(300, 7))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(200, 300), torch.nn.BatchNorm1d(300), torch.nn.Linear(300, 7)
+    )
     state = model.state_dict()
     with client.put(None, state) as ref:
         assert ref.nbytes is not None
@@ -140,7 +148,9 @@ def test_a_state_dict(client: hoplite.Client) -> None:
         private["0.weight"].zero_()
         assert torch.equal(client.get(ref)["0.weight"], state["0.weight"])
     parameter = torch.nn.Parameter(torch.ones(3))
-    with client.put(None, {"parameter": parameter, "leaf": torch.ones(2, requires_grad=True)}) as ref:
+    with client.put(
+        None, {"parameter": parameter, "leaf": torch.ones(2, requires_grad=True)}
+    ) as ref:
         got = client.get(ref)
         assert type(got["parameter"]) is torch.nn.Parameter
         assert got["leaf"].requires_grad
@@ -155,12 +165,17 @@ def test_get_into_a_tensor(client: hoplite.Client) -> None:
         for wrong in (torch.zeros(3, 2, dtype=torch.bfloat16), torch.zeros(2, 3)):
             with pytest.raises(hoplite.TypeMismatch):
                 client.get_into(ref, wrong)
-        for wrong in (torch.zeros(2, 6, dtype=torch.bfloat16)[:, ::2], torch.zeros(2, 3, device="meta")):
+        for wrong in (
+            torch.zeros(2, 6, dtype=torch.bfloat16)[:, ::2],
+            torch.zeros(2, 3, device="meta"),
+        ):
             with pytest.raises(TypeError):
                 client.get_into(ref, wrong)
 
 
-def test_dlpack_may_be_read_only(client: hoplite.Client, fresh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dlpack_may_be_read_only(
+    client: hoplite.Client, fresh: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from_dlpack = np.from_dlpack
 
     def read_only(value: Any) -> Any:

@@ -47,7 +47,9 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         server.stop(None).wait()
 
 
-def test_the_spans_of_a_store_are_children_of_the_callers(collector: Collector, tmp_path: Path) -> None:
+def test_the_spans_of_a_store_are_children_of_the_callers(
+    collector: Collector, tmp_path: Path
+) -> None:
     tracer = TracerProvider().get_tracer("test")
 
     async def concurrently(socket: Path) -> None:

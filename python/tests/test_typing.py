@@ -33,7 +33,9 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
     return found
 
 
-def test_a_strict_checker_finds_nothing_in_a_program_that_is_right(errors: dict[str, set[int]]) -> None:
+def test_a_strict_checker_finds_nothing_in_a_program_that_is_right(
+    errors: dict[str, set[int]],
+) -> None:
     assert errors[SAMPLE.name] == set()
 
 
@@ -43,7 +45,9 @@ def test_it_finds_each_mistake(errors: dict[str, set[int]]) -> None:
 
 
 def test_the_program_runs(cluster: Cluster) -> None:
-    done = subprocess.run([sys.executable, str(SAMPLE), cluster.sockets[0]], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(SAMPLE), cluster.sockets[0]], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 

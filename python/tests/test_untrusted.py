@@ -65,7 +65,10 @@ def careful(cluster: Cluster) -> Iterator[hoplite.Client]:
 @pytest.mark.parametrize("framework", [None, "numpy", "torch", "jax"])
 @pytest.mark.parametrize("copy", [None, True, False])
 def test_a_careful_client_reads_no_pickle(
-    client: hoplite.Client, careful: hoplite.Client, copy: bool | None, framework: _serialize.Framework
+    client: hoplite.Client,
+    careful: hoplite.Client,
+    copy: bool | None,
+    framework: _serialize.Framework,
 ) -> None:
     with client.put(None, Trap()) as put:
         ref = careful.ref(put.id)
@@ -119,7 +122,9 @@ def test_other_ways_to_a_pickle_are_refused_too(
         careful._calls._decoded([fresh + "all"], views, None, None)
 
 
-def test_a_careful_client_makes_no_pickle(careful: hoplite.Client, cluster: Cluster, fresh: str) -> None:
+def test_a_careful_client_makes_no_pickle(
+    careful: hoplite.Client, cluster: Cluster, fresh: str
+) -> None:
     for value in (Trap(), {"a": 1}, np.array([None]), np.ma.masked_array([1])):
         with pytest.raises(hoplite.PickleRefused, match="only be stored as a pickle") as caught:
             careful.put(fresh + "put", value)
@@ -192,7 +197,9 @@ def test_init_does_not_take_back_what_it_was_told(cluster: Cluster) -> None:
     hoplite.shutdown()
 
 
-def test_no_header_but_that_of_a_pickle_reaches_the_unpickler(client: hoplite.Client, fresh: str) -> None:
+def test_no_header_but_that_of_a_pickle_reaches_the_unpickler(
+    client: hoplite.Client, fresh: str
+) -> None:
     contents = b"".join(map(bytes, _serialize.encode(Trap()).pieces))
     for number, user in enumerate(
         (b"", b"py1:bytes", b"py1:pickle2", b"py1:pickle ", b"py1:torch", b"py1:ndarray x")
@@ -299,7 +306,9 @@ class Stored(NamedTuple):
 def read(native: hoplite.Client, id: str, stored: Stored) -> None:
     """Gets an object in all ways. Only typed errors are allowed."""
     try:
-        native._native.put(id, [stored.contents], stored.dtype, stored.shape, stored.user, PATIENCE, False)
+        native._native.put(
+            id, [stored.contents], stored.dtype, stored.shape, stored.user, PATIENCE, False
+        )
     except hoplite.HopliteError:
         return
     try:
@@ -449,7 +458,9 @@ def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -
     from hoplite._group.round import Round
 
     own = _serialize.encode(np.zeros(2, "c8"))
-    expected = Buffer(np.zeros(16, np.uint8), own.dtype, own.shape, own.user, _serialize.layout(own, "numpy"))
+    expected = Buffer(
+        np.zeros(16, np.uint8), own.dtype, own.shape, own.user, _serialize.layout(own, "numpy")
+    )
     for user in HOSTILE:
         careful._native.put(fresh, [bytes(16)], "opaque", None, user, PATIENCE, False)
         view = careful._native.get(fresh, PATIENCE)
@@ -497,11 +508,15 @@ ERRORS = [
 
 
 @given(
-    device=st.sampled_from([*ERRORS, (1, 0), (3, 0), None, 7, "cpu", (1,), (1, 2, 3), (None, None)]),
+    device=st.sampled_from(
+        [*ERRORS, (1, 0), (3, 0), None, 7, "cpu", (1,), (1, 2, 3), (None, None)]
+    ),
     capsule=st.sampled_from([*ERRORS, None, 7, b"capsule"]),
     array=st.sampled_from([*ERRORS, None, 7, "x"]),
 )
-def test_whatever_a_library_refuses_goes_the_next_way(device: Any, capsule: Any, array: Any) -> None:
+def test_whatever_a_library_refuses_goes_the_next_way(
+    device: Any, capsule: Any, array: Any
+) -> None:
     assert _serialize.encode(Foreign(device, capsule, array)).user == _serialize.TAG_PICKLE
 
 
@@ -537,7 +552,9 @@ def test_a_page_comes_back_without_a_pickle(value: Any) -> None:
     from hoplite.torch._state import Entry, Page
 
     path = (("d", "a"), ("l", 3), ("d", 7))
-    page = Page([Entry(path, "float32", (4, 4), (2, 0), (2, 4))], {path: value}, {path: ("int8", (0, 3))})
+    page = Page(
+        [Entry(path, "float32", (4, 4), (2, 0), (2, 4))], {path: value}, {path: ("int8", (0, 3))}
+    )
     user, contents = _pages.encode(page)
     assert user == _pages.TAG_JSON
     again = _pages.decode(user, contents, False, "id")
@@ -550,7 +567,11 @@ def alike(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, np.ndarray):
-        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+        return (
+            left.dtype == right.dtype
+            and left.shape == right.shape
+            and left.tobytes() == right.tobytes()
+        )
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(alike, left, right))
     if isinstance(left, dict):
@@ -566,7 +587,9 @@ def test_no_page_harms_a_reader(data: st.DataObject, change: bytes) -> None:
 
     path = (("d", "a"),)
     page = Page(
-        [Entry(path, "float32", (4,), (0,), (4,))], {path: (1, b"x", np.ones(2))}, {path: ("int8", (0,))}
+        [Entry(path, "float32", (4,), (0,), (4,))],
+        {path: (1, b"x", np.ones(2))},
+        {path: ("int8", (0,))},
     )
     user, contents = _pages.encode(page)
     at = data.draw(st.integers(0, len(contents)))
@@ -581,7 +604,12 @@ def test_a_state_dict_is_got_without_pickles(cluster: Cluster, fresh: str) -> No
     from hoplite.torch._versions import Versions
 
     name = fresh.replace("/", "-")
-    state = {"w": torch.ones(3), "step": 7, "about": ("x", b"y", {"lr": 0.5}), "empty": torch.empty(0, 3)}
+    state = {
+        "w": torch.ones(3),
+        "step": 7,
+        "about": ("x", b"y", {"lr": 0.5}),
+        "empty": torch.empty(0, 3),
+    }
     with hoplite.connect(cluster.sockets[0], allow_pickle=False) as careful:
         put_state_dict(name, state, client=careful, timeout=PATIENCE)
         got = get_state_dict(name, client=careful, timeout=PATIENCE).state_dict
@@ -609,7 +637,9 @@ def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) 
 
     name = fresh.replace("/", "-")
     with hoplite.connect(cluster.sockets[0], allow_pickle=False) as careful:
-        dcp.save({"w": torch.ones(3)}, storage_writer=HopliteWriter(name, client=careful), no_dist=True)
+        dcp.save(
+            {"w": torch.ones(3)}, storage_writer=HopliteWriter(name, client=careful), no_dist=True
+        )
         with pytest.raises(hoplite.PickleRefused):
             HopliteReader(name, client=careful).read_metadata()
         delete(name, client=careful)
@@ -622,7 +652,9 @@ def test_a_reader_of_objects_in_a_buffer_lives(cluster: Cluster, fresh: str) -> 
     with cluster.connect() as client:
         pointers = (np.arange(8, dtype=np.uint64) * 8 + 8).tobytes()
         for number, user in enumerate(HOSTILE[:8]):
-            client._native.put(f"{fresh}{number}", [pointers], "opaque", None, user, PATIENCE, False)
+            client._native.put(
+                f"{fresh}{number}", [pointers], "opaque", None, user, PATIENCE, False
+            )
         script = f"""
 import hoplite
 client = hoplite.connect({cluster.sockets[0]!r})
@@ -641,7 +673,11 @@ print("alive")
             "PYTHONPATH": os.pathsep.join([str(Path(hoplite.__file__).parent.parent), *sys.path]),
         }
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
         )
         assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
         client.delete([f"{fresh}{number}" for number in range(8)])

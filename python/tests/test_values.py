@@ -66,7 +66,11 @@ def test_dtypes_that_reduce_knows_are_known_to_everybody(client: hoplite.Client)
         with client.put(None, np.zeros((2, 3), dtype), confirm=True) as ref:
             known = retry(client.stat, ref)
             assert known is not None
-            assert (known.dtype, known.shape, known.nbytes) == (dtype.name, (2, 3), 6 * dtype.itemsize)
+            assert (known.dtype, known.shape, known.nbytes) == (
+                dtype.name,
+                (2, 3),
+                6 * dtype.itemsize,
+            )
             assert (ref.dtype, ref.shape, ref.nbytes) == (dtype.name, (2, 3), 6 * dtype.itemsize)
             assert known.kind is None
 
@@ -106,7 +110,12 @@ def test_any_array_in_any_order(client: hoplite.Client, value: Any, data: st.Dat
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
 )
 
@@ -134,7 +143,12 @@ def test_buffers_of_bytes(client: hoplite.Client) -> None:
     contents = bytes(range(200))
     with mmap.mmap(-1, 200) as mapped:
         mapped.write(contents)
-        values: list[Any] = [bytearray(contents), memoryview(contents), mapped, memoryview(contents * 2)[::2]]
+        values: list[Any] = [
+            bytearray(contents),
+            memoryview(contents),
+            mapped,
+            memoryview(contents * 2)[::2],
+        ]
         expected = [contents, contents, contents, (contents * 2)[::2]]
         for value, wanted in zip(values, expected, strict=True):
             with client.put(None, value) as ref:
@@ -262,7 +276,13 @@ def test_a_dtype_whose_description_is_too_long_is_pickled(client: hoplite.Client
 def test_arrays_in_a_pickle_stay_where_they_are(client: hoplite.Client) -> None:
     large, when = np.arange(10_000.0).reshape(100, 100), np.arange(0, 500, dtype="M8[s]")
     half = np.arange(300).astype(ml_dtypes.bfloat16)
-    value = {"large": large, "fortran": np.asfortranarray(large), "when": when, "half": half, "again": large}
+    value = {
+        "large": large,
+        "fortran": np.asfortranarray(large),
+        "when": when,
+        "half": half,
+        "again": large,
+    }
     with client.put(None, value) as ref:
         got = client.get(ref)
         for name, array in got.items():
@@ -361,7 +381,9 @@ def test_a_subclass_may_say_how_it_is_pickled(client: hoplite.Client) -> None:
         assert got.tolist() == [0, 1, 2]
 
 
-def test_what_other_programs_put_is_a_buffer_or_an_array(client: hoplite.Client, fresh: str) -> None:
+def test_what_other_programs_put_is_a_buffer_or_an_array(
+    client: hoplite.Client, fresh: str
+) -> None:
     native = client._native
     native.put(fresh + "bytes", [b"12", b"345"], "opaque", None, b"", 30.0, False)
     assert client.get(fresh + "bytes") == b"12345"
@@ -382,7 +404,14 @@ def test_what_pretends_to_be_ours(client: hoplite.Client, fresh: str) -> None:
     with pytest.raises(TypeError, match="later version"):
         client.get(put(b"py1:wonderful", b"x"))
     huge = (2**64 - 1).to_bytes(8, "little")
-    for contents in (b"", b"1234567", bytes(8), huge * 2, b"\1" + bytes(7) + huge * 2, bytes(16) + b"x"):
+    for contents in (
+        b"",
+        b"1234567",
+        bytes(8),
+        huge * 2,
+        b"\1" + bytes(7) + huge * 2,
+        bytes(16) + b"x",
+    ):
         with pytest.raises(ValueError, match="pickle"):
             client.get(put(b"py1:pickle", contents))
     for user in (b"py1:ndarray", b"py1:ndarray [", b"py1:ndarray ('<f4', (2, 2))", b"py1:torch x"):
@@ -439,7 +468,11 @@ def test_the_other_byte_order_of_bfloat16(client: hoplite.Client) -> None:
         assert same(got, value)
     for got in round_trips(client, {"deep": swapped}):
         assert same(got["deep"], value)
-    with client.put(None, swapped) as ref, client.put(None, value) as other, client.ref("total") as total:
+    with (
+        client.put(None, swapped) as ref,
+        client.put(None, value) as other,
+        client.ref("total") as total,
+    ):
         client.reduce(total, [ref, other])
         assert (client.get(total) == value + value).all()
 

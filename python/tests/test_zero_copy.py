@@ -89,7 +89,9 @@ def test_deleted_objects_stay_readable(node: Cluster) -> None:
 def test_arrays_of_a_pickle_keep_all_of_it(node: Cluster) -> None:
     with node.connect() as client:
         empty = used_bytes(client)
-        with client.put(None, {"a": np.ones(LARGE, np.uint8), "b": np.full(LARGE, 2, np.uint8)}) as ref:
+        with client.put(
+            None, {"a": np.ones(LARGE, np.uint8), "b": np.full(LARGE, 2, np.uint8)}
+        ) as ref:
             part = client.get(ref)["b"][1000:2000]
         assert used_bytes(client) >= empty + 2 * LARGE
         assert (part == 2).all()
@@ -145,7 +147,9 @@ def test_threads_make_and_drop_arrays_under_stress(node: Cluster) -> None:
     thresholds = gc.get_threshold()
     with node.connect() as client:
         empty = used_bytes(client)
-        refs = [client.put(f"object-{value}", np.full(70_000, value, np.int32)) for value in range(20)]
+        refs = [
+            client.put(f"object-{value}", np.full(70_000, value, np.int32)) for value in range(20)
+        ]
         failures: list[BaseException] = []
 
         def work(number: int) -> None:

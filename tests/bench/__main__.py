@@ -23,7 +23,9 @@ _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _LOAD_LIMIT: Final = 0.5
 
-_COLLECTIVES: Final = "round_trip,broadcast,gather,reduce,allreduce,allgather,reduce_scatter,all_to_all"
+_COLLECTIVES: Final = (
+    "round_trip,broadcast,gather,reduce,allreduce,allgather,reduce_scatter,all_to_all"
+)
 _QUICK: Final[dict[str, str | int | float]] = {
     "systems": "hoplite",
     "workloads": f"{_COLLECTIVES},broadcast_late,reduce_late,allreduce_late",
@@ -60,22 +62,34 @@ def main() -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("bench: interrupted; what was measured is kept, and --continue goes on", file=sys.stderr)
+        print(
+            "bench: interrupted; what was measured is kept, and --continue goes on", file=sys.stderr
+        )
         return 130
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python3 -m bench", description="Benchmarks on shaped links. Needs root.")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m bench", description="Benchmarks on shaped links. Needs root."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="measure; prints a table, and stores the results")
     much = run.add_mutually_exclusive_group()
     much.add_argument(
-        "--quick", dest="preset", action="store_const", const=_QUICK, help="Hoplite and the limit, in two minutes"
+        "--quick",
+        dest="preset",
+        action="store_const",
+        const=_QUICK,
+        help="Hoplite and the limit, in two minutes",
     )
     much.add_argument(
-        "--full", dest="preset", action="store_const", const=_FULL, help="more rounds of large objects; takes hours"
+        "--full",
+        dest="preset",
+        action="store_const",
+        const=_FULL,
+        help="more rounds of large objects; takes hours",
     )
     run.add_argument(
         "--continue",
@@ -83,30 +97,64 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="go on with an interrupted run; the same commit only",
     )
-    run.add_argument("--systems", metavar="NAME,...", help=f"of {', '.join(SYSTEMS)} (default: all)")
-    run.add_argument("--workloads", metavar="NAME,...", help=f"of {', '.join(WORKLOADS)} (default: all)")
+    run.add_argument(
+        "--systems", metavar="NAME,...", help=f"of {', '.join(SYSTEMS)} (default: all)"
+    )
+    run.add_argument(
+        "--workloads", metavar="NAME,...", help=f"of {', '.join(WORKLOADS)} (default: all)"
+    )
     run.add_argument("--hosts", metavar="N,...", help="numbers of hosts (default: 4,8,16)")
     run.add_argument(
-        "--sizes", metavar="SIZE,...", help=f"of the objects (default: {_STANDARD['sizes']}; some workloads have others)"
+        "--sizes",
+        metavar="SIZE,...",
+        help=f"of the objects (default: {_STANDARD['sizes']}; some workloads have others)",
     )
-    run.add_argument("--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.05,0.2)")
-    run.add_argument("--late-from", metavar="SIZE", help="smallest object for late arrivals (default: the largest)")
-    run.add_argument("--rounds", metavar="N", help="of each measurement (default: 5)")
-    run.add_argument("--cell-seconds", metavar="S", help="no more than the least rounds after so long (default: 4)")
-    run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
-    run.add_argument("--flow-cap", metavar="RATE", help="of each connection (default: the rate of the links)")
-    run.add_argument("--lanes", metavar="N", help="of Hoplite's stores (default: the stores' own)")
-    run.add_argument("--programs", type=Path, default=_ROOT / "target" / "dist", help="where Hoplite's binaries are")
     run.add_argument(
-        "--results", type=Path, metavar="FILE", help="default: target/bench/results.json; quick.json with --quick"
+        "--intervals", metavar="X,...", help="of late arrivals, in units of S/B (default: 0.05,0.2)"
+    )
+    run.add_argument(
+        "--late-from",
+        metavar="SIZE",
+        help="smallest object for late arrivals (default: the largest)",
+    )
+    run.add_argument("--rounds", metavar="N", help="of each measurement (default: 5)")
+    run.add_argument(
+        "--cell-seconds",
+        metavar="S",
+        help="no more than the least rounds after so long (default: 4)",
+    )
+    run.add_argument("--rate", default="200mbit", help="of the links (default: 200mbit)")
+    run.add_argument(
+        "--flow-cap", metavar="RATE", help="of each connection (default: the rate of the links)"
+    )
+    run.add_argument("--lanes", metavar="N", help="of Hoplite's stores (default: the stores' own)")
+    run.add_argument(
+        "--programs",
+        type=Path,
+        default=_ROOT / "target" / "dist",
+        help="where Hoplite's binaries are",
+    )
+    run.add_argument(
+        "--results",
+        type=Path,
+        metavar="FILE",
+        help="default: target/bench/results.json; quick.json with --quick",
     )
     run.set_defaults(perform=_run, preset=_STANDARD)
 
     write = commands.add_parser("report", help="write Markdown and plots from stored results")
-    write.add_argument("results", type=Path, nargs="?", default=_BUILT / "results.json", metavar="FILE")
-    write.add_argument("--to", type=Path, default=_ROOT / "docs" / "dev" / "benchmarks.md", metavar="FILE")
     write.add_argument(
-        "--page", type=Path, default=_ROOT / "docs" / "benchmarks.md", metavar="FILE", help="whose table of medians is written too"
+        "results", type=Path, nargs="?", default=_BUILT / "results.json", metavar="FILE"
+    )
+    write.add_argument(
+        "--to", type=Path, default=_ROOT / "docs" / "dev" / "benchmarks.md", metavar="FILE"
+    )
+    write.add_argument(
+        "--page",
+        type=Path,
+        default=_ROOT / "docs" / "benchmarks.md",
+        metavar="FILE",
+        help="whose table of medians is written too",
     )
     write.set_defaults(perform=_report)
     return parser
@@ -115,7 +163,10 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace) -> None:
     lab_system.require()
     given = {name: getattr(arguments, name) for name in arguments.preset}
-    chosen = {name: value if given[name] is None else given[name] for name, value in arguments.preset.items()}
+    chosen = {
+        name: value if given[name] is None else given[name]
+        for name, value in arguments.preset.items()
+    }
     sizes_bytes = _sizes(str(chosen["sizes"]))
     has_own_sizes = arguments.sizes is None and arguments.preset is not _QUICK
     settings = Settings(
@@ -129,11 +180,18 @@ def _run(arguments: argparse.Namespace) -> None:
         cell_s=_seconds(str(chosen["cell_seconds"])),
         rate_bits_s=parse_rate(arguments.rate),
         flow_cap_bits_s=parse_rate(arguments.flow_cap) if arguments.flow_cap else None,
-        sizes_of={name: _sizes(sizes) for name, sizes in _STANDARD_SIZES_OF.items()} if has_own_sizes else {},
+        sizes_of={name: _sizes(sizes) for name, sizes in _STANDARD_SIZES_OF.items()}
+        if has_own_sizes
+        else {},
     )
-    path: Path = arguments.results or _BUILT / ("quick.json" if arguments.preset is _QUICK else "results.json")
+    path: Path = arguments.results or _BUILT / (
+        "quick.json" if arguments.preset is _QUICK else "results.json"
+    )
     if machine.load() > _LOAD_LIMIT:
-        print(f"bench: the machine is or was busy (load {machine.load():.1f}): do not trust the times", file=sys.stderr)
+        print(
+            f"bench: the machine is or was busy (load {machine.load():.1f}): do not trust the times",
+            file=sys.stderr,
+        )
     _BUILT.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     results = results_for(settings, _ROOT, shlex.join(["python3", "-m", "bench", *sys.argv[1:]]))
@@ -151,7 +209,9 @@ def _run(arguments: argparse.Namespace) -> None:
 def _continued(earlier: Results, now: Results) -> Results:
     for what in ("commit", "machine", "rate_bits_s", "flow_cap_bits_s"):
         if getattr(earlier, what) != getattr(now, what):
-            raise BenchError(f"the results are of another {what}: {getattr(earlier, what)}, not {getattr(now, what)}")
+            raise BenchError(
+                f"the results are of another {what}: {getattr(earlier, what)}, not {getattr(now, what)}"
+            )
     earlier.ended = ""
     return earlier
 

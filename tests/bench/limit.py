@@ -65,11 +65,17 @@ def measure(lab: Lab) -> Limit:
 
 def _stream(lab: Lab, arguments: list[str]) -> float:
     server, client = lab.hosts[0], lab.hosts[1]
-    with _running(server.popen(["iperf3", "--server", "--one-off", "--port", str(_PORT)], stdout=subprocess.DEVNULL)):
+    with _running(
+        server.popen(
+            ["iperf3", "--server", "--one-off", "--port", str(_PORT)], stdout=subprocess.DEVNULL
+        )
+    ):
         _await_listener(lab, _PORT)
         command = ["iperf3", "--client", server.name, "--port", str(_PORT), "--json", *arguments]
         command += ["--time", str(_SECONDS), "--omit", str(_OMIT_SECONDS)]
-        result = client.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        result = client.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     found: dict[str, Any] = json.loads(result.stdout or "{}")
     if result.returncode != 0:
         raise BenchError(f"iperf3 failed: {found.get('error', result.stderr)}")
@@ -83,7 +89,9 @@ def _round_trip(lab: Lab) -> float:
         assert server.stdout is not None
         server.stdout.readline()
         command = [python, "-c", _ECHO_CLIENT, lab.hosts[0].name, str(_ECHOES)]
-        result = lab.hosts[1].run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        result = lab.hosts[1].run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     if result.returncode != 0:
         raise BenchError(f"the round trip of a byte failed: {result.stderr}")
     return statistics.median(map(float, result.stdout.split()))

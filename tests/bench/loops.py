@@ -54,19 +54,25 @@ class Loop:
         workers = range(1, hosts)
         model_s = size_bytes / payload_bytes_s
         if self.is_synchronous:
-            times = [[self.computing_s(rank, step) for rank in workers] for step in range(self.steps)]
+            times = [
+                [self.computing_s(rank, step) for rank in workers] for step in range(self.steps)
+            ]
             allreduce_s = 2 * (hosts - 1) / hosts * model_s
             return sum(max(max(step) + model_s, min(step) + allreduce_s) for step in times)
         ready = sorted(
             moment
             for rank in workers
             for moment in accumulate(
-                self.computing_s(rank, step) + (model_s if step > 0 else 0) for step in range(self.steps)
+                self.computing_s(rank, step) + (model_s if step > 0 else 0)
+                for step in range(self.steps)
             )
         )
         gift_s = model_s / (self.rollout_part or 1)
         received, sent = self._root_bytes(size_bytes, hosts)
-        return max(ready[self.steps * self.chosen(hosts) - 1] + gift_s, max(received, sent) / payload_bytes_s)
+        return max(
+            ready[self.steps * self.chosen(hosts) - 1] + gift_s,
+            max(received, sent) / payload_bytes_s,
+        )
 
     def needs(self, size_bytes: int, hosts: int) -> dict[int, tuple[int, int]]:
         if self.is_synchronous:

@@ -27,7 +27,11 @@ class Processor:
     def busy(self) -> float | None:
         """The busy share of the processors; None if the time was too short."""
         total = self._after[1] - self._before[1]
-        return None if total < _LEAST_TICKS * _processors() else (self._after[0] - self._before[0]) / total
+        return (
+            None
+            if total < _LEAST_TICKS * _processors()
+            else (self._after[0] - self._before[0]) / total
+        )
 
 
 def _ticks() -> tuple[int, int]:
@@ -65,7 +69,9 @@ def commit(root: Path) -> str:
 
 def output(command: Sequence[str], timeout_s: float = 20) -> str:
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        found = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return found.stdout.strip() if found.returncode == 0 else ""

@@ -13,12 +13,25 @@ from .report import size
 from .results import Measurement, Results
 from .workloads import WORKLOADS
 
-_COLLECTIVES: Final = ["broadcast", "gather", "reduce", "allreduce", "allgather", "reduce_scatter", "all_to_all"]
+_COLLECTIVES: Final = [
+    "broadcast",
+    "gather",
+    "reduce",
+    "allreduce",
+    "allgather",
+    "reduce_scatter",
+    "all_to_all",
+]
 _LATE: Final = ["broadcast_late", "reduce_late", "allreduce_late"]
 _PARAMETER_SERVER: Final = ["ps_sync", "ps_async"]
 _REINFORCEMENT: Final = ["rl_samples", "rl_gradients"]
 _MS: Final = 1e3
-_STYLE: Final[Any] = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 8, "svg.hashsalt": "hoplite"}
+_STYLE: Final[Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 8,
+    "svg.hashsalt": "hoplite",
+}
 _COLOURS: Final = ["#c0392b", "#2471a3", "#1e8449", "#9a7d0a", "#6c3483", "#34495e"]
 _LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1}
 
@@ -31,8 +44,16 @@ def write(results: Results, directory: Path) -> dict[str, Path]:
             ("round_trip", "Round trip", _round_trip),
             ("collectives", "Collectives", _collectives),
             ("late", "Late arrivals", _late),
-            ("parameter_server", "Parameter server", lambda found: _training(found, _PARAMETER_SERVER)),
-            ("reinforcement", "Reinforcement learning", lambda found: _training(found, _REINFORCEMENT)),
+            (
+                "parameter_server",
+                "Parameter server",
+                lambda found: _training(found, _PARAMETER_SERVER),
+            ),
+            (
+                "reinforcement",
+                "Reinforcement learning",
+                lambda found: _training(found, _REINFORCEMENT),
+            ),
         ]:
             figure = draw(results)
             if figure is not None:
@@ -48,7 +69,13 @@ def _round_trip(results: Results) -> Any:
         return None
     figure, axes = plt.subplots(figsize=(4, 3))
     _lines(axes, results, cells, lambda cell: cell.size_bytes)
-    axes.set(xscale="log", yscale="log", xlabel="object size, bytes", ylabel="milliseconds", title="Round trip")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="object size, bytes",
+        ylabel="milliseconds",
+        title="Round trip",
+    )
     axes.legend(frameon=False)
     return figure
 
@@ -60,7 +87,9 @@ def _collectives(results: Results) -> Any:
         return None
     hosts = sorted({cell.hosts for name in workloads for cell in results.cells(name)})
     shape = len(workloads), len(sizes)
-    figure, grid = plt.subplots(*shape, figsize=(2.2 * shape[1], 1.9 * shape[0]), squeeze=False, sharex=True)
+    figure, grid = plt.subplots(
+        *shape, figsize=(2.2 * shape[1], 1.9 * shape[0]), squeeze=False, sharex=True
+    )
     for row, name in enumerate(workloads):
         for column, size_bytes in enumerate(sizes):
             axes = grid[row][column]
@@ -85,7 +114,9 @@ def _late(results: Results) -> Any:
     workloads = [name for name in _LATE if results.cells(name)]
     if not workloads:
         return None
-    figure, grid = plt.subplots(1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False)
+    figure, grid = plt.subplots(
+        1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False
+    )
     for axes, name in zip(grid[0], workloads, strict=True):
         cells = results.cells(name.removesuffix("_late")) + results.cells(name)
         most = max((cell.hosts, cell.size_bytes) for cell in results.cells(name))
@@ -106,15 +137,21 @@ def _training(results: Results, names: list[str]) -> Any:
     workloads = [name for name in names if results.cells(name)]
     if not workloads:
         return None
-    figure, grid = plt.subplots(1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False)
+    figure, grid = plt.subplots(
+        1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False
+    )
     for axes, name in zip(grid[0], workloads, strict=True):
         cells = results.cells(name)
         loop = WORKLOADS[name].loop
         steps = loop.steps if loop else 1
-        titles = [title for title in results.titles() if any(results.best(title, cell) for cell in cells)]
+        titles = [
+            title for title in results.titles() if any(results.best(title, cell) for cell in cells)
+        ]
         width = 0.8 / len(titles)
         for position, title in enumerate(titles):
-            places = [group + (position - (len(titles) - 1) / 2) * width for group in range(len(cells))]
+            places = [
+                group + (position - (len(titles) - 1) / 2) * width for group in range(len(cells))
+            ]
             found = [results.best(title, cell) for cell in cells]
             rates = [steps / cell.median_s if cell and cell.median_s else 0 for cell in found]
             low = [
@@ -126,7 +163,16 @@ def _training(results: Results, names: list[str]) -> Any:
                 for rate, cell in zip(rates, found, strict=True)
             ]
             colour = _COLOURS[results.titles().index(title) % len(_COLOURS)]
-            axes.bar(places, rates, width, label=title, color=colour, yerr=[low, high], capsize=2, ecolor="grey")
+            axes.bar(
+                places,
+                rates,
+                width,
+                label=title,
+                color=colour,
+                yerr=[low, high],
+                capsize=2,
+                ecolor="grey",
+            )
         limits = [steps / cell.limit_s for cell in cells]
         axes.hlines(
             limits,
@@ -144,14 +190,23 @@ def _training(results: Results, names: list[str]) -> Any:
 
 
 def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) -> None:
-    axes.plot([place(cell) for cell in cells], [cell.limit_s * _MS for cell in cells], **_LIMIT, label="limit")
+    axes.plot(
+        [place(cell) for cell in cells],
+        [cell.limit_s * _MS for cell in cells],
+        **_LIMIT,
+        label="limit",
+    )
     for title, colour in zip(results.titles(), _COLOURS * 2, strict=False):
         found = [best for cell in cells if (best := results.best(title, cell)) and best.median_s]
         if not found:
             continue
         medians = [(cell.median_s or 0) * _MS for cell in found]
-        below = [median - min(cell.seconds) * _MS for cell, median in zip(found, medians, strict=True)]
-        above = [max(cell.seconds) * _MS - median for cell, median in zip(found, medians, strict=True)]
+        below = [
+            median - min(cell.seconds) * _MS for cell, median in zip(found, medians, strict=True)
+        ]
+        above = [
+            max(cell.seconds) * _MS - median for cell, median in zip(found, medians, strict=True)
+        ]
         axes.errorbar(
             [place(cell) for cell in found],
             medians,
@@ -171,4 +226,11 @@ def _legend_below(figure: Any) -> None:
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
     labels, handles = list(entries), list(entries.values())
-    figure.legend(handles, labels, loc="lower center", ncol=len(labels), frameon=False, bbox_to_anchor=(0.5, -0.06))
+    figure.legend(
+        handles,
+        labels,
+        loc="lower center",
+        ncol=len(labels),
+        frameon=False,
+        bbox_to_anchor=(0.5, -0.06),
+    )

@@ -26,7 +26,13 @@ def write(results: Results, path: Path) -> list[Path]:
     else:
         figures = plots.write(results, path.with_suffix(""))
         lacking = []
-    parts = [*_head(results), *lacking, *_standing(results), *_figures(figures, path), tables(results)]
+    parts = [
+        *_head(results),
+        *lacking,
+        *_standing(results),
+        *_figures(figures, path),
+        tables(results),
+    ]
     path.write_text("\n".join([*parts, *_verdicts(results), *_foot(results)]) + "\n")
     return [path, *figures.values()]
 
@@ -85,7 +91,9 @@ def _standing(results: Results) -> list[str]:
     lines = []
     if compared:
         ahead = sum(verdict.is_ahead for verdict in compared)
-        lines.append(f"Hoplite is the fastest in {ahead} of {len(compared)} measurements that a peer has too.")
+        lines.append(
+            f"Hoplite is the fastest in {ahead} of {len(compared)} measurements that a peer has too."
+        )
     for what, met in (
         ("the limit of the links", [verdict.is_near_limit for verdict in verdicts]),
         ("the peers", [verdict.is_near_peers for verdict in verdicts]),
@@ -149,7 +157,9 @@ def _table(results: Results, workload: Workload) -> str:
     late = ["interval"] if workload.is_late else []
     head = ["hosts", "size", *late, "limit", *titles]
     lines = [
-        f"## {workload.title} (figure {workload.figure})" if workload.figure else f"## {workload.title}",
+        f"## {workload.title} (figure {workload.figure})"
+        if workload.figure
+        else f"## {workload.title}",
         "",
         workload.definition,
         "",
@@ -171,7 +181,9 @@ def _table(results: Results, workload: Workload) -> str:
 
 
 def summarize(results: Results, page: Path) -> None:
-    text, count = _SUMMARY.subn(lambda match: f"{match[1]}{summary(results)}\n{match[2]}", page.read_text())
+    text, count = _SUMMARY.subn(
+        lambda match: f"{match[1]}{summary(results)}\n{match[2]}", page.read_text()
+    )
     if count != 1:
         raise ValueError(f"{page} has no marks for the figures")
     page.write_text(text)
@@ -179,7 +191,10 @@ def summarize(results: Results, page: Path) -> None:
 
 def summary(results: Results) -> str:
     titles = results.titles()
-    lines = [f"| | hosts | size | floor | {' | '.join(titles)} |", f"| --- | ---: | ---: |{' ---: |' * (len(titles) + 1)}"]
+    lines = [
+        f"| | hosts | size | floor | {' | '.join(titles)} |",
+        f"| --- | ---: | ---: |{' ---: |' * (len(titles) + 1)}",
+    ]
     for workload in WORKLOADS.values():
         cells = results.cells(workload.name)
         most = max((cell.hosts for cell in cells), default=0)
@@ -189,7 +204,9 @@ def summary(results: Results) -> str:
                 medians = [_median(results.best(title, cell)) for title in titles]
                 entries = " | ".join(_emphasised(results, cell, medians))
                 floor = _figure(cell, cell.limit_s)
-                lines.append(f"| {workload.title}{late} | {cell.hosts} | {size(cell.size_bytes)} | {floor} | {entries} |")
+                lines.append(
+                    f"| {workload.title}{late} | {cell.hosts} | {size(cell.size_bytes)} | {floor} | {entries} |"
+                )
     return "\n".join(lines)
 
 
@@ -230,18 +247,25 @@ def _emphasised(results: Results, cell: Measurement, entries: list[str]) -> list
 
 def _foot(results: Results) -> list[str]:
     lines = ["", "## Processor time", ""]
-    lines += ["The part of the processors' time that was used, the median over all rounds of 1 MiB and more:", ""]
+    lines += [
+        "The part of the processors' time that was used, the median over all rounds of 1 MiB and more:",
+        "",
+    ]
     for name, system in results.systems.items():
         cells = [cell for cell in results.measurements if cell.system == name and cell.busy]
         busy = [statistics.median(cell.busy) for cell in cells if cell.size_bytes >= 1 << 20]
         if busy:
-            lines.append(f"* {system['title']} ({name}): {statistics.median(busy):.0%}, at most {max(busy):.0%}")
+            lines.append(
+                f"* {system['title']} ({name}): {statistics.median(busy):.0%}, at most {max(busy):.0%}"
+            )
     lines += _processor_times(results)
     failed = [cell for cell in results.measurements if cell.error or cell.crossed]
     if failed:
         lines += ["", "## What failed", ""]
         for cell in failed:
-            what = f"{cell.system}, {cell.workload} of {size(cell.size_bytes)} on {cell.hosts} hosts"
+            what = (
+                f"{cell.system}, {cell.workload} of {size(cell.size_bytes)} on {cell.hosts} hosts"
+            )
             lines.append(f"* {what}: {cell.error or cell.crossed}")
     proven = sum(cell.crossed == "" for cell in results.measurements)
     lines += [
@@ -256,7 +280,11 @@ def _processor_times(results: Results) -> list[str]:
     rows = []
     for verdict in targets.verdicts(results):
         cell, ratio = verdict.cell, targets.processor_ratio(results, verdict.cell)
-        if ratio is not None and cell.size_bytes >= _COSTLY_BYTES and WORKLOADS[cell.workload].loop is None:
+        if (
+            ratio is not None
+            and cell.size_bytes >= _COSTLY_BYTES
+            and WORKLOADS[cell.workload].loop is None
+        ):
             what = f"{WORKLOADS[cell.workload].title} | {cell.hosts} | {size(cell.size_bytes)}"
             rows.append(f"| {what} | {ratio:.2f} | {_met(verdict.is_lean)} |")
     if not rows:

@@ -47,7 +47,11 @@ class Measurement:
 
     @property
     def median_after_last_s(self) -> float | None:
-        return statistics.median(self.after_last_s) if self.after_last_s and self.error is None else None
+        return (
+            statistics.median(self.after_last_s)
+            if self.after_last_s and self.error is None
+            else None
+        )
 
     @property
     def processor_s(self) -> float | None:
@@ -98,7 +102,9 @@ class Results:
             raise ValueError(f"{path} has another format; this version reads {_FORMAT}")
         found["limits"] = {int(hosts): limit for hosts, limit in found["limits"].items()}
         for cell in found["measurements"]:
-            cell["moved_bytes"] = {host: tuple(counts) for host, counts in cell["moved_bytes"].items()}
+            cell["moved_bytes"] = {
+                host: tuple(counts) for host, counts in cell["moved_bytes"].items()
+            }
         found["measurements"] = [Measurement(**cell) for cell in found["measurements"]]
         return cls(**found)
 
@@ -110,7 +116,9 @@ class Results:
     def best(self, title: str, like: Measurement) -> Measurement | None:
         """The fastest variant of a system for the cell `like`, or a failed one."""
         names = {name for name, system in self.systems.items() if system["title"] == title}
-        found = [cell for cell in self.measurements if cell.system in names and same_cell(cell, like)]
+        found = [
+            cell for cell in self.measurements if cell.system in names and same_cell(cell, like)
+        ]
         return min(found, key=lambda cell: cell.median_s or float("inf"), default=None)
 
     def titles(self) -> list[str]:
@@ -130,8 +138,7 @@ def same_cell(one: Measurement, other: Measurement) -> bool:
 
 
 def crossed(workload: str, size_bytes: int, moved: list[tuple[int, int]]) -> str:
-    """Returns the bytes that did not cross the links. `moved` has received and sent bytes by rank.
-    """
+    """Returns the bytes that did not cross the links. `moved` has received and sent bytes by rank."""
     for rank, need in WORKLOADS[workload].needs(size_bytes, len(moved)).items():
         for what, least, found in [
             ("received", need.received_bytes, moved[rank][0]),

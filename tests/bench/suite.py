@@ -59,7 +59,9 @@ class Settings:
 
 
 class Suite:
-    def __init__(self, settings: Settings, context: Context, results: Results, store: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: Settings, context: Context, results: Results, store: Callable[[], None]
+    ) -> None:
         """Cells in `results` are not measured again unless they failed. Calls `store` after each
         addition.
         """
@@ -73,7 +75,9 @@ class Suite:
     def run(self) -> None:
         systems = self._systems()
         if not systems:
-            raise BenchError("there is nothing to measure: " + "; ".join(self.results.missing.values()))
+            raise BenchError(
+                "there is nothing to measure: " + "; ".join(self.results.missing.values())
+            )
         for hosts in sorted(self._workloads_by_hosts()):
             if hosts not in self.results.limits:
                 measured = self._limit(hosts)
@@ -82,7 +86,11 @@ class Suite:
                     "round_trip_s": measured.round_trip_s,
                 }
                 self._store()
-        left = [(system, hosts, self._cells(system, hosts)) for hosts in self.results.limits for system in systems]
+        left = [
+            (system, hosts, self._cells(system, hosts))
+            for hosts in self.results.limits
+            for system in systems
+        ]
         for _, _, cells in left:
             self._forecast.add(cells)
         for hosts, limits in self.results.limits.items():
@@ -101,7 +109,11 @@ class Suite:
                 _say(f"without {system.name}: {lacking}")
                 self.results.missing[system.name] = lacking
             else:
-                facts = {"title": system.title, "setting": system.setting, "version": system.version()}
+                facts = {
+                    "title": system.title,
+                    "setting": system.setting,
+                    "version": system.version(),
+                }
                 self.results.systems[system.name] = facts
         return [system for system in found if system.name in self.results.systems]
 
@@ -114,7 +126,9 @@ class Suite:
 
     def _cells(self, system: System, hosts: int) -> list[Measurement]:
         if system.most_hosts is not None and hosts > system.most_hosts:
-            self.results.missing[f"{system.name} on {hosts} hosts"] = f"it fits on {system.most_hosts} at most"
+            self.results.missing[f"{system.name} on {hosts} hosts"] = (
+                f"it fits on {system.most_hosts} at most"
+            )
             return []
         done = [cell for cell in self.results.measurements if cell.system == system.name]
         cells = self._all_cells(system, hosts)
@@ -177,7 +191,9 @@ class Suite:
         serial_s = cell.hosts * steps * cell.size_bytes / self.results.payload_bytes_s
         timeout_s = max(_TIMEOUT_LEAST_S, cell.limit_s + _TIMEOUT_TIMES_SERIAL * serial_s)
         begun = time.monotonic()
-        object_bytes = part_bytes(cell.size_bytes, cell.hosts) if workload.is_split else cell.size_bytes
+        object_bytes = (
+            part_bytes(cell.size_bytes, cell.hosts) if workload.is_split else cell.size_bytes
+        )
         is_proven = object_bytes >= _PROVEN_FROM_BYTES
         problems: list[str] = []
 
@@ -186,7 +202,9 @@ class Suite:
             body()
             after = lab.traffic()
             moved = {host: after[host] - before[host] for host in lab.plan.host_names}
-            cell.moved_bytes = {host: (count.received_bytes, count.sent_bytes) for host, count in moved.items()}
+            cell.moved_bytes = {
+                host: (count.received_bytes, count.sent_bytes) for host, count in moved.items()
+            }
             problem = crossed(cell.workload, cell.size_bytes, list(cell.moved_bytes.values()))
             if problem and is_proven:
                 problems.append(problem)
@@ -195,7 +213,13 @@ class Suite:
             for number in range(self.settings.rounds + 1):
                 finishers = workload.finishers(cell.hosts)
                 measured = team.round(
-                    cell.workload, cell.size_bytes, finishers, cell.interval_s, timeout_s, around, workload.loop
+                    cell.workload,
+                    cell.size_bytes,
+                    finishers,
+                    cell.interval_s,
+                    timeout_s,
+                    around,
+                    workload.loop,
                 )
                 if number > 0 or cell.limit_s > _COUNTED_FIRST_S:
                     cell.seconds.append(measured.seconds)
@@ -214,7 +238,10 @@ class Suite:
             return rounds > 0
         if cell.limit_s < _SHORT_S:
             return took_s > _STUCK_S
-        is_far_behind = statistics.median(cell.seconds) > _FAR_BEHIND * cell.limit_s or cell.limit_s > _VERY_LONG_S
+        is_far_behind = (
+            statistics.median(cell.seconds) > _FAR_BEHIND * cell.limit_s
+            or cell.limit_s > _VERY_LONG_S
+        )
         is_one_enough = is_far_behind and cell.system != HopliteStores.name
         return took_s > self.settings.cell_s and rounds >= (1 if is_one_enough else _MEDIAN_ROUNDS)
 

@@ -97,8 +97,13 @@ def verdicts(results: Results) -> list[Verdict]:
             cell = results.best(title, like)
             if cell is not None:
                 peer = _best_peer(results, title, like)
-                is_near_limit, is_near_peer = _is_near_limit(results, cell), _is_near_peer(cell, peer)
-                found.append(Verdict(cell, peer, is_near_limit, is_near_peer, _is_lean(results, cell)))
+                is_near_limit, is_near_peer = (
+                    _is_near_limit(results, cell),
+                    _is_near_peer(cell, peer),
+                )
+                found.append(
+                    Verdict(cell, peer, is_near_limit, is_near_peer, _is_lean(results, cell))
+                )
     return found
 
 
@@ -129,17 +134,26 @@ def _key(cell: Measurement) -> tuple[str, int, int]:
 
 def _is_near_limit(results: Results, cell: Measurement) -> bool | None:
     if cell.workload == "allreduce_late":
-        return cell.median_s is not None and cell.median_s <= _LATE * _late_allreduce_s(results, cell)
+        return cell.median_s is not None and cell.median_s <= _LATE * _late_allreduce_s(
+            results, cell
+        )
     if WORKLOADS[cell.workload].is_late:
         after_last_s = cell.median_after_last_s
-        return after_last_s is not None and after_last_s <= _LATE * cell.size_bytes / results.payload_bytes_s
+        return (
+            after_last_s is not None
+            and after_last_s <= _LATE * cell.size_bytes / results.payload_bytes_s
+        )
     if results.rate_bits_s == _SECONDS_AT_BITS_S and _key(cell) in _SECONDS_OF:
         return cell.median_s is not None and cell.median_s <= _SECONDS_OF[_key(cell)]
     from_bytes, factor = _NEAR_LIMIT.get(cell.workload, (None, 0.0))
     if from_bytes is None or cell.size_bytes < from_bytes:
         return None
     factor = _NEAR_LIMIT_OF.get(_key(cell), factor)
-    chain_s = (cell.hosts - 1) * results.limits[cell.hosts]["round_trip_s"] / 2 if cell.workload in _CHAINS else 0
+    chain_s = (
+        (cell.hosts - 1) * results.limits[cell.hosts]["round_trip_s"] / 2
+        if cell.workload in _CHAINS
+        else 0
+    )
     return cell.median_s is not None and cell.median_s <= factor * cell.limit_s + chain_s
 
 

@@ -60,14 +60,19 @@ class Team:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for worker in self._workers.values():
             worker.connection.close()
         self._listener.close()
         self.path.unlink(missing_ok=True)
 
-    def gather(self, starters: list["subprocess.Popen[bytes]"], timeout_s: float = _START_TIMEOUT_S) -> None:
+    def gather(
+        self, starters: list["subprocess.Popen[bytes]"], timeout_s: float = _START_TIMEOUT_S
+    ) -> None:
         """Waits until all workers are connected. Fails if one of `starters` ends early."""
         self._starters = starters
         deadline = time.monotonic() + timeout_s
@@ -75,8 +80,12 @@ class Team:
         while len(self._workers) < len(self._hosts):
             self._check_starters()
             if time.monotonic() > deadline:
-                missing = [host for rank, host in enumerate(self._hosts) if rank not in self._workers]
-                raise Wedged(f"{self._system} did not start on {', '.join(missing)} within {timeout_s:g} s")
+                missing = [
+                    host for rank, host in enumerate(self._hosts) if rank not in self._workers
+                ]
+                raise Wedged(
+                    f"{self._system} did not start on {', '.join(missing)} within {timeout_s:g} s"
+                )
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
@@ -107,18 +116,25 @@ class Team:
         """
         self._round += 1
         steps, compute_ns = (loop.steps, int(loop.compute_s * 1e9)) if loop else (0, 0)
-        self._all(f"prepare {workload} {size_bytes} {self._round} {steps} {compute_ns}", _PREPARE_TIMEOUT_S)
+        self._all(
+            f"prepare {workload} {size_bytes} {self._round} {steps} {compute_ns}",
+            _PREPARE_TIMEOUT_S,
+        )
         times: list[tuple[int, int]] = []
         processor = Processor()
 
         def run() -> None:
-            first = time.monotonic_ns() + int((_LEAD_S + _LEAD_PER_WORKER_S * len(self._workers)) * 1e9)
+            first = time.monotonic_ns() + int(
+                (_LEAD_S + _LEAD_PER_WORKER_S * len(self._workers)) * 1e9
+            )
             starts = [first + int(rank * interval_s * 1e9) for rank in range(len(self._hosts))]
             for rank, start in enumerate(starts):
                 self._workers[rank].write_line(f"run {start}")
             processor.start()
             answers = self._answers(
-                f"{workload} of {size_bytes} bytes", "done", timeout_s + starts[-1] / 1e9 - first / 1e9
+                f"{workload} of {size_bytes} bytes",
+                "done",
+                timeout_s + starts[-1] / 1e9 - first / 1e9,
             )
             processor.stop()
             times.extend((int(began), int(ended)) for _, began, ended in map(str.split, answers))
@@ -144,7 +160,9 @@ class Team:
             while len(answers) < len(self._workers):
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    late = [self._hosts[rank] for rank in sorted(self._workers) if rank not in answers]
+                    late = [
+                        self._hosts[rank] for rank in sorted(self._workers) if rank not in answers
+                    ]
                     raise Wedged(
                         f"{self._system} on {', '.join(late)} did not finish: {what}, within {timeout_s:.3g} s"
                     )
@@ -153,14 +171,18 @@ class Team:
                     if not answer:
                         raise BenchError(f"{self._system} on {self._hosts[key.data]} ended: {what}")
                     if not answer.startswith(expected):
-                        raise BenchError(f"{self._system} on {self._hosts[key.data]}: {what}: {answer}")
+                        raise BenchError(
+                            f"{self._system} on {self._hosts[key.data]}: {what}: {answer}"
+                        )
                     answers[key.data] = answer
         return [answers[rank] for rank in sorted(answers)]
 
     def _check_starters(self) -> None:
         for starter in self._starters:
             if starter.poll() is not None:
-                raise BenchError(f"{self._system} did not start: a process ended with {starter.returncode}")
+                raise BenchError(
+                    f"{self._system} did not start: a process ended with {starter.returncode}"
+                )
 
 
 class _Worker:

@@ -63,7 +63,17 @@ class Report:
     def eflops(self) -> str:
         text = []
         for size, plot in (("256KiB", "eflops-256KiB.svg"), ("256MiB", "eflops-256MiB.svg")):
-            rows = [["nodes", "HDRM", "HD", "HD, fat-tree", "HD, shuffled", "HD, fat-tree, shuffled", "ring"]]
+            rows = [
+                [
+                    "nodes",
+                    "HDRM",
+                    "HD",
+                    "HD, fat-tree",
+                    "HD, shuffled",
+                    "HD, fat-tree, shuffled",
+                    "ring",
+                ]
+            ]
             for nodes in (64, 128, 256, 512, 1024):
                 shuffled = ("--order", "shuffled:1", "--routing", "ecmp:1")
                 cells = [
@@ -75,20 +85,55 @@ class Report:
                     self._simulated("bigraph", nodes, "ring", size),
                 ]
                 rows.append([str(nodes), *cells])
-            fabric = ("--fabric", "bigraph", "--nodes", "1024", "--collective", "hdrm", "--size", size)
+            fabric = (
+                "--fabric",
+                "bigraph",
+                "--nodes",
+                "1024",
+                "--collective",
+                "hdrm",
+                "--size",
+                size,
+            )
             self.topology("simulate", *fabric, "--plot", PLOTS / plot)
-            text += [f"Allreduce of {size}:", "", *_table(rows), "", f"![{size} by nodes](topology/{plot})", ""]
+            text += [
+                f"Allreduce of {size}:",
+                "",
+                *_table(rows),
+                "",
+                f"![{size} by nodes](topology/{plot})",
+                "",
+            ]
         return "\n".join(text)
 
     def _simulated(self, fabric: str, nodes: int, collective: str, size: str, *more: str) -> str:
-        arguments = ("--fabric", fabric, "--nodes", str(nodes), "--collective", collective, "--size", size)
+        arguments = (
+            "--fabric",
+            fabric,
+            "--nodes",
+            str(nodes),
+            "--collective",
+            collective,
+            "--size",
+            size,
+        )
         return _time(float(self.topology("simulate", *arguments, *more, "--json")["seconds"]))
 
     def blueconnect(self) -> str:
         nic = 3.125e9
         rows = [["uplink, in NICs", "hierarchical", "ring", "cheaper"]]
         for factor in (0.25, 0.5, 1, 4, 16):
-            arguments = ("--ranks", "64", "--levels", "16x4", "--latency", "1e-4", "--size", "64MiB", "--json")
+            arguments = (
+                "--ranks",
+                "64",
+                "--levels",
+                "16x4",
+                "--latency",
+                "1e-4",
+                "--size",
+                "64MiB",
+                "--json",
+            )
             found = self.topology("decompose", *arguments, "--bandwidth", f"{nic},{nic * factor}")
             hierarchical, ring = float(found["total_s"]), float(found["ring_s"])
             cheaper = "hierarchical" if hierarchical < ring else "ring"
@@ -96,21 +141,47 @@ class Report:
         return "\n".join(_table(rows))
 
     def blueconnect_lab(self) -> str:
-        rows = [["uplink, in NICs", "schedule", "model", "seconds", "objects on all uplinks", "on the busiest"]]
+        rows = [
+            [
+                "uplink, in NICs",
+                "schedule",
+                "model",
+                "seconds",
+                "objects on all uplinks",
+                "on the busiest",
+            ]
+        ]
         for factor in _BLUECONNECT_UPLINKS:
             bandwidth = f"{_NIC_BITS_S / 8},{_NIC_BITS_S / 8 * factor}"
-            network = ("--ranks", str(_BLUECONNECT_HOSTS), "--levels", "4x4", "--bandwidth", bandwidth)
+            network = (
+                "--ranks",
+                str(_BLUECONNECT_HOSTS),
+                "--levels",
+                "4x4",
+                "--bandwidth",
+                bandwidth,
+            )
             message = ("--latency", str(_STEP_S), "--size", str(_BLUECONNECT_SIZE))
             model = self.topology("decompose", *network, *message, "--json")
-            plan = Plan(_BLUECONNECT_HOSTS, _NIC_BITS_S, racks=4, in_turn=True, uplink_bits_s=int(_NIC_BITS_S * factor))
+            plan = Plan(
+                _BLUECONNECT_HOSTS,
+                _NIC_BITS_S,
+                racks=4,
+                in_turn=True,
+                uplink_bits_s=int(_NIC_BITS_S * factor),
+            )
             for schedule, expected in (("ring", "ring_s"), ("hierarchical", "total_s")):
-                found = measure(self.programs, plan, ["allreduce"], _BLUECONNECT_SIZE, True, schedule)
+                found = measure(
+                    self.programs, plan, ["allreduce"], _BLUECONNECT_SIZE, True, schedule
+                )
                 cells = found["allreduce"].cells()
                 rows.append([f"{factor:g}", schedule, f"{float(model[expected]):.2f}", *cells])
         return "\n".join(_table(rows))
 
     def racks(self) -> str:
-        rows = [["racks", "collective", "labels", "seconds", "objects on all uplinks", "on the busiest"]]
+        rows = [
+            ["racks", "collective", "labels", "seconds", "objects on all uplinks", "on the busiest"]
+        ]
         for racks in _BIASED_RACKS:
             plan = Plan(_HOSTS, _NIC_BITS_S, racks=racks, in_turn=True)
             without = measure(self.programs, plan, _BIASED, _BIASED_SIZE, False)
@@ -123,7 +194,9 @@ class Report:
         with Lab(Plan(hosts=_HOSTS, racks=_RACKS)) as lab:
             with Hoplite(lab, self.programs, memory="64MiB") as hoplite:
                 arguments = ("topology", "probe", "--loaded", "--output", str(matrix_file))
-                hoplite.client(lab.host("h0"), *arguments, check=True, capture_output=True, timeout=_TIMEOUT_S)
+                hoplite.client(
+                    lab.host("h0"), *arguments, check=True, capture_output=True, timeout=_TIMEOUT_S
+                )
             self.topology_plot(matrix_file)
             team = Team(lab)
             try:
@@ -131,27 +204,58 @@ class Report:
             finally:
                 team.end()
         matrix_file.unlink()
-        return "\n".join(_table([["collective", "best", "as they come", "worst", "worst / best", "Spearman"], *sections]))
+        return "\n".join(
+            _table(
+                [
+                    ["collective", "best", "as they come", "worst", "worst / best", "Spearman"],
+                    *sections,
+                ]
+            )
+        )
 
     def stock_mpi(self) -> str:
         for program in ("mpicc.openmpi", "mpirun.openmpi", "gcc"):
             if shutil.which(program) is None:
                 raise NotAvailable(f"there is no {program}: run `make bench-peers`")
         rows = [["bytes", "as they come", "rankfile", "gain"]]
-        with tempfile.TemporaryDirectory() as place, Lab(Plan(hosts=_HOSTS, racks=2, in_turn=True)) as lab:
+        with (
+            tempfile.TemporaryDirectory() as place,
+            Lab(Plan(hosts=_HOSTS, racks=2, in_turn=True)) as lab,
+        ):
             directory = Path(place)
             _build_mpi_program(directory)
             matrix = directory / "matrix.json"
             with Hoplite(lab, self.programs, memory="64MiB") as hoplite:
                 probe = ("topology", "probe", "--loaded", "--output", str(matrix))
-                hoplite.client(lab.host("h0"), *probe, check=True, capture_output=True, timeout=_TIMEOUT_S)
+                hoplite.client(
+                    lab.host("h0"), *probe, check=True, capture_output=True, timeout=_TIMEOUT_S
+                )
             as_they_come = directory / "as-they-come"
-            as_they_come.write_text("".join(f"rank {rank}={host} slot=0\n" for rank, host in enumerate(lab.plan.host_names)))
+            as_they_come.write_text(
+                "".join(
+                    f"rank {rank}={host} slot=0\n" for rank, host in enumerate(lab.plan.host_names)
+                )
+            )
             for size in _MPI_SIZES:
-                order = ("--matrix", matrix, "--for", "ring", "--size", str(size), "--seconds", "2", "--format", "rankfile")
+                order = (
+                    "--matrix",
+                    matrix,
+                    "--for",
+                    "ring",
+                    "--size",
+                    str(size),
+                    "--seconds",
+                    "2",
+                    "--format",
+                    "rankfile",
+                )
                 ranks = directory / f"ranks-{size}"
                 with ranks.open("wb") as out:
-                    subprocess.run([self.programs / "hoplite", "topology", "order", *order], check=True, stdout=out)
+                    subprocess.run(
+                        [self.programs / "hoplite", "topology", "order", *order],
+                        check=True,
+                        stdout=out,
+                    )
                 times: dict[Path, list[float]] = {as_they_come: [], ranks: []}
                 for _ in range(_MPI_ROUNDS):
                     for file, known in times.items():
@@ -167,9 +271,13 @@ class Report:
     def _orders(self, team: "Team", matrix: Path, model: str) -> list[str]:
         rng = random.Random(1)
         shuffled = [rng.sample(range(_HOSTS), _HOSTS) for _ in range(200)]
-        found = self.topology("order", "--matrix", matrix, "--for", model, "--size", str(_SIZE), "--seconds", "2")
+        found = self.topology(
+            "order", "--matrix", matrix, "--for", model, "--size", str(_SIZE), "--seconds", "2"
+        )
         # A lab lists hosts rack by rack. The usual order of a scheduler alternates between racks.
-        as_they_come = [index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)]
+        as_they_come = [
+            index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)
+        ]
         worst = max(shuffled, key=lambda order: self._cost(matrix, model, order))
         orders = [found["order"], as_they_come, worst]
         for _ in range(_SWAPPED_ORDERS):
@@ -185,7 +293,17 @@ class Report:
     def _cost(self, matrix: Path, model: str, order: list[int]) -> int:
         file = PLOTS / "order.json"
         file.write_text(json.dumps(order))
-        arguments = ("--matrix", matrix, "--order", file, "--model", model, "--size", str(_SIZE), "--json")
+        arguments = (
+            "--matrix",
+            matrix,
+            "--order",
+            file,
+            "--model",
+            model,
+            "--size",
+            str(_SIZE),
+            "--json",
+        )
         cost = self.topology("cost", *arguments)["cost_ps"]
         file.unlink()
         return int(cost)
@@ -211,7 +329,9 @@ class Team:
         for _ in range(_ROUNDS):
             for worker in self._workers:
                 stdin = _pipe(worker.stdin)
-                stdin.write(json.dumps({"model": model, "order": list(order), "size": _SIZE}) + "\n")
+                stdin.write(
+                    json.dumps({"model": model, "order": list(order), "size": _SIZE}) + "\n"
+                )
                 stdin.flush()
             times.append(max(float(_pipe(worker.stdout).readline()) for worker in self._workers))
         return sorted(times)[_ROUNDS // 2]
@@ -222,15 +342,25 @@ class Team:
             worker.communicate()
 
 
-def _biased_rows(racks: int, without: dict[str, Measured], labelled: dict[str, Measured]) -> list[list[str]]:
+def _biased_rows(
+    racks: int, without: dict[str, Measured], labelled: dict[str, Measured]
+) -> list[list[str]]:
     both = (("without", without), ("with", labelled))
-    return [[str(racks), name, word, *found[name].cells()] for name in without for word, found in both]
+    return [
+        [str(racks), name, word, *found[name].cells()] for name in without for word, found in both
+    ]
 
 
 def _build_mpi_program(directory: Path) -> None:
     flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-o")
-    subprocess.run(["mpicc.openmpi", *flags, directory / "mpi_allreduce", _PEERS / "mpi_allreduce.c"], check=True)
-    subprocess.run(["gcc", "-shared", "-fPIC", *flags, directory / "idle.so", _PEERS / "idle.c", "-ldl"], check=True)
+    subprocess.run(
+        ["mpicc.openmpi", *flags, directory / "mpi_allreduce", _PEERS / "mpi_allreduce.c"],
+        check=True,
+    )
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", *flags, directory / "idle.so", _PEERS / "idle.c", "-ldl"],
+        check=True,
+    )
 
 
 def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> float:
@@ -247,11 +377,22 @@ def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> fl
     }
     command = [
         *["mpirun.openmpi", "--allow-run-as-root", "-np", str(_HOSTS), "--rankfile", rankfile],
-        *["--host", ",".join(f"{host}:1" for host in lab.plan.host_names), "-x", f"LD_PRELOAD={directory / 'idle.so'}"],
+        *[
+            "--host",
+            ",".join(f"{host}:1" for host in lab.plan.host_names),
+            "-x",
+            f"LD_PRELOAD={directory / 'idle.so'}",
+        ],
         *[word for name, value in parameters.items() for word in ("--mca", name, value)],
         *[directory / "mpi_allreduce", str(size), "2"],
     ]
-    options = {"check": True, "capture_output": True, "text": True, "timeout": _TIMEOUT_S, "cwd": "/"}
+    options = {
+        "check": True,
+        "capture_output": True,
+        "text": True,
+        "timeout": _TIMEOUT_S,
+        "cwd": "/",
+    }
     found = lab.hosts[0].run(command, env=lab.environment(), **options)
     return float(found.stdout.split()[1])
 
@@ -308,9 +449,21 @@ def main() -> None:
         "cloud-collectives": Report.cloud_collectives,
         "stock-mpi": Report.stock_mpi,
     }
-    parser = argparse.ArgumentParser(description="Writes the reproductions in docs/dev/reproductions.md.")
-    parser.add_argument("--programs", type=Path, default=ROOT / "target" / "dist", help="the directory of the binaries")
-    parser.add_argument("--only", choices=parts, action="append", help="write this part, and others only if they are named too")
+    parser = argparse.ArgumentParser(
+        description="Writes the reproductions in docs/dev/reproductions.md."
+    )
+    parser.add_argument(
+        "--programs",
+        type=Path,
+        default=ROOT / "target" / "dist",
+        help="the directory of the binaries",
+    )
+    parser.add_argument(
+        "--only",
+        choices=parts,
+        action="append",
+        help="write this part, and others only if they are named too",
+    )
     arguments = parser.parse_args()
     report = Report(arguments.programs.resolve())
     PLOTS.mkdir(exist_ok=True)

@@ -41,16 +41,28 @@ class Measured:
 
     def cells(self) -> list[str]:
         times = f"{statistics.median(self.seconds):.2f} ({min(self.seconds):.2f} to {max(self.seconds):.2f})"
-        return [times, *(f"{statistics.median(objects):.2f}" for objects in (self.on_all, self.on_busiest))]
+        return [
+            times,
+            *(f"{statistics.median(objects):.2f}" for objects in (self.on_all, self.on_busiest)),
+        ]
 
 
 def measure(
-    programs: Path, plan: Plan, workloads: Sequence[str], size: int, is_labelled: bool, schedule: str = "auto"
+    programs: Path,
+    plan: Plan,
+    workloads: Sequence[str],
+    size: int,
+    is_labelled: bool,
+    schedule: str = "auto",
 ) -> dict[str, Measured]:
     """Measures rounds of each workload in a new lab, with ranks in the order of its hosts."""
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")
-    labels = {host: f"rack={plan.rack_of(index)}" for index, host in enumerate(plan.host_names)} if is_labelled else {}
+    labels = (
+        {host: f"rack={plan.rack_of(index)}" for index, host in enumerate(plan.host_names)}
+        if is_labelled
+        else {}
+    )
     arguments = ["--log", "warn", "--allreduce-schedule", schedule]
     memory = str(4 * size + (64 << 20))
     found = {workload: Measured() for workload in workloads}
@@ -61,7 +73,10 @@ def measure(
         running = stack.enter_context(ExitStack())
         team = stack.enter_context(Team("hoplite", Path(place) / "team.sock", plan.host_names))
         workers = [
-            host.popen([programs / _WORKER, str(team.path), str(rank), str(plan.hosts)], stdin=subprocess.DEVNULL)
+            host.popen(
+                [programs / _WORKER, str(team.path), str(rank), str(plan.hosts)],
+                stdin=subprocess.DEVNULL,
+            )
             for rank, host in enumerate(lab.hosts)
         ]
         team.gather(running.enter_context(ending(workers)))
@@ -69,7 +84,9 @@ def measure(
             finishers = WORKLOADS[workload].finishers(plan.hosts)
             for count in range(_ROUNDS + 1):
                 objects: list[float] = []
-                seconds = team.round(workload, size, finishers, 0, _TIMEOUT_S, _counting(lab, size, objects)).seconds
+                seconds = team.round(
+                    workload, size, finishers, 0, _TIMEOUT_S, _counting(lab, size, objects)
+                ).seconds
                 if count > 0:
                     measured.add(seconds, objects)
     return found
@@ -82,6 +99,8 @@ def _counting(lab: Lab, size: int, objects: list[float]) -> Callable[[Callable[[
         before = lab.traffic()
         body()
         after = lab.traffic()
-        objects.extend((after[rack] - before[rack]).sent_bytes / size for rack in lab.plan.rack_names)
+        objects.extend(
+            (after[rack] - before[rack]).sent_bytes / size for rack in lab.plan.rack_names
+        )
 
     return around

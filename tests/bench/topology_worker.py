@@ -109,14 +109,22 @@ def tree(ranks: int, rank: int, shift: int, size: int) -> list[Phase]:
     return [([], down), (up, []), ([], up), (down, [])]
 
 
-PROGRAMS = {"ring": ring, "halving-doubling": halving_doubling, "double-binary-tree": double_binary_tree}
+PROGRAMS = {
+    "ring": ring,
+    "halving-doubling": halving_doubling,
+    "double-binary-tree": double_binary_tree,
+}
 
 
 def run(peers: Peers, order: list[int], channel: int, phases: list[Phase]) -> None:
     for sends, receives in phases:
-        sending = [threading.Thread(target=send, args=(peers[order[peer], channel], length)) for peer, length in sends]
+        sending = [
+            threading.Thread(target=send, args=(peers[order[peer], channel], length))
+            for peer, length in sends
+        ]
         receiving = [
-            threading.Thread(target=drain, args=(peers[order[peer], channel], length)) for peer, length in receives
+            threading.Thread(target=drain, args=(peers[order[peer], channel], length))
+            for peer, length in receives
         ]
         for thread in sending + receiving:
             thread.start()

@@ -40,7 +40,10 @@ def weights(size_bytes: int, version: int) -> dict[str, Any]:
     import torch
 
     length = max(1, size_bytes // _TENSORS // 4)
-    return {f"layer.{n}": torch.arange(length, dtype=torch.int32).add_(version * 1000 + n) for n in range(_TENSORS)}
+    return {
+        f"layer.{n}": torch.arange(length, dtype=torch.int32).add_(version * 1000 + n)
+        for n in range(_TENSORS)
+    }
 
 
 def work(pipe: Connection, socket: str, size_bytes: int, last: int) -> None:
@@ -78,13 +81,17 @@ class Worker:
                 return self.pipe.recv()
         except EOFError:
             self.process.join(_TIMEOUT_S)
-            raise BenchError(f"the worker of {self.host} has ended with {self.process.exitcode}") from None
+            raise BenchError(
+                f"the worker of {self.host} has ended with {self.process.exitcode}"
+            ) from None
         raise BenchError(f"the worker of {self.host} says nothing for {_TIMEOUT_S:g} s")
 
     def had(self, version: int) -> float:
         told: tuple[int, float] = self.told()
         if told[0] != version:
-            raise BenchError(f"the worker of {self.host} has version {told[0]}, and {version} was put")
+            raise BenchError(
+                f"the worker of {self.host} has version {told[0]}, and {version} was put"
+            )
         return told[1]
 
 
@@ -93,7 +100,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         import hoplite
         from hoplite.torch import put_state_dict
     except ImportError as error:
-        raise Missing(f"{error}: run `make python`, and this with python/.venv/bin/python") from error
+        raise Missing(
+            f"{error}: run `make python`, and this with python/.venv/bin/python"
+        ) from error
     size_bytes = arguments.megabytes * 1_000_000
     limit_s = size_bytes / (arguments.rate / 8 * _PAYLOAD)
     middle = arguments.versions // 2 + 1
@@ -122,7 +131,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                         raise BenchError(f"nothing comes to {leaving.host}")
                     time.sleep(_POLL_S)
                 if leaving.pipe.poll():
-                    raise BenchError(f"{leaving.host} has all before its worker is killed: send more megabytes")
+                    raise BenchError(
+                        f"{leaving.host} has all before its worker is killed: send more megabytes"
+                    )
                 leaving.process.kill()
                 if arguments.kill == "host":
                     lab.kill(leaving.host)
@@ -135,7 +146,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 found["joined_after_s"] = round(joining.had(version) - joined, 3)
                 staying.append(joining)
             seconds = had - began
-            found |= {"seconds": round(seconds, 3), "put_s": round(put - began, 3), "limits": round(seconds / limit_s, 4)}
+            found |= {
+                "seconds": round(seconds, 3),
+                "put_s": round(put - began, 3),
+                "limits": round(seconds / limit_s, 4),
+            }
             versions.append(found)
         for worker in workers:
             worker.process.join(_TIMEOUT_S)
@@ -162,7 +177,9 @@ def _started(lab: Lab, size_bytes: int, last: int, cleanup: ExitStack) -> list[W
     workers = []
     for host in lab.plan.host_names[1:]:
         pipe, other = context.Pipe()
-        process = context.Process(target=work, args=(other, _socket(lab, host), size_bytes, last), daemon=True)
+        process = context.Process(
+            target=work, args=(other, _socket(lab, host), size_bytes, last), daemon=True
+        )
         process.start()
         cleanup.callback(process.kill)
         other.close()
@@ -184,18 +201,36 @@ def text(report: dict[str, Any]) -> str:
             joined = found["joined_after_s"]
             line += f"; a {found['killed']} was killed, another one joined and had it {joined:.3f} s later"
         lines.append(line)
-    return "\n".join([*lines, f"undisturbed versions: {report['undisturbed_limits']:.3f} x S/B, the median"])
+    return "\n".join(
+        [*lines, f"undisturbed versions: {report['undisturbed_limits']:.3f} x S/B, the median"]
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=8, metavar="N", help="how many at any time, at least 2 [8]")
-    parser.add_argument("--megabytes", type=int, default=128, metavar="N", help="the size of the model [128]")
-    parser.add_argument("--versions", type=int, default=6, metavar="N", help="how many, at least 2 [6]")
-    parser.add_argument("--rate", type=parse_rate, default="200mbit", metavar="RATE", help="of each link [200mbit]")
-    parser.add_argument("--kill", choices=("worker", "host"), default="worker", help="what is killed [worker]")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--programs", type=Path, default=ROOT / "target" / "dist", metavar="DIR", help="the binaries [target/dist]"
+        "--workers", type=int, default=8, metavar="N", help="how many at any time, at least 2 [8]"
+    )
+    parser.add_argument(
+        "--megabytes", type=int, default=128, metavar="N", help="the size of the model [128]"
+    )
+    parser.add_argument(
+        "--versions", type=int, default=6, metavar="N", help="how many, at least 2 [6]"
+    )
+    parser.add_argument(
+        "--rate", type=parse_rate, default="200mbit", metavar="RATE", help="of each link [200mbit]"
+    )
+    parser.add_argument(
+        "--kill", choices=("worker", "host"), default="worker", help="what is killed [worker]"
+    )
+    parser.add_argument(
+        "--programs",
+        type=Path,
+        default=ROOT / "target" / "dist",
+        metavar="DIR",
+        help="the binaries [target/dist]",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     arguments = parser.parse_args()

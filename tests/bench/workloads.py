@@ -49,7 +49,9 @@ class Workload:
     hosts: int | None = None
     loop: Loop | None = None
 
-    def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float, interval_s: float = 0) -> float:
+    def limit_s(
+        self, hosts: int, size_bytes: int, payload_bytes_s: float, interval_s: float = 0
+    ) -> float:
         if self.loop is not None:
             return self.loop.limit_s(hosts, size_bytes, payload_bytes_s)
         transfer_s = size_bytes / payload_bytes_s
@@ -66,11 +68,17 @@ def _others(hosts: int) -> range:
 
 
 def _broadcast_needs(size: int, hosts: int) -> Mapping[int, Need]:
-    return {0: Need(sent_bytes=size), **{rank: Need(received_bytes=size) for rank in range(1, hosts)}}
+    return {
+        0: Need(sent_bytes=size),
+        **{rank: Need(received_bytes=size) for rank in range(1, hosts)},
+    }
 
 
 def _reduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
-    return {0: Need(received_bytes=size), **{rank: Need(sent_bytes=size) for rank in range(1, hosts)}}
+    return {
+        0: Need(received_bytes=size),
+        **{rank: Need(sent_bytes=size) for rank in range(1, hosts)},
+    }
 
 
 def _allreduce_factor(hosts: int) -> float:
@@ -78,7 +86,10 @@ def _allreduce_factor(hosts: int) -> float:
 
 
 def _allreduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
-    return {rank: Need(size * (hosts - 1) // hosts, size * (hosts - 1) // hosts) for rank in range(hosts)}
+    return {
+        rank: Need(size * (hosts - 1) // hosts, size * (hosts - 1) // hosts)
+        for rank in range(hosts)
+    }
 
 
 def part_bytes(size: int, hosts: int) -> int:
@@ -94,7 +105,9 @@ def _split(name: str, title: str, definition: str, needs: Callable[[int, int], N
         definition=definition,
         finishers=lambda hosts: range(hosts),
         limit_factor=lambda hosts: (hosts - 1) / hosts,
-        needs=lambda size, hosts: dict.fromkeys(range(hosts), needs(part_bytes(size, hosts), hosts)),
+        needs=lambda size, hosts: dict.fromkeys(
+            range(hosts), needs(part_bytes(size, hosts), hosts)
+        ),
         is_split=True,
     )
 
@@ -107,7 +120,9 @@ def training(name: str, title: str, figure: str, definition: str, loop: Loop) ->
         definition=f"{definition} {loop.describe()}",
         finishers=(lambda hosts: range(hosts)) if loop.is_synchronous else _root,
         limit_factor=lambda _: 0,
-        needs=lambda size, hosts: {rank: Need(*counts) for rank, counts in loop.needs(size, hosts).items()},
+        needs=lambda size, hosts: {
+            rank: Need(*counts) for rank, counts in loop.needs(size, hosts).items()
+        },
         loop=loop,
     )
 

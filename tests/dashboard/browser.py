@@ -61,11 +61,22 @@ class Browser:
                 "goog:loggingPrefs": {"browser": "ALL"},
                 "acceptInsecureCerts": True,
             }
-            session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": capabilities}})
+            session = self._call(
+                "POST", "/session", {"capabilities": {"alwaysMatch": capabilities}}
+            )
             self._url += f"/session/{session['sessionId']}"
-            self.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+            self.command(
+                "Emulation.setDeviceMetricsOverride",
+                width=width,
+                height=height,
+                deviceScaleFactor=1,
+                mobile=False,
+            )
             scheme = "dark" if dark else "light"
-            self.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            self.command(
+                "Emulation.setEmulatedMedia",
+                features=[{"name": "prefers-color-scheme", "value": scheme}],
+            )
         except BaseException:
             self._end()
             raise
@@ -91,7 +102,9 @@ class Browser:
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            self._url + path, data, {"Content-Type": "application/json"}, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)["value"]
@@ -108,7 +121,9 @@ class Browser:
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector: str = "body") -> str:
-        return str(self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
+        return str(
+            self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+        )
 
     def type(self, selector: str, keys: str) -> None:
         element = self._call("POST", "/element", {"using": "css selector", "value": selector})
@@ -116,7 +131,9 @@ class Browser:
 
     def press(self, keys: str) -> None:
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
-        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+        self._call(
+            "POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]}
+        )
 
     def click(self, selector: str) -> None:
         element = self._call("POST", "/element", {"using": "css selector", "value": selector})
@@ -128,11 +145,17 @@ class Browser:
             if found := self.run(script, *arguments):
                 return found
             if time.monotonic() > end:
-                raise AssertionError(f"waited in vain for {script!r}; the page says:\n{self.text()}\n{self.log()}")
+                raise AssertionError(
+                    f"waited in vain for {script!r}; the page says:\n{self.text()}\n{self.log()}"
+                )
             time.sleep(0.05)
 
     def wait_for_text(self, text: str, selector: str = "body") -> None:
-        self.wait_for("return document.querySelector(arguments[1])?.innerText.includes(arguments[0])", text, selector)
+        self.wait_for(
+            "return document.querySelector(arguments[1])?.innerText.includes(arguments[0])",
+            text,
+            selector,
+        )
 
     def log(self) -> list[str]:
         """Messages of the console, without refusals of a busy shard: the page retries."""

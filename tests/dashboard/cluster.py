@@ -86,8 +86,20 @@ def token_file() -> Iterator[Path]:
 @contextmanager
 def store(shard: str, place: Path, name: str, *arguments: object) -> Iterator[Path]:
     socket = place / f"{name}.sock"
-    settings = ("--directory", shard, "--socket", socket, "--node-id", name, "--memory", "64MiB", "--no-prefault")
-    with Process("hoplite-store", *settings, "--insecure", "--print-addresses", *arguments) as process:
+    settings = (
+        "--directory",
+        shard,
+        "--socket",
+        socket,
+        "--node-id",
+        name,
+        "--memory",
+        "64MiB",
+        "--no-prefault",
+    )
+    with Process(
+        "hoplite-store", *settings, "--insecure", "--print-addresses", *arguments
+    ) as process:
         process.line()
         assert process.line() == "ready"
         yield socket

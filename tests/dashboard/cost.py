@@ -26,16 +26,24 @@ def share(pid: int) -> float:
 
 def report(what: str, pid: int) -> None:
     shares = [share(pid) for _ in range(ROUNDS)]
-    print(f"{what}: {statistics.median(shares):.2f}% of a core, {min(shares):.2f} to {max(shares):.2f}", flush=True)
+    print(
+        f"{what}: {statistics.median(shares):.2f}% of a core, {min(shares):.2f} to {max(shares):.2f}",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=Path, default=cluster.BINARIES, help="where they were built")
+    parser.add_argument(
+        "--programs", type=Path, default=cluster.BINARIES, help="where they were built"
+    )
     parser.add_argument("--nodes", type=int, default=1000)
     arguments = parser.parse_args()
     cluster.BINARIES = arguments.programs.resolve()
-    with cluster.directory_process() as (process, addresses), cluster.crowd(addresses["directory"], arguments.nodes, 25_000, 60):
+    with (
+        cluster.directory_process() as (process, addresses),
+        cluster.crowd(addresses["directory"], arguments.nodes, 25_000, 60),
+    ):
         pid = process.process.pid
         report("nobody looks", pid)
         for tab in ("nodes", "transfers", "links"):

@@ -17,11 +17,21 @@ class Https(unittest.TestCase):
         self.place = Path(place.name)
         command = [BINARIES / "hoplite", "certs", self.place, "127.0.0.1"]
         subprocess.run(command, env=environment(), check=True, stdout=subprocess.DEVNULL)
-        self.files = [self.place / name for name in ("127.0.0.1.pem", "127.0.0.1-key.pem", "ca.pem")]
+        self.files = [
+            self.place / name for name in ("127.0.0.1.pem", "127.0.0.1-key.pem", "ca.pem")
+        ]
         cert, key, ca = self.files
         self.settings = ("--tls-cert", cert, "--tls-key", key, "--tls-ca", ca)
 
-    def ask(self, address: str, path: str, *, member: bool = False, method: str = "GET", body: str | None = None) -> http.client.HTTPResponse:
+    def ask(
+        self,
+        address: str,
+        path: str,
+        *,
+        member: bool = False,
+        method: str = "GET",
+        body: str | None = None,
+    ) -> http.client.HTTPResponse:
         cert, key, ca = self.files
         context = ssl.create_default_context(cafile=str(ca))
         if member:
@@ -35,12 +45,16 @@ class Https(unittest.TestCase):
         with token_file() as path, directory(*self.settings, "--token-file", path) as addresses:
             address = addresses["dashboard"]
             self.assertEqual(self.ask(address, "/api/overview").status, 401)
-            answer = self.ask(address, "/login", method="POST", body=f"token={TOKEN.replace(' ', '+')}")
+            answer = self.ask(
+                address, "/login", method="POST", body=f"token={TOKEN.replace(' ', '+')}"
+            )
             self.assertEqual(answer.status, 303)
             self.assertIn("Secure", answer.headers["Set-Cookie"])
 
     def test_without_a_token_only_members_get_in(self) -> None:
         with directory(*self.settings) as addresses:
-            self.assertEqual(self.ask(addresses["dashboard"], "/api/overview", member=True).status, 200)
+            self.assertEqual(
+                self.ask(addresses["dashboard"], "/api/overview", member=True).status, 200
+            )
             with self.assertRaises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
                 self.ask(addresses["dashboard"], "/api/overview")

@@ -37,10 +37,14 @@ class Page(unittest.TestCase):
         addresses = self.stack.enter_context(directory())
         place = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         sockets = [
-            self.stack.enter_context(store(addresses["directory"], place, f"node-{n}", "--labels", f"rack={n}"))
+            self.stack.enter_context(
+                store(addresses["directory"], place, f"node-{n}", "--labels", f"rack={n}")
+            )
             for n in range(4)
         ]
-        workers = [self.stack.enter_context(Process("hoplite-test-worker", socket)) for socket in sockets]
+        workers = [
+            self.stack.enter_context(Process("hoplite-test-worker", socket)) for socket in sockets
+        ]
         size = 32 << 20
         evil = "<img/src=x/onerror=window.hacked=1>"
         workers[0].do(f"put {evil} 100")
@@ -50,9 +54,13 @@ class Page(unittest.TestCase):
         for receiver in workers[1:]:
             receiver.say("get weights")
         page.wait_for_text("the longest chain has 3 hops")
-        page.wait_for("return [...document.querySelectorAll('.number')].filter((cell) => cell.innerText === '50%').length >= 3")
+        page.wait_for(
+            "return [...document.querySelectorAll('.number')].filter((cell) => cell.innerText === '50%').length >= 3"
+        )
         self.assertIn("first of group", page.text("main"))
-        self.assertEqual(page.run(ROWS, ".branch svg .edge.live"), 6, "both halves of each link are drawn")
+        self.assertEqual(
+            page.run(ROWS, ".branch svg .edge.live"), 6, "both halves of each link are drawn"
+        )
         self.document(page, "stores")
         page.open(f"http://{addresses['dashboard']}/#nodes")
         page.wait_for_text("rack=3", "table")
@@ -78,23 +86,40 @@ class Page(unittest.TestCase):
     def test_a_node_has_a_page_with_its_clients_its_log_and_its_past(self) -> None:
         addresses = self.stack.enter_context(directory())
         place = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
-        sockets = [self.stack.enter_context(store(addresses["directory"], place, f"node-{n}")) for n in range(2)]
-        writer, reader = (self.stack.enter_context(Process("hoplite-test-worker", socket)) for socket in sockets)
+        sockets = [
+            self.stack.enter_context(store(addresses["directory"], place, f"node-{n}"))
+            for n in range(2)
+        ]
+        writer, reader = (
+            self.stack.enter_context(Process("hoplite-test-worker", socket)) for socket in sockets
+        )
         evil = "<img/src=x/onerror=window.hacked=1>\u202e\u0645\u0631\u062d\u0628\u0627"
         writer.do(f"put {evil} {8 << 20}")
         reader.do(f"get {evil}")
         page = self.open(addresses, "#nodes", height=1400)
         page.wait_for_text("node-1", "table")
-        page.run("[...document.querySelectorAll('tbody a')].find((link) => link.innerText === 'node-1').click()")
+        page.run(
+            "[...document.querySelectorAll('tbody a')].find((link) => link.innerText === 'node-1').click()"
+        )
         page.wait_for_text("node-1", "h1")
-        page.wait_for("return [...document.querySelectorAll('tbody tr')].some((row) => row.innerText.includes('process') && row.innerText.includes('8.0 MiB'))")
+        page.wait_for(
+            "return [...document.querySelectorAll('tbody tr')].some((row) => row.innerText.includes('process') && row.innerText.includes('8.0 MiB'))"
+        )
         page.wait_for("return document.querySelector('.log')?.innerText.length > 20")
-        page.wait_for("return [...document.querySelectorAll('.track')].some((bar) => bar.title.startsWith('node-0 to node-1'))")
-        page.wait_for("return document.querySelector('.chart path.used')?.getAttribute('d').length > 0")
+        page.wait_for(
+            "return [...document.querySelectorAll('.track')].some((bar) => bar.title.startsWith('node-0 to node-1'))"
+        )
+        page.wait_for(
+            "return document.querySelector('.chart path.used')?.getAttribute('d').length > 0"
+        )
         self.assertEqual(page.run(ROWS, ".chart"), 5)
         page.run("document.querySelector('.chart summary').click()")
-        points = page.run("return document.querySelectorAll('.chart details')[1].querySelectorAll('tbody tr').length")
-        page.wait_for("return document.querySelector('.chart path.used').getAttribute('d').split('L').length > 2")
+        points = page.run(
+            "return document.querySelectorAll('.chart details')[1].querySelectorAll('tbody tr').length"
+        )
+        page.wait_for(
+            "return document.querySelector('.chart path.used').getAttribute('d').split('L').length > 2"
+        )
         self.assertTrue(page.run("return document.querySelector('.chart details').open"))
         self.assertGreaterEqual(points, 1)
         self.assertEqual(page.run(ROWS, "main img"), 0)
@@ -112,7 +137,9 @@ class Page(unittest.TestCase):
         addresses = self.stack.enter_context(directory())
         place = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         socket = self.stack.enter_context(store(addresses["directory"], place, "node-0"))
-        worker, waiter = (self.stack.enter_context(Process("hoplite-test-worker", socket)) for _ in range(2))
+        worker, waiter = (
+            self.stack.enter_context(Process("hoplite-test-worker", socket)) for _ in range(2)
+        )
         page = self.open(addresses, height=1000)
         page.wait_for_text("No problem is known")
         worker.do(f"put kept {50 << 20}")
@@ -121,7 +148,9 @@ class Page(unittest.TestCase):
         page.wait_for_text("a store is full", "#problems")
         self.assertIn("Cure:", page.text(".problems"))
         self.assertEqual(page.run("return document.querySelector('.places a').innerText"), "node-0")
-        page.wait_for("return document.querySelector('.chart path.used')?.getAttribute('d').length > 0")
+        page.wait_for(
+            "return document.querySelector('.chart path.used')?.getAttribute('d').length > 0"
+        )
         self.document(page, "problems")
         page.run("location.hash = '#objects'")
         page.wait_for_text("a store is full", "#problems")
@@ -135,16 +164,22 @@ class Page(unittest.TestCase):
         self.stack.enter_context(crowd(addresses["directory"], 1000, 25_000, 60))
         first = self.open(addresses, "#overview", width=1280, height=860)
         first.wait_for_text("nodes have slow links", "#main")
-        first.wait_for("return document.querySelector('.chart path.received')?.getAttribute('d').length > 0")
+        first.wait_for(
+            "return document.querySelector('.chart path.received')?.getAttribute('d').length > 0"
+        )
         page = self.open(addresses, "#nodes", width=1280, height=860)
         page.wait_for("return document.querySelectorAll('.map .cell').length === 1000")
-        painted = page.run("return performance.getEntriesByType('paint').find((paint) => paint.name === 'first-contentful-paint').startTime")
+        painted = page.run(
+            "return performance.getEntriesByType('paint').find((paint) => paint.name === 'first-contentful-paint').startTime"
+        )
         print(f"first paint with 1,000 nodes after {painted:.0f} ms")
         page.wait_for("return document.querySelectorAll('.map .cell[class*=full]').length === 1000")
         page.wait_for_text("1–100 of 1,000", ".pages")
         page.run("document.getElementById('later').click()")
         page.wait_for_text("gpu-0150", "table")
-        page.run("const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))")
+        page.run(
+            "const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))"
+        )
         self.assertEqual(page.run(ROWS, ".group"), 32)
         page.type("#filter", "rack=07")
         page.wait_for_text("1–32 of 32", ".pages")
@@ -165,7 +200,9 @@ class Page(unittest.TestCase):
         page.wait_for_text("objects/", "tbody")
         page.wait_for_text("25,000", "tbody")
         self.document(page, "prefixes")
-        page.run("[...document.querySelectorAll('tbody a')].find((link) => link.innerText === 'weights/').click()")
+        page.run(
+            "[...document.querySelectorAll('tbody a')].find((link) => link.innerText === 'weights/').click()"
+        )
         page.wait_for_text("weights/", "h1")
         page.wait_for_text("and no further /", "tbody")
         page.run("document.querySelector('tbody a').click()")
@@ -186,15 +223,29 @@ class Page(unittest.TestCase):
         self.assertEqual(page.run(ROWS, ".heat tbody td"), 32 * 32)
         slow = "return [...document.querySelectorAll('.heat td.slow')].map((cell) => cell.title)"
         stories = page.run(slow)
-        self.assertEqual(len(stories), 62, "both directions of the links of the broken port that are in the picture")
-        self.assertTrue(all("gpu-0007" in story and "round trip, slow" in story for story in stories), stories)
+        self.assertEqual(
+            len(stories),
+            62,
+            "both directions of the links of the broken port that are in the picture",
+        )
+        self.assertTrue(
+            all("gpu-0007" in story and "round trip, slow" in story for story in stories), stories
+        )
         self.document(page, "links")
-        page.run("const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))")
+        page.run(
+            "const group = document.getElementById('group'); group.value = 'rack'; group.dispatchEvent(new Event('change'))"
+        )
         page.wait_for("return document.querySelector('.heat tbody th')?.innerText === '00'")
-        self.assertIn("the worst of", page.run("return document.querySelector('.heat td.slow').innerText"))
+        self.assertIn(
+            "the worst of", page.run("return document.querySelector('.heat td.slow').innerText")
+        )
         page.open(f"http://{addresses['dashboard']}/#node/gpu-0007")
-        page.wait_for("return [...document.querySelectorAll('thead th')].some((cell) => cell.innerText === 'Connections')")
-        page.wait_for("return [...document.querySelectorAll('tbody tr')].some((row) => row.innerText.includes('slow') && row.cells[3]?.innerText === '4')")
+        page.wait_for(
+            "return [...document.querySelectorAll('thead th')].some((cell) => cell.innerText === 'Connections')"
+        )
+        page.wait_for(
+            "return [...document.querySelectorAll('tbody tr')].some((row) => row.innerText.includes('slow') && row.cells[3]?.innerText === '4')"
+        )
         self.assertEqual(page.log(), [])
 
     def test_errors_are_shown_and_old_numbers_stay(self) -> None:
@@ -228,10 +279,24 @@ class Page(unittest.TestCase):
         light = self.open(addresses)
         dark = self.open(addresses, dark=True, width=NARROW, height=700)
         luminance = "const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number); return (r + g + b) / 765"
-        for view in ("overview", "nodes", "objects", "transfers", "reduces", "links", "events", "health"):
+        for view in (
+            "overview",
+            "nodes",
+            "objects",
+            "transfers",
+            "reduces",
+            "links",
+            "events",
+            "health",
+        ):
             dark.run("location.hash = arguments[0]", f"#{view}")
-            dark.wait_for("return document.querySelector('nav a[aria-current]')?.hash === `#${arguments[0]}` && document.querySelector('table')", view)
-            self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW, view)
+            dark.wait_for(
+                "return document.querySelector('nav a[aria-current]')?.hash === `#${arguments[0]}` && document.querySelector('table')",
+                view,
+            )
+            self.assertLessEqual(
+                dark.run("return document.documentElement.scrollWidth"), NARROW, view
+            )
         dark.run("location.hash = '#prefixes'")
         dark.wait_for_text("weights/", "tbody")
         self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW)
@@ -244,15 +309,32 @@ class Page(unittest.TestCase):
         light.press("\ue007")
         light.wait_for_text("spreads", "h2")
         light.press(tab * 7)
-        focused = light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')")
+        focused = light.run(
+            "return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"
+        )
         time.sleep(2.5)  # longer than the interval of queries
-        self.assertEqual(light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"), focused)
+        self.assertEqual(
+            light.run(
+                "return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"
+            ),
+            focused,
+        )
         self.assertEqual(light.run(ROWS, "h1"), 1)
-        self.assertEqual(light.run("return [...document.querySelectorAll('table')].every((table) => table.caption.textContent)"), True)
+        self.assertEqual(
+            light.run(
+                "return [...document.querySelectorAll('table')].every((table) => table.caption.textContent)"
+            ),
+            True,
+        )
         self.assertEqual(light.run(ROWS, "thead th:not([scope=col]), tbody th:not([scope=row])"), 0)
         light.run("location.hash = '#objects'")
         light.wait_for("return document.querySelector('#prefix')")
-        self.assertEqual(light.run("return [...document.querySelectorAll('input, select')].every((control) => control.labels.length > 0)"), True)
+        self.assertEqual(
+            light.run(
+                "return [...document.querySelectorAll('input, select')].every((control) => control.labels.length > 0)"
+            ),
+            True,
+        )
 
 
 if not BINARIES.joinpath("hoplite-test-crowd").exists():

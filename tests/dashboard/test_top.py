@@ -88,7 +88,9 @@ class Top(unittest.TestCase):
         addresses = self.stack.enter_context(directory())
         self.place = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         shard = addresses["directory"]
-        self.sockets = [self.stack.enter_context(store(shard, self.place, f"node-{n}")) for n in range(2)]
+        self.sockets = [
+            self.stack.enter_context(store(shard, self.place, f"node-{n}")) for n in range(2)
+        ]
 
     def test_it_shows_the_cluster_and_follows_keys(self) -> None:
         worker = self.stack.enter_context(Process("hoplite-test-worker", self.sockets[0]))
@@ -122,7 +124,10 @@ class Top(unittest.TestCase):
         for variables, is_coloured in [({}, True), ({"NO_COLOR": "1"}, False)]:
             with ExitStack() as stack:
                 addresses = stack.enter_context(directory())
-                with Terminal(stack.enter_context(store(addresses["directory"], self.place, "alone")), **variables) as top:
+                with Terminal(
+                    stack.enter_context(store(addresses["directory"], self.place, "alone")),
+                    **variables,
+                ) as top:
                     top.wait_for("alone")
                     stack.close()
                     # The complaint is red, or only bold.
@@ -134,7 +139,12 @@ class Top(unittest.TestCase):
 
     def test_what_is_no_terminal_is_told_what_to_use(self) -> None:
         command = [BINARIES / "hoplite", "top", "--socket", self.sockets[0]]
-        options = {"capture_output": True, "text": True, "env": environment(), "timeout": PATIENCE_SECONDS}
+        options = {
+            "capture_output": True,
+            "text": True,
+            "env": environment(),
+            "timeout": PATIENCE_SECONDS,
+        }
         done = subprocess.run(command, stdin=subprocess.DEVNULL, **options)
         self.assertEqual(done.returncode, 1)
         self.assertIn("hoplite status --watch", done.stderr)

@@ -34,7 +34,9 @@ class Docker:
         if os.geteuid() != 0:
             raise unittest.SkipTest("only root runs a Docker daemon")
         if not (DEBIAN / "usr/sbin/dockerd").exists():
-            raise unittest.SkipTest("there is no Docker: tests/deploy/install.sh could not fetch it")
+            raise unittest.SkipTest(
+                "there is no Docker: tests/deploy/install.sh could not fetch it"
+            )
         self.place = Path(tempfile.mkdtemp(prefix="hoplite-docker-"))
         (self.place / "daemon.json").write_text("{}")
         programs = self.place / "bin"
@@ -42,7 +44,9 @@ class Docker:
         for name in ("iptables", "ip6tables"):
             (programs / name).symlink_to(DEBIAN / f"usr/sbin/{name}-legacy")
         self.environment = os.environ | {
-            "PATH": os.pathsep.join(map(str, (programs, DEBIAN / "usr/sbin", DEBIAN / "usr/bin", os.environ["PATH"]))),
+            "PATH": os.pathsep.join(
+                map(str, (programs, DEBIAN / "usr/sbin", DEBIAN / "usr/bin", os.environ["PATH"]))
+            ),
             "LD_LIBRARY_PATH": str(LIBRARIES),
             "XTABLES_LIBDIR": str(LIBRARIES / "xtables"),
             "DOCKER_HOST": f"unix://{self.place}/socket",
@@ -78,7 +82,21 @@ class Docker:
         flags = [f"--storage-driver={driver}", f"--cgroup-parent=/{self.cgroup}"]
         with (self.place / "log").open("wb") as log:
             self.daemon = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]
+                [
+                    "setpriv",
+                    "--pdeathsig",
+                    "KILL",
+                    "unshare",
+                    "--net",
+                    "--mount",
+                    "--pid",
+                    "--fork",
+                    "--kill-child",
+                    "--mount-proc",
+                    "sh",
+                    "-c",
+                    START,
+                ]
                 + [str(self.place), *flags],
                 env=self.environment,
                 stdout=log,
@@ -86,7 +104,14 @@ class Docker:
             )
         limit = time.monotonic() + PATIENCE_S
         while self.daemon.poll() is None and time.monotonic() < limit:
-            if subprocess.run([DEBIAN / "usr/bin/docker", "version"], env=self.environment, capture_output=True).returncode == 0:
+            if (
+                subprocess.run(
+                    [DEBIAN / "usr/bin/docker", "version"],
+                    env=self.environment,
+                    capture_output=True,
+                ).returncode
+                == 0
+            ):
                 return True
             time.sleep(0.05)
         self._end()
@@ -105,14 +130,22 @@ class Docker:
         finally:
             self._end()
             for group in sorted(Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}")):
-                for directory in [*sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True), group]:
+                for directory in [
+                    *sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True),
+                    group,
+                ]:
                     directory.rmdir()
             shutil.rmtree(self.place, ignore_errors=True)
 
     def _do(self, *command: object, **options: object) -> str:
         arguments = list(map(str, command))
         done = subprocess.run(
-            arguments, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+            arguments,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            **options,
         )
         if done.returncode != 0:
             raise AssertionError(f"{arguments} failed: {done.stdout}")
@@ -125,7 +158,9 @@ class Docker:
         if not Path("/usr/bin/python3").exists():
             raise unittest.SkipTest("docker-compose needs Debian's python3")
         self.environment["PYTHONPATH"] = str(DEBIAN / "usr/lib/python3/dist-packages")
-        return self._do("/usr/bin/python3", DEBIAN / "usr/bin/docker-compose", *arguments, cwd=directory)
+        return self._do(
+            "/usr/bin/python3", DEBIAN / "usr/bin/docker-compose", *arguments, cwd=directory
+        )
 
     def eventually(self, *arguments: object) -> str:
         """Repeats a command until it succeeds, because it needs connected daemons."""
@@ -161,7 +196,9 @@ def small_root(root: Path, programs: Iterable[str | Path]) -> None:
         path = shutil.which(program)
         assert path is not None, f"{program} is not installed"
         shutil.copy(path, root / "usr/bin" / Path(path).name)
-        listed = subprocess.run(["ldd", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+        listed = subprocess.run(
+            ["ldd", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ).stdout
         for library in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", listed, re.MULTILINE):
             copy = root / "usr" / re.sub("^/(usr/)?", "", library)
             if not copy.exists():

@@ -15,15 +15,35 @@ BASELINE_CAPABILITIES = {
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
     *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
 }
-SELINUX_TYPES = {None, "", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"}
+SELINUX_TYPES = {
+    None,
+    "",
+    "container_t",
+    "container_init_t",
+    "container_kvm_t",
+    "container_engine_t",
+}
 SAFE_SYSCTLS = {
-    *("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start"),
+    *(
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_unprivileged_port_start",
+    ),
     *("net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range", "net.ipv4.ip_local_reserved_ports"),
     *("net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl"),
     *("net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"),
 }
 RESTRICTED_VOLUMES = {
-    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"),
+    *(
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    ),
 }
 APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 
@@ -41,7 +61,11 @@ def contexts(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def windows_host_process(pod: Pod) -> Iterator[str]:
-    return (path for path, context in contexts(pod) if context.get("windowsOptions", {}).get("hostProcess"))
+    return (
+        path
+        for path, context in contexts(pod)
+        if context.get("windowsOptions", {}).get("hostProcess")
+    )
 
 
 def host_namespaces(pod: Pod) -> Iterator[str]:
@@ -59,7 +83,11 @@ def added_capabilities(pod: Pod) -> Iterator[str]:
 
 
 def host_path_volumes(pod: Pod) -> Iterator[str]:
-    return (f"volumes[{volume['name']}]" for volume in pod["spec"].get("volumes", []) if "hostPath" in volume)
+    return (
+        f"volumes[{volume['name']}]"
+        for volume in pod["spec"].get("volumes", [])
+        if "hostPath" in volume
+    )
 
 
 def host_ports(pod: Pod) -> Iterator[str]:
@@ -71,7 +99,10 @@ def host_ports(pod: Pod) -> Iterator[str]:
 
 def host_of_probes(pod: Pod) -> Iterator[str]:
     for path, container in containers(pod):
-        hooks = {key: container.get(key, {}) for key in ("livenessProbe", "readinessProbe", "startupProbe")}
+        hooks = {
+            key: container.get(key, {})
+            for key in ("livenessProbe", "readinessProbe", "startupProbe")
+        }
         for key, hook in {**hooks, **container.get("lifecycle", {})}.items():
             if any(hook.get(action, {}).get("host") for action in ("httpGet", "tcpSocket")):
                 yield f"{path}.{key}"
@@ -79,7 +110,11 @@ def host_of_probes(pod: Pod) -> Iterator[str]:
 
 def apparmor(pod: Pod) -> Iterator[str]:
     for path, context in contexts(pod):
-        if context.get("appArmorProfile", {}).get("type") not in (None, "RuntimeDefault", "Localhost"):
+        if context.get("appArmorProfile", {}).get("type") not in (
+            None,
+            "RuntimeDefault",
+            "Localhost",
+        ):
             yield path
     for key, profile in pod["metadata"].get("annotations", {}).items():
         if key.startswith(APPARMOR_ANNOTATION) and profile not in ("", "runtime/default"):
@@ -95,12 +130,18 @@ def selinux(pod: Pod) -> Iterator[str]:
 
 
 def proc_mount(pod: Pod) -> Iterator[str]:
-    return (path for path, context in contexts(pod) if context.get("procMount", "Default") != "Default")
+    return (
+        path for path, context in contexts(pod) if context.get("procMount", "Default") != "Default"
+    )
 
 
 def unconfined_seccomp(pod: Pod) -> Iterator[str]:
     for path, context in contexts(pod):
-        if context.get("seccompProfile", {}).get("type") not in (None, "RuntimeDefault", "Localhost"):
+        if context.get("seccompProfile", {}).get("type") not in (
+            None,
+            "RuntimeDefault",
+            "Localhost",
+        ):
             yield path
 
 
@@ -128,7 +169,11 @@ def of_container_or_pod(pod: Pod, container: dict[str, Any], key: str) -> Any:
 
 
 def running_as_non_root(pod: Pod) -> Iterator[str]:
-    return (path for path, container in containers(pod) if of_container_or_pod(pod, container, "runAsNonRoot") is not True)
+    return (
+        path
+        for path, container in containers(pod)
+        if of_container_or_pod(pod, container, "runAsNonRoot") is not True
+    )
 
 
 def running_as_user_root(pod: Pod) -> Iterator[str]:
@@ -145,7 +190,9 @@ def missing_seccomp(pod: Pod) -> Iterator[str]:
 def kept_capabilities(pod: Pod) -> Iterator[str]:
     for path, container in containers(pod):
         capabilities = container.get("securityContext", {}).get("capabilities", {})
-        if "ALL" not in capabilities.get("drop", []) or set(capabilities.get("add", [])) - {"NET_BIND_SERVICE"}:
+        if "ALL" not in capabilities.get("drop", []) or set(capabilities.get("add", [])) - {
+            "NET_BIND_SERVICE"
+        }:
             yield path
 
 

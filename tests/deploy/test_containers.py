@@ -44,7 +44,9 @@ def make_image(docker: Docker) -> None:
         docker.import_root("local-build", build)
     bases = ["--build-arg", "BUILD=local-build", "--build-arg", "RUNTIME=local-runtime"]
     dockerfile = DEPLOY / "docker/Dockerfile"
-    docker.run("build", "--file", dockerfile, *bases, "--target", "build", "--tag", "hoplite-sources", ROOT)
+    docker.run(
+        "build", "--file", dockerfile, *bases, "--target", "build", "--tag", "hoplite-sources", ROOT
+    )
     docker.run("build", "--file", dockerfile, *bases, "--tag", "hoplite", ROOT)
 
 
@@ -64,10 +66,22 @@ class Image(unittest.TestCase):
             container = docker.run("create", "hoplite-sources", "sh")
             docker.run("cp", f"{container}:/src", place)
             sources = Path(place) / "src"
-            metadata = ["cargo", "metadata", "--locked", "--offline", "--no-deps", "--format-version", "1"]
-            done = subprocess.run(metadata, cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            metadata = [
+                "cargo",
+                "metadata",
+                "--locked",
+                "--offline",
+                "--no-deps",
+                "--format-version",
+                "1",
+            ]
+            done = subprocess.run(
+                metadata, cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual({path.name for path in (sources / "target/dist").iterdir()}, set(PROGRAMS))
+            self.assertEqual(
+                {path.name for path in (sources / "target/dist").iterdir()}, set(PROGRAMS)
+            )
             self.assertFalse((sources / ".git").exists())
             self.assertFalse((sources / "deploy").exists())
 
@@ -75,13 +89,17 @@ class Image(unittest.TestCase):
         run = ["run", "--rm", "--network", "none", "--read-only", "--cap-drop", "ALL", "hoplite"]
         for program in PROGRAMS:
             self.assertRegex(docker.run(*run, program, "--version"), rf"^{program} \d")
-        self.assertEqual(docker.run(*run, "id"), "uid=7400(hoplite) gid=7400(hoplite) groups=7400(hoplite)")
+        self.assertEqual(
+            docker.run(*run, "id"), "uid=7400(hoplite) gid=7400(hoplite) groups=7400(hoplite)"
+        )
 
     def test_compose_makes_a_cluster_that_prometheus_sees(self) -> None:
         with tempfile.TemporaryDirectory() as place:
             prometheus = Path(place) / "prometheus"
             small_root(prometheus, [DEBIAN / "usr/bin/prometheus", DEBIAN / "usr/bin/promtool"])
-            docker.import_root("prom/prometheus:v2.53.0", prometheus, 'ENTRYPOINT ["prometheus"]', "WORKDIR /tmp")
+            docker.import_root(
+                "prom/prometheus:v2.53.0", prometheus, 'ENTRYPOINT ["prometheus"]', "WORKDIR /tmp"
+            )
             for directory in ("docker", "monitoring"):
                 shutil.copytree(DEPLOY / directory, Path(place) / "deploy" / directory)
             here = Path(place) / "deploy/docker"
@@ -90,7 +108,9 @@ class Image(unittest.TestCase):
             token.chmod(0o400)
             os.chown(token, 7400, 7400)
             scraped = here / "prometheus.yml"
-            scraped.write_text(scraped.read_text().replace("scrape_interval: 5s", "scrape_interval: 500ms"))
+            scraped.write_text(
+                scraped.read_text().replace("scrape_interval: 5s", "scrape_interval: 500ms")
+            )
             compose = here / "compose.yaml"
             text = compose.read_text().replace("\nname: hoplite\n", "\n")
             # Raising a limit needs a capability.
@@ -103,19 +123,29 @@ class Image(unittest.TestCase):
                 docker.eventually("exec", f"hoplite_{store}_1", "hoplite", "status")
             docker.run("exec", "hoplite_store-0_1", "hoplite", "put", "x", "/etc/passwd")
             for store in stores:
-                got = docker.run("exec", f"hoplite_{store}_1", "hoplite", "--timeout", "300s", "get", "x")
+                got = docker.run(
+                    "exec", f"hoplite_{store}_1", "hoplite", "--timeout", "300s", "get", "x"
+                )
                 self.assertIn(":7400:7400::/:", got, "the user database of the image")
             query = ["promtool", "query", "instant", "http://127.0.0.1:9090"]
             up = ["exec", "hoplite_prometheus_1", *query]
             docker.eventually(*up, "count(up == 1) == 5")
             docker.eventually(*up, "sum(hoplite_ready) == 5")
-            self.assertIn("0.0.0.0:7402", docker.run("logs", "hoplite_directory-0_1"), "the address of the dashboard")
+            self.assertIn(
+                "0.0.0.0:7402",
+                docker.run("logs", "hoplite_directory-0_1"),
+                "the address of the dashboard",
+            )
             docker.environment["HOPLITE_DASHBOARD"] = ""
-            self.assertNotIn("0.0.0.0:7402", docker.compose(here, *project, "config"), "it can be switched off")
+            self.assertNotIn(
+                "0.0.0.0:7402", docker.compose(here, *project, "config"), "it can be switched off"
+            )
             del docker.environment["HOPLITE_DASHBOARD"]
             docker.compose(here, *project, "stop", "--timeout", f"{PATIENCE_S:.0f}")
             for store in stores:
-                ended = docker.run("inspect", "--format", "{{.State.ExitCode}}", f"hoplite_{store}_1")
+                ended = docker.run(
+                    "inspect", "--format", "{{.State.ExitCode}}", f"hoplite_{store}_1"
+                )
                 self.assertEqual(ended, "0", "in order, on SIGTERM")
             docker.compose(here, *project, "down")
 
@@ -125,7 +155,13 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        values = ["auth.tokenSecret=hoplite-token", "auth.tlsSecret=hoplite-tls", "store.memory=64Mi", "image.tag=latest", "directory.replicas=1"]
+        values = [
+            "auth.tokenSecret=hoplite-token",
+            "auth.tlsSecret=hoplite-tls",
+            "store.memory=64Mi",
+            "image.tag=latest",
+            "directory.replicas=1",
+        ]
         cls.pods = {component: pod["spec"] for component, pod in pods(objects(values)).items()}
         place = tempfile.TemporaryDirectory()
         cls.addClassCleanup(place.cleanup)
@@ -143,9 +179,14 @@ class Pods(unittest.TestCase):
     @classmethod
     def new_secret(cls, name: str) -> dict[str, bytes]:
         made = cls.place / name
-        subprocess.run([BINARIES / "hoplite", "certs", made, "hoplite"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [BINARIES / "hoplite", "certs", made, "hoplite"], check=True, stdout=subprocess.DEVNULL
+        )
         files = {"ca.crt": "ca.pem", "tls.crt": "hoplite.pem", "tls.key": "hoplite-key.pem"}
-        return {"token": TOKEN.encode(), **{key: (made / file).read_bytes() for key, file in files.items()}}
+        return {
+            "token": TOKEN.encode(),
+            **{key: (made / file).read_bytes() for key, file in files.items()},
+        }
 
     @classmethod
     def write_secret(cls, path: Path, group: int) -> None:
@@ -179,11 +220,21 @@ class Pods(unittest.TestCase):
         return path
 
     @classmethod
-    def options(cls, pod: str, node: str, spec: dict[str, Any], container: dict[str, Any], volumes: dict[str, Path]) -> tuple[list[object], list[str]]:
+    def options(
+        cls,
+        pod: str,
+        node: str,
+        spec: dict[str, Any],
+        container: dict[str, Any],
+        volumes: dict[str, Path],
+    ) -> tuple[list[object], list[str]]:
         context = container["securityContext"]
         assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
         of_pod = spec["securityContext"]
-        groups = [*of_pod.get("supplementalGroups", []), *([of_pod["fsGroup"]] if "fsGroup" in of_pod else [])]
+        groups = [
+            *of_pod.get("supplementalGroups", []),
+            *([of_pod["fsGroup"]] if "fsGroup" in of_pod else []),
+        ]
         said: list[object] = [
             "--read-only",
             f"--user={context['runAsUser']}:{context['runAsGroup']}",
@@ -207,27 +258,44 @@ class Pods(unittest.TestCase):
             field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
             variables[entry["name"]] = fields.get(field, "") if field else expanded(entry["value"])
         said += [f"--env={name}={value}" for name, value in variables.items()]
-        return said, [expanded(argument) for argument in container["command"] + container.get("args", [])]
+        return said, [
+            expanded(argument) for argument in container["command"] + container.get("args", [])
+        ]
 
     @classmethod
     def start(cls, pod: str, component: str, node: str, *names: str) -> None:
         spec = cls.pods[component]
         group = spec["securityContext"].get("fsGroup", 0)
-        volumes = {volume["name"]: cls.volume(pod, node, volume, group) for volume in spec.get("volumes", [])}
+        volumes = {
+            volume["name"]: cls.volume(pod, node, volume, group)
+            for volume in spec.get("volumes", [])
+        }
         for container in spec.get("initContainers", []):
             flags, (command, *arguments) = cls.options(pod, node, spec, container, volumes)
-            docker.run("run", "--rm", "--network=none", *flags, f"--entrypoint={command}", container["image"], *arguments)
+            docker.run(
+                "run",
+                "--rm",
+                "--network=none",
+                *flags,
+                f"--entrypoint={command}",
+                container["image"],
+                *arguments,
+            )
         [container] = spec["containers"]
         flags, command = cls.options(pod, node, spec, container, volumes)
         if names:
             network = ["--network=pods", *(f"--network-alias={name}" for name in names)]
-            docker.run("run", "--detach", f"--name={pod}", *network, *flags, container["image"], *command)
+            docker.run(
+                "run", "--detach", f"--name={pod}", *network, *flags, container["image"], *command
+            )
         else:
             docker.run("run", "--rm", "--network=none", *flags, container["image"], *command)
 
     def test_they_make_a_cluster(self) -> None:
         docker.run("exec", "one", "hoplite", "put", "x", "/etc/group")
-        self.assertIn("hoplite:x:7400:", docker.run("exec", "two", "hoplite", "--timeout", "300s", "get", "x"))
+        self.assertIn(
+            "hoplite:x:7400:", docker.run("exec", "two", "hoplite", "--timeout", "300s", "get", "x")
+        )
         made = (self.place / "hosts/one/hoplite").stat()
         self.assertEqual((made.st_uid, made.st_gid, made.st_mode & 0o7777), (7400, 7400, 0o755))
 
@@ -244,13 +312,22 @@ class Pods(unittest.TestCase):
             self.write_secret(path, 7400)
         self.start("three", "store", "three", "three")
         docker.eventually("exec", "three", "hoplite", "status")
-        self.assertIn("hoplite:x:7400:", docker.run("exec", "three", "hoplite", "--timeout", "300s", "get", "y"))
+        self.assertIn(
+            "hoplite:x:7400:",
+            docker.run("exec", "three", "hoplite", "--timeout", "300s", "get", "y"),
+        )
 
     def test_a_directory_of_another_user_is_refused(self) -> None:
-        for name, make in {"foreign": Path.mkdir, "linked": lambda path: path.symlink_to("elsewhere")}.items():
+        for name, make in {
+            "foreign": Path.mkdir,
+            "linked": lambda path: path.symlink_to("elsewhere"),
+        }.items():
             host = self.place / "hosts" / name
             (host / "elsewhere").mkdir(parents=True)
             make(host / "hoplite")
             os.chown(host / "elsewhere", 7400, 7400)
-            with self.assertRaisesRegex(AssertionError, "/dev/shm/hoplite on this node is a link, or belongs to another user"):
+            with self.assertRaisesRegex(
+                AssertionError,
+                "/dev/shm/hoplite on this node is a link, or belongs to another user",
+            ):
                 self.start(name, "store", name, name)

@@ -41,7 +41,9 @@ def yaml_of(path: Path) -> list[Any]:
 class Flags(unittest.TestCase):
     def check(self, daemon: str, named: set[str], where: str) -> None:
         self.assertTrue(named, where)
-        self.assertLessEqual(named, flags(daemon), f"{where} names flags that hoplite-{daemon} does not have")
+        self.assertLessEqual(
+            named, flags(daemon), f"{where} names flags that hoplite-{daemon} does not have"
+        )
 
     def test_units(self) -> None:
         for daemon in DAEMONS:
@@ -61,13 +63,26 @@ class Flags(unittest.TestCase):
         [compose] = yaml_of(DEPLOY / "docker/compose.yaml")
         services = compose["services"]
         names = sorted(services)
-        self.assertEqual(names, ["directory-0", "directory-1", "grafana", "prometheus", "store-0", "store-1", "store-2"])
+        self.assertEqual(
+            names,
+            [
+                "directory-0",
+                "directory-1",
+                "grafana",
+                "prometheus",
+                "store-0",
+                "store-1",
+                "store-2",
+            ],
+        )
         for name, service in services.items():
             daemon = name.split("-")[0]
             if daemon in DAEMONS:
                 program, *arguments = service["command"]
                 self.assertEqual(program, f"hoplite-{daemon}")
-                self.check(daemon, {re.match("--([a-z-]+)", argument)[1] for argument in arguments}, name)
+                self.check(
+                    daemon, {re.match("--([a-z-]+)", argument)[1] for argument in arguments}, name
+                )
             for volume in service.get("volumes", []):
                 source = DEPLOY / "docker" / volume.split(":")[0]
                 self.assertTrue(source.exists(), f"{source} is mounted")
@@ -76,7 +91,9 @@ class Flags(unittest.TestCase):
         for daemon in DAEMONS:
             text = (DEPLOY / f"helm/hoplite/templates/{daemon}.yaml").read_text()
             text += (DEPLOY / "helm/hoplite/templates/_helpers.tpl").read_text()
-            self.check(daemon, set(re.findall(r"^\s*- --([a-z-]+)", text, re.MULTILINE)), "the chart")
+            self.check(
+                daemon, set(re.findall(r"^\s*- --([a-z-]+)", text, re.MULTILINE)), "the chart"
+            )
 
     def test_ray_cluster(self) -> None:
         [cluster] = yaml_of(DEPLOY / "kuberay/raycluster.yaml")
@@ -100,7 +117,9 @@ class Monitoring(unittest.TestCase):
 
     def test_dashboard(self) -> None:
         dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text())
-        expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
+        expressions = [
+            target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
+        ]
         self.assertGreater(len(expressions), 20)
         for expression in expressions:
             self.check(expression)
@@ -116,21 +135,37 @@ class Monitoring(unittest.TestCase):
         promtool = needed("promtool", "prometheus")
         for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]):
             done = subprocess.run(
-                [promtool, *command], cwd=DEPLOY / "monitoring", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                [promtool, *command],
+                cwd=DEPLOY / "monitoring",
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
             self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_promtool_accepts_the_queries_of_the_dashboard(self) -> None:
         promtool = needed("promtool", "prometheus")
         dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text())
-        expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-        expressions = [text.replace("$__rate_interval", "1m").replace("$instance", ".*") for text in expressions]
+        expressions = [
+            target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
+        ]
+        expressions = [
+            text.replace("$__rate_interval", "1m").replace("$instance", ".*")
+            for text in expressions
+        ]
         rules = [{"record": "x:y", "expr": expression} for expression in expressions]
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "rules.yml"
-            path.write_text(json.dumps({"groups": [{"name": f"g{n}", "rules": [rule]} for n, rule in enumerate(rules)]}))
+            path.write_text(
+                json.dumps(
+                    {"groups": [{"name": f"g{n}", "rules": [rule]} for n, rule in enumerate(rules)]}
+                )
+            )
             done = subprocess.run(
-                [promtool, "check", "rules", "--lint=none", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                [promtool, "check", "rules", "--lint=none", path],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
             )
             self.assertEqual(done.returncode, 0, done.stdout)
 

@@ -11,7 +11,9 @@ from deploy.test_files import BINARIES, DAEMONS, DEPLOY, ROOT, needed
 
 
 def run(*command: str | Path, **options: object) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
     if done.returncode != 0:
         raise AssertionError(f"{command} failed: {done.stdout}")
     return done.stdout
@@ -45,12 +47,21 @@ class Scripts(unittest.TestCase):
             (place / "running").mkdir()
             calls = place / "calls"
             calls.touch()
-            for program in ("systemctl", "systemd-sysusers", "systemd-tmpfiles", "deb-systemd-invoke"):
+            for program in (
+                "systemctl",
+                "systemd-sysusers",
+                "systemd-tmpfiles",
+                "deb-systemd-invoke",
+            ):
                 stub = place / program
                 last = f'case "$*" in *is-active*) [ -n "{active}" ] && case "$*" in *{active}*) exit 0;; esac; exit 3;; esac'
                 stub.write_text(f'#!/bin/sh\necho "{program} $*" >> {calls}\n{last}\n')
                 stub.chmod(0o755)
-            text = (DEPLOY / "debian" / script).read_text().replace("/run/systemd/system", str(place / "running"))
+            text = (
+                (DEPLOY / "debian" / script)
+                .read_text()
+                .replace("/run/systemd/system", str(place / "running"))
+            )
             environment = {"PATH": f"{place}:{os.environ['PATH']}"}
             said = run("sh", "-c", text, script, *arguments, env=environment)
             return said, calls.read_text().splitlines()
@@ -59,22 +70,32 @@ class Scripts(unittest.TestCase):
         said, calls = self.perform("postinst", "configure", "0.0.9", active="hoplite-store")
         self.assertIn("systemctl daemon-reload", calls)
         asked = ("daemon-reload", "is-active")
-        others = [call for call in calls if call.startswith("systemctl") and not any(a in call for a in asked)]
+        others = [
+            call
+            for call in calls
+            if call.startswith("systemctl") and not any(a in call for a in asked)
+        ]
         self.assertEqual(others, [], "the objects of a store are in memory")
         self.assertIn("hoplite-store still runs as version 0.0.9", said)
         self.assertIn("systemctl restart hoplite-store", said)
         self.assertNotIn("hoplite-directory", said, "it does not run")
-        for script, arguments in {"prerm": ("upgrade", "0.1.0"), "postrm": ("upgrade", "0.1.0")}.items():
+        for script, arguments in {
+            "prerm": ("upgrade", "0.1.0"),
+            "postrm": ("upgrade", "0.1.0"),
+        }.items():
             _, calls = self.perform(script, *arguments, active="hoplite-store")
             self.assertEqual([call for call in calls if "daemon-reload" not in call], [])
 
     def test_a_first_installation_starts_nothing_and_a_removal_ends_all(self) -> None:
         said, calls = self.perform("postinst", "configure", "")
         self.assertEqual(said, "")
-        self.assertEqual([call for call in calls if call.startswith("systemctl")], ["systemctl daemon-reload"])
+        self.assertEqual(
+            [call for call in calls if call.startswith("systemctl")], ["systemctl daemon-reload"]
+        )
         _, calls = self.perform("prerm", "remove")
         self.assertEqual(
-            calls, ["systemctl --no-reload disable --now hoplite-store.service hoplite-directory.service"]
+            calls,
+            ["systemctl --no-reload disable --now hoplite-store.service hoplite-directory.service"],
         )
 
 
@@ -88,8 +109,14 @@ class Package(unittest.TestCase):
         needed("objdump", "binutils")
         cls.place = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.place.cleanup)
-        quickly = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
-        cls.package = Path(run(DEPLOY / "debian/build.sh", BINARIES, cls.place.name, env=quickly).strip())
+        quickly = {
+            **os.environ,
+            "DPKG_DEB_COMPRESSOR_TYPE": "gzip",
+            "DPKG_DEB_COMPRESSOR_LEVEL": "1",
+        }
+        cls.package = Path(
+            run(DEPLOY / "debian/build.sh", BINARIES, cls.place.name, env=quickly).strip()
+        )
 
     def test_it_says_what_it_is(self) -> None:
         control = run("dpkg-deb", "--field", self.package)
@@ -101,7 +128,9 @@ class Package(unittest.TestCase):
 
     def contents(self) -> set[str]:
         lines = run("dpkg-deb", "--contents", self.package).splitlines()
-        return {line.split(maxsplit=5)[5].removeprefix(".") for line in lines if line.startswith("-")}
+        return {
+            line.split(maxsplit=5)[5].removeprefix(".") for line in lines if line.startswith("-")
+        }
 
     def test_it_has_all_documents(self) -> None:
         contents = self.contents()
@@ -114,7 +143,9 @@ class Package(unittest.TestCase):
             [page] = re.findall(r"^Documentation=file:(.*)$", unit, re.MULTILINE)
             self.assertIn(page, contents, "the unit names it")
         large = [path for path in ROOT.glob("docs/**/*.png") if path.stat().st_size > 100 * 1024]
-        self.assertFalse({f"/usr/share/doc/hoplite/{path.relative_to(ROOT)}" for path in large} & contents)
+        self.assertFalse(
+            {f"/usr/share/doc/hoplite/{path.relative_to(ROOT)}" for path in large} & contents
+        )
 
     def test_it_has_the_manual_pages_and_completions_that_the_command_line_makes(self) -> None:
         contents = self.contents()
@@ -148,11 +179,15 @@ class Package(unittest.TestCase):
             self.assertIn("\nhoplite:", (root / "etc/passwd").read_text())
         self.assertEqual(run(root / "usr/bin/hoplite", "--version").split()[0], "hoplite")
         tool = (root / "etc/needrestart/conf.d/hoplite.conf").read_text()
-        self.assertIn("override_rc}->{qr(^hoplite-)} = 0;", tool, "nor does needrestart, after other upgrades")
+        self.assertIn(
+            "override_rc}->{qr(^hoplite-)} = 0;", tool, "nor does needrestart, after other upgrades"
+        )
         changed = root / "etc/hoplite/store.toml"
         changed.write_text('memory = "1GiB"\n')
         run(*dpkg, "--remove", "hoplite")
         self.assertFalse((root / "usr/bin/hoplite").exists())
-        self.assertEqual(changed.read_text(), 'memory = "1GiB"\n', "what the operator has written stays")
+        self.assertEqual(
+            changed.read_text(), 'memory = "1GiB"\n', "what the operator has written stays"
+        )
         run(*dpkg, "--purge", "hoplite")
         self.assertFalse(changed.exists())

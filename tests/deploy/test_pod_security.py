@@ -5,9 +5,14 @@ from typing import Any
 from deploy.pod_security import RULES, violations
 
 GOOD: dict[str, Any] = {
-    "metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/main": "runtime/default"}},
+    "metadata": {
+        "annotations": {"container.apparmor.security.beta.kubernetes.io/main": "runtime/default"}
+    },
     "spec": {
-        "securityContext": {"runAsNonRoot": True, "sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1 2 3"}]},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1 2 3"}],
+        },
         "containers": [
             {
                 "name": "main",
@@ -21,7 +26,10 @@ GOOD: dict[str, Any] = {
                 },
             }
         ],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "disk", "persistentVolumeClaim": {"claimName": "x"}}],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "disk", "persistentVolumeClaim": {"claimName": "x"}},
+        ],
     },
 }
 # A path without a leading slash begins at a container.
@@ -32,21 +40,49 @@ BAD: list[tuple[str, Any, set[str]]] = [
     ("/spec.hostNetwork", True, {"baseline: Host Namespaces", "baseline: Host Ports"}),
     ("securityContext.privileged", True, {"baseline: Privileged Containers"}),
     ("securityContext.capabilities.add", ["CHOWN"], {"restricted: Capabilities"}),
-    ("securityContext.capabilities.add", ["SYS_ADMIN"], {"baseline: Capabilities", "restricted: Capabilities"}),
+    (
+        "securityContext.capabilities.add",
+        ["SYS_ADMIN"],
+        {"baseline: Capabilities", "restricted: Capabilities"},
+    ),
     ("securityContext.capabilities.drop", ["CHOWN"], {"restricted: Capabilities"}),
-    ("/spec.volumes", [{"name": "x", "hostPath": {"path": "/"}}], {"baseline: HostPath Volumes", "restricted: Volume Types"}),
-    ("/spec.volumes", [{"name": "x", "nfs": {"server": "s", "path": "/"}}], {"restricted: Volume Types"}),
+    (
+        "/spec.volumes",
+        [{"name": "x", "hostPath": {"path": "/"}}],
+        {"baseline: HostPath Volumes", "restricted: Volume Types"},
+    ),
+    (
+        "/spec.volumes",
+        [{"name": "x", "nfs": {"server": "s", "path": "/"}}],
+        {"restricted: Volume Types"},
+    ),
     ("ports", [{"containerPort": 80, "hostPort": 80}], {"baseline: Host Ports"}),
     ("livenessProbe.httpGet.host", "10.0.0.1", {"baseline: Host Probes / Lifecycle Hooks"}),
-    ("lifecycle", {"preStop": {"tcpSocket": {"host": "a", "port": 1}}}, {"baseline: Host Probes / Lifecycle Hooks"}),
+    (
+        "lifecycle",
+        {"preStop": {"tcpSocket": {"host": "a", "port": 1}}},
+        {"baseline: Host Probes / Lifecycle Hooks"},
+    ),
     ("securityContext.appArmorProfile", {"type": "Unconfined"}, {"baseline: AppArmor"}),
-    ("/metadata.annotations", {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}, {"baseline: AppArmor"}),
+    (
+        "/metadata.annotations",
+        {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"},
+        {"baseline: AppArmor"},
+    ),
     ("securityContext.seLinuxOptions", {"type": "spc_t"}, {"baseline: SELinux"}),
     ("securityContext.seLinuxOptions", {"user": "system_u"}, {"baseline: SELinux"}),
     ("securityContext.procMount", "Unmasked", {"baseline: /proc Mount Type"}),
-    ("securityContext.seccompProfile", {"type": "Unconfined"}, {"baseline: Seccomp", "restricted: Seccomp"}),
+    (
+        "securityContext.seccompProfile",
+        {"type": "Unconfined"},
+        {"baseline: Seccomp", "restricted: Seccomp"},
+    ),
     ("securityContext.seccompProfile", {}, {"restricted: Seccomp"}),
-    ("/spec.securityContext.sysctls", [{"name": "kernel.msgmax", "value": "1"}], {"baseline: Sysctls"}),
+    (
+        "/spec.securityContext.sysctls",
+        [{"name": "kernel.msgmax", "value": "1"}],
+        {"baseline: Sysctls"},
+    ),
     ("securityContext.allowPrivilegeEscalation", True, {"restricted: Privilege Escalation"}),
     ("securityContext.runAsNonRoot", False, {"restricted: Running as Non-root"}),
     ("/spec.securityContext.runAsNonRoot", False, {"restricted: Running as Non-root"}),
@@ -70,7 +106,9 @@ class Rules(unittest.TestCase):
                 with self.subTest(path, kind=kind, value=value):
                     pod = copy.deepcopy(GOOD)
                     if kind != "containers":
-                        pod["spec"][kind] = [copy.deepcopy(pod["spec"]["containers"][0]) | {"name": "other"}]
+                        pod["spec"][kind] = [
+                            copy.deepcopy(pod["spec"]["containers"][0]) | {"name": "other"}
+                        ]
                     place: Any = pod if path.startswith("/") else pod["spec"][kind][0]
                     *parents, last = path.removeprefix("/").split(".")
                     for key in parents:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from deploy.test_files import ROOT
 
-FILES = ["deploy/release.sh", "deploy/helm/hoplite/Chart.yaml", "Cargo.toml", "Cargo.lock", "CHANGELOG.md", "python/pyproject.toml"]
+FILES = [
+    "deploy/release.sh",
+    "deploy/helm/hoplite/Chart.yaml",
+    "Cargo.toml",
+    "Cargo.lock",
+    "CHANGELOG.md",
+    "python/pyproject.toml",
+]
 
 
 def check(root: Path, *version: str) -> subprocess.CompletedProcess[str]:
@@ -39,10 +46,26 @@ class Versions(unittest.TestCase):
 
     def test_a_version_that_differs_is_named(self) -> None:
         changes = {
-            "Cargo.toml": [(r'(hoplite-core = .*version = )"[^"]*"', r'\1"9.9.9"', "the dependency hoplite-core: 9.9.9")],
-            "Cargo.lock": [(r'(name = "hoplite-store"\nversion = )"[^"]*"', r'\1"9.9.9"', "hoplite-store: 9.9.9")],
-            "hoplite-shm/Cargo.toml": [("version.workspace = true", 'version = "9.9.9"', "hoplite-shm/Cargo.toml: 9.9.9")],
-            "python/pyproject.toml": [(r'^dynamic = \["version"\]', 'version = "9.9.9"', "python/pyproject.toml: 9.9.9")],
+            "Cargo.toml": [
+                (
+                    r'(hoplite-core = .*version = )"[^"]*"',
+                    r'\1"9.9.9"',
+                    "the dependency hoplite-core: 9.9.9",
+                )
+            ],
+            "Cargo.lock": [
+                (
+                    r'(name = "hoplite-store"\nversion = )"[^"]*"',
+                    r'\1"9.9.9"',
+                    "hoplite-store: 9.9.9",
+                )
+            ],
+            "hoplite-shm/Cargo.toml": [
+                ("version.workspace = true", 'version = "9.9.9"', "hoplite-shm/Cargo.toml: 9.9.9")
+            ],
+            "python/pyproject.toml": [
+                (r'^dynamic = \["version"\]', 'version = "9.9.9"', "python/pyproject.toml: 9.9.9")
+            ],
             "deploy/helm/hoplite/Chart.yaml": [
                 ("^version: .*", "version: 9.9.9", "Chart.yaml, version: 9.9.9"),
                 ("^appVersion: .*", 'appVersion: "9.9.9"', "Chart.yaml, appVersion: 9.9.9"),

@@ -65,7 +65,7 @@ class Host:
         self.write_units()
         test.addCleanup(
             subprocess.run,
-            ["sh", "-c", "unshare --mount true || exit 0; exec unshare --mount sh -c \"$REMOVE\""],
+            ["sh", "-c", 'unshare --mount true || exit 0; exec unshare --mount sh -c "$REMOVE"'],
             env=self.environment,
             check=True,
         )
@@ -98,9 +98,7 @@ class Host:
         token.write_text(TOKEN)
         token.chmod(0o400)
         os.chown(token, ACCOUNT, ACCOUNT)
-        (etc / "systemd/system.conf").write_text(
-            "[Manager]\nDefaultStandardOutput=null\n"
-        )
+        (etc / "systemd/system.conf").write_text("[Manager]\nDefaultStandardOutput=null\n")
 
     def write_units(self) -> None:
         units = self.place / "units"
@@ -109,9 +107,7 @@ class Host:
             (units / f"{target}.target").write_text(TARGET)
         for daemon in DAEMONS:
             text = (DEPLOY / f"systemd/hoplite-{daemon}.service").read_text()
-            (units / f"hoplite-{daemon}.service").write_text(
-                text.replace("/usr/bin", "/mnt/bin")
-            )
+            (units / f"hoplite-{daemon}.service").write_text(text.replace("/usr/bin", "/mnt/bin"))
 
     def child(self) -> int:
         limit = time.monotonic() + PATIENCE_S
@@ -134,9 +130,7 @@ class Host:
                 return int(child)
             time.sleep(0.05)
         self.outer.kill()
-        raise unittest.SkipTest(
-            f"systemd cannot run here: {self.outer.communicate()[1].strip()}"
-        )
+        raise unittest.SkipTest(f"systemd cannot run here: {self.outer.communicate()[1].strip()}")
 
     @staticmethod
     def within(pid: int, *command: str) -> list[str]:
@@ -182,9 +176,7 @@ class Host:
         )
 
     def of(self, daemon: str, what: str) -> str:
-        return self.run_(
-            "systemctl", "show", "--value", "--property", what, f"hoplite-{daemon}"
-        )
+        return self.run_("systemctl", "show", "--value", "--property", what, f"hoplite-{daemon}")
 
     def end(self) -> None:
         self.outer.kill()

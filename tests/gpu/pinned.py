@@ -24,7 +24,9 @@ from hoplite import _native
 MIB = 1 << 20
 
 
-def median_rate(rounds: int, nbytes: int, work: Callable[[], None], after: Callable[[], None]) -> float:
+def median_rate(
+    rounds: int, nbytes: int, work: Callable[[], None], after: Callable[[], None]
+) -> float:
     """Returns the median of GB/s. The first round does not count."""
     taken = []
     for _ in range(1 + rounds):
@@ -45,18 +47,31 @@ def check(client: hoplite.Client, sizes: list[int]) -> bool:
     """Puts and gets tensors of many sizes and kinds, and compares them."""
     wrong = []
     tensors = {
-        f"{size} bytes": torch.randint(0, 255, (size,), dtype=torch.uint8, device="cuda") for size in sizes
+        f"{size} bytes": torch.randint(0, 255, (size,), dtype=torch.uint8, device="cuda")
+        for size in sizes
     }
     grid = torch.randn(3000, 2001, device="cuda")
-    tensors |= {"transposed": grid.T, "a slice": grid[:, 1:2000:2], "bfloat16": grid.to(torch.bfloat16)}
+    tensors |= {
+        "transposed": grid.T,
+        "a slice": grid[:, 1:2000:2],
+        "bfloat16": grid.to(torch.bfloat16),
+    }
     tensors |= {"one element": grid[0, 0], "needs a gradient": grid.clone().requires_grad_()}
-    tensors |= {"complex64": torch.view_as_complex(grid[:, :2000].reshape(3000, 1000, 2).contiguous()).conj()}
+    tensors |= {
+        "complex64": torch.view_as_complex(
+            grid[:, :2000].reshape(3000, 1000, 2).contiguous()
+        ).conj()
+    }
     for name, tensor in tensors.items():
         with client.put(None, tensor) as ref:
             out = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
             client.get_into(ref, out)
             got = client.get(ref)
-            if got.device.type != "cpu" or not same(got, tensor.detach()) or not same(out, tensor.detach()):
+            if (
+                got.device.type != "cpu"
+                or not same(got, tensor.detach())
+                or not same(out, tensor.detach())
+            ):
                 wrong.append(name)
     # A kernel still writes this tensor.
     busy = torch.zeros(64 * MIB, device="cuda")

@@ -25,20 +25,40 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python3 -m lab", description="Hosts on one machine, with shaped links that can be cut. Needs root."
+        prog="python3 -m lab",
+        description="Hosts on one machine, with shaped links that can be cut. Needs root.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    up = commands.add_parser("up", help="build a lab; it lives until this is interrupted, or as long as COMMAND runs")
-    up.add_argument("--hosts", type=int, default=4, metavar="N", help="how many hosts (default: 4)")
-    up.add_argument("--rate", default="200mbit", help="of each host's link, each way (default: 200mbit)")
-    up.add_argument(
-        "--racks", type=int, default=1, metavar="N", help="into how many racks they are divided (default: 1)"
+    up = commands.add_parser(
+        "up", help="build a lab; it lives until this is interrupted, or as long as COMMAND runs"
     )
-    up.add_argument("--uplink", metavar="RATE", help="of the link of each rack to the others (default: RATE)")
-    up.add_argument("--congestion-control", default="cubic", metavar="NAME", help="of TCP (default: cubic)")
-    up.add_argument("--flow-cap", metavar="RATE", help="of each TCP connection (default: that of the links)")
-    up.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a command to run, outside of the lab")
+    up.add_argument("--hosts", type=int, default=4, metavar="N", help="how many hosts (default: 4)")
+    up.add_argument(
+        "--rate", default="200mbit", help="of each host's link, each way (default: 200mbit)"
+    )
+    up.add_argument(
+        "--racks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="into how many racks they are divided (default: 1)",
+    )
+    up.add_argument(
+        "--uplink", metavar="RATE", help="of the link of each rack to the others (default: RATE)"
+    )
+    up.add_argument(
+        "--congestion-control", default="cubic", metavar="NAME", help="of TCP (default: cubic)"
+    )
+    up.add_argument(
+        "--flow-cap", metavar="RATE", help="of each TCP connection (default: that of the links)"
+    )
+    up.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="a command to run, outside of the lab",
+    )
     up.set_defaults(perform=_up)
 
     run = commands.add_parser("run", help="run a command on a host")
@@ -62,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--lab", metavar="NAME", help="which lab, if there are several")
 
     commands.add_parser("ls", help="list the labs of this machine").set_defaults(perform=_ls)
-    commands.add_parser("clean", help="remove what labs left over whose owner is gone").set_defaults(perform=_clean)
+    commands.add_parser(
+        "clean", help="remove what labs left over whose owner is gone"
+    ).set_defaults(perform=_clean)
     watcher = commands.add_parser("watch")
     watcher.add_argument("name")
     watcher.set_defaults(perform=lambda arguments: watch(arguments.name, sys.stdin.buffer))
@@ -82,7 +104,10 @@ def _up(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _terminated)
     with Lab(plan) as lab:
         if lab.allowed_congestion_control:
-            print(f"lab: namespaces may use {plan.congestion_control} until the last lab ends", file=sys.stderr)
+            print(
+                f"lab: namespaces may use {plan.congestion_control} until the last lab ends",
+                file=sys.stderr,
+            )
         if command:
             return subprocess.run(command, env=lab.environment(), check=False).returncode
         print(f"{lab.name} is up: {_summary(plan)}. Interrupt this to take it down.", flush=True)
@@ -94,7 +119,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.command:
         raise LabError("run what?")
     lab = Lab.existing(arguments.lab)
-    return lab.host(arguments.host).run(arguments.command, env=lab.environment(), check=False, timeout=None).returncode
+    return (
+        lab.host(arguments.host)
+        .run(arguments.command, env=lab.environment(), check=False, timeout=None)
+        .returncode
+    )
 
 
 def _disturb(arguments: argparse.Namespace) -> None:

@@ -97,7 +97,9 @@ class Hoplite:
         self.stores: dict[str, Daemon] = {}
         self._spill_limit = spill_limit
         self._shard_hosts = [lab.host(name) for name in shard_hosts]
-        self._store_hosts = lab.hosts if store_hosts is None else [lab.host(name) for name in store_hosts]
+        self._store_hosts = (
+            lab.hosts if store_hosts is None else [lab.host(name) for name in store_hosts]
+        )
         self._files = registry.STATE / lab.name
 
     def __enter__(self) -> Self:
@@ -117,7 +119,10 @@ class Hoplite:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Ends stores before shards, so that they can leave the directory."""
         self._end()
@@ -143,7 +148,12 @@ class Hoplite:
 
     def start_store(self, host: Host) -> None:
         directory = ",".join(map(_shard_address, self._shard_hosts))
-        arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--print-addresses", *self.security]
+        arguments = [
+            "--listen",
+            f"{host.address}:{_STORE_PORT}",
+            "--print-addresses",
+            *self.security,
+        ]
         arguments += ["--directory", directory, "--node-id", host.name]
         arguments += ["--memory", self.memory[self.lab.hosts.index(host)], *self.store_arguments]
         if host.name in self.labels:
@@ -165,7 +175,9 @@ class Hoplite:
         """The TCP port of a host's store, or of its shard if it has no store."""
         return _STORE_PORT if host in self.stores else _DIRECTORY_PORT
 
-    def client(self, host: Host, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[Any]":
+    def client(
+        self, host: Host, *arguments: str, **options: Any
+    ) -> "subprocess.CompletedProcess[Any]":
         return host.run([self.programs / "hoplite", *arguments], **options)
 
     def status(self, host: Host) -> dict[str, Any]:

@@ -57,10 +57,16 @@ class Delay:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._end()
-        self._ip(f"link set {self._rack} master middle up", f"link set up-{self._rack} master br-{self._rack} up")
+        self._ip(
+            f"link set {self._rack} master middle up",
+            f"link set up-{self._rack} master br-{self._rack} up",
+        )
 
     def _ip(self, *lines: str) -> None:
         system.configure(self._namespace, ("".join(f"{line}\n" for line in lines), ""))

@@ -54,7 +54,9 @@ class Host:
     def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(self.command(command), **options)
 
-    def run(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
+    def run(
+        self, command: Sequence[str | Path], **options: Any
+    ) -> subprocess.CompletedProcess[Any]:
         """As `subprocess.run`, with a timeout of ten minutes by default."""
         return subprocess.run(self.command(command), **{"timeout": _RUN_TIMEOUT_S, **options})
 
@@ -75,9 +77,17 @@ class Lab:
     @classmethod
     def existing(cls, name: str | None = None) -> Self:
         """The lab of another process with this name; without a name, the only lab. Must not be entered."""
-        names = [found for found in registry.names() if registry.is_owned(found) and name in (None, found)]
+        names = [
+            found
+            for found in registry.names()
+            if registry.is_owned(found) and name in (None, found)
+        ]
         if len(names) != 1:
-            raise LabError(f"there are several labs, name one: {', '.join(names)}" if names else "there is no such lab")
+            raise LabError(
+                f"there are several labs, name one: {', '.join(names)}"
+                if names
+                else "there is no such lab"
+            )
         plan = registry.facts(names[0]).get("plan")
         if not isinstance(plan, dict):
             raise LabError(f"{names[0]} is not ready")
@@ -98,7 +108,10 @@ class Lab:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with registry.locked():
             registry.remove(self.name)
@@ -106,7 +119,9 @@ class Lab:
             self._watcher.communicate()
 
     def _build(self) -> None:
-        self.allowed_congestion_control = registry.allow_congestion_control(self.plan.congestion_control)
+        self.allowed_congestion_control = registry.allow_congestion_control(
+            self.plan.congestion_control
+        )
         directory = registry.record(self.name, {"plan": asdict(self.plan)})
         (directory / "hosts").write_text(self.plan.hosts_file())
         if self.plan.flow_cap_bits_s is not None:
@@ -128,7 +143,18 @@ class Lab:
         if shutil.which("cc") is None:
             raise NotAvailable("a lab with a flow cap needs `cc`: install the package gcc")
         rate = f"-DHOPLITE_FLOW_CAP_BYTES_S={flow_cap_bits_s // 8}UL"
-        system.run(["cc", "-O2", "-shared", "-fPIC", rate, "-o", str(directory / "flow_cap.so"), str(_FLOW_CAP)])
+        system.run(
+            [
+                "cc",
+                "-O2",
+                "-shared",
+                "-fPIC",
+                rate,
+                "-o",
+                str(directory / "flow_cap.so"),
+                str(_FLOW_CAP),
+            ]
+        )
 
     def _set(self, member: str, sysctls: dict[str, str]) -> None:
         """Sets values of `sysctl`, and turns off IPv6, whose messages would be counted."""
@@ -166,7 +192,14 @@ class Lab:
 
     def set_rate(self, host: str, rate_bits_s: int) -> None:
         for member, interface in ((self.host(host).name, INTERFACE), (SWITCH, host)):
-            system.run(["tc", "-netns", namespace(self.name, member), *self.plan.slowed(interface, rate_bits_s)])
+            system.run(
+                [
+                    "tc",
+                    "-netns",
+                    namespace(self.name, member),
+                    *self.plan.slowed(interface, rate_bits_s),
+                ]
+            )
 
     def cut_between(self, one: str, other: str) -> None:
         """Drops all packets between two hosts, without an error for the sender."""
@@ -181,7 +214,9 @@ class Lab:
         """Drops the packets from one host to another. Packets in the other direction arrive."""
         # Frames go to an address that does not exist.
         address = self.host(receiver).address
-        self._neighbour(self.host(sender), "replace", address, "lladdr", _NOBODY, "nud", "permanent")
+        self._neighbour(
+            self.host(sender), "replace", address, "lladdr", _NOBODY, "nud", "permanent"
+        )
 
     def repair_one_way(self, sender: str, receiver: str) -> None:
         self._neighbour(self.host(sender), "del", self.host(receiver).address)
@@ -196,10 +231,14 @@ class Lab:
         registry.end_processes([namespace(self.name, host)])
 
     def traffic(self) -> dict[str, Traffic]:
-        text = system.run(["ip", "-netns", namespace(self.name, SWITCH), "-json", "-stats", "link", "show"])
+        text = system.run(
+            ["ip", "-netns", namespace(self.name, SWITCH), "-json", "-stats", "link", "show"]
+        )
         found = {port["ifname"]: port["stats64"] for port in json.loads(text)}
         return {
-            link: Traffic(received_bytes=found[link]["tx"]["bytes"], sent_bytes=found[link]["rx"]["bytes"])
+            link: Traffic(
+                received_bytes=found[link]["tx"]["bytes"], sent_bytes=found[link]["rx"]["bytes"]
+            )
             for link in self.plan.links
         }
 

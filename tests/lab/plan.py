@@ -116,7 +116,11 @@ class Plan:
             ip += [f"link add {rack} type veth peer name up-{rack}"]
             for port, bridge in [(rack, "middle"), (f"up-{rack}", f"br-{rack}")]:
                 ip += _port(port, bridge, self.uplink_rate_bits_s)
-                tc += [_bucket(port, self.uplink_rate_bits_s, _port_queue_bytes(self.uplink_rate_bits_s))]
+                tc += [
+                    _bucket(
+                        port, self.uplink_rate_bits_s, _port_queue_bytes(self.uplink_rate_bits_s)
+                    )
+                ]
         return _script(ip), _script(tc)
 
     def host_script(self, lab: str, host: int) -> tuple[str, str]:

@@ -39,7 +39,9 @@ def locked() -> Iterator[None]:
 
 def new_name() -> str:
     taken = names()
-    return next(name for serial in range(10**6) if (name := f"hoplite-{os.getpid()}-{serial}") not in taken)
+    return next(
+        name for serial in range(10**6) if (name := f"hoplite-{os.getpid()}-{serial}") not in taken
+    )
 
 
 def names() -> list[str]:
@@ -52,7 +54,9 @@ def names() -> list[str]:
 def record(name: str, facts: dict[str, object]) -> Path:
     directory = STATE / name
     directory.mkdir(mode=0o755)
-    text = json.dumps({"owner": os.getpid(), "owner_started": _started(os.getpid()), **facts}, indent=2)
+    text = json.dumps(
+        {"owner": os.getpid(), "owner_started": _started(os.getpid()), **facts}, indent=2
+    )
     (directory / "lab.json").write_text(text + "\n")
     return directory
 
@@ -79,7 +83,9 @@ def remove_leftovers() -> list[str]:
 
 
 def remove(name: str) -> None:
-    members = [namespace for namespace in system.network_namespaces() if namespace.startswith(f"{name}-")]
+    members = [
+        namespace for namespace in system.network_namespaces() if namespace.startswith(f"{name}-")
+    ]
     end_processes(members)
     for namespace in members:
         system.run(["ip", "netns", "delete", namespace])

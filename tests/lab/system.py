@@ -34,7 +34,12 @@ def require() -> None:
 def run(command: list[str], script: str | None = None) -> str:
     try:
         result = subprocess.run(
-            command, input=script or "", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command,
+            input=script or "",
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as expired:
         raise LabError(f"`{' '.join(command)}` did not end in {_TIMEOUT_S} s") from expired

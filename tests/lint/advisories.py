@@ -25,15 +25,21 @@ def advisories(database: Path, package: str) -> Iterator[dict[str, Any]]:
 
 def found(database: Path, packages: Iterable[tuple[str, str]], ignored: set[str]) -> list[str]:
     if not any((database / "crates").glob("*/RUSTSEC-*.md")):
-        raise NotADatabase(f"{database} is no checkout of RustSec's database: it has no crates/*/RUSTSEC-*.md")
+        raise NotADatabase(
+            f"{database} is no checkout of RustSec's database: it has no crates/*/RUSTSEC-*.md"
+        )
     lines = []
     for name, version in sorted(set(packages)):
         for advisory in advisories(database, name):
             about, versions = advisory["advisory"], advisory.get("versions", {})
             safe = versions.get("patched", []) + versions.get("unaffected", [])
-            if about["id"] not in ignored and not any(meets(version, requirement) for requirement in safe):
+            if about["id"] not in ignored and not any(
+                meets(version, requirement) for requirement in safe
+            ):
                 kind = about.get("informational", "vulnerability")
-                lines.append(f"{name} {version}: {about['id']} ({kind}), see https://rustsec.org/advisories/{about['id']}")
+                lines.append(
+                    f"{name} {version}: {about['id']} ({kind}), see https://rustsec.org/advisories/{about['id']}"
+                )
     return lines
 
 
@@ -50,10 +56,19 @@ def meets_one(version: Version, requirement: str) -> bool:
         return True
     least, given = parse(text), text.split("-")[0].split("+")[0].count(".") + 1
     if operator in (">=", "<=", ">", "<"):
-        return {">=": version >= least, "<=": version <= least, ">": version > least, "<": version < least}[operator]
+        return {
+            ">=": version >= least,
+            "<=": version <= least,
+            ">": version > least,
+            "<": version < least,
+        }[operator]
     if operator == "=":
         return version[:given] == least[:given]
-    fixed = min(given, 2) if operator == "~" else next((place + 1 for place in range(3) if least[place] > 0), given)
+    fixed = (
+        min(given, 2)
+        if operator == "~"
+        else next((place + 1 for place in range(3) if least[place] > 0), given)
+    )
     return version >= least and version[:fixed] == least[:fixed]
 
 

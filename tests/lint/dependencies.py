@@ -26,12 +26,20 @@ def main() -> int:
     command = [CARGO, "metadata", "--format-version", "1", "--locked", "--all-features"]
     found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     packages = json.loads(found.stdout)["packages"]
-    wrong = [f"{package['name']} {package['version']}: {why}" for package in packages for why in faults(package, rules)]
+    wrong = [
+        f"{package['name']} {package['version']}: {why}"
+        for package in packages
+        for why in faults(package, rules)
+    ]
     wrong += heavy_dependencies(*NOT_OF_LIBRARY)
     database = os.environ.get("HOPLITE_ADVISORIES")
     if database:
         ignored = {advisory["id"] for advisory in rules.get("advisories", {}).get("ignore", [])}
-        versions = [(package["name"], package["version"]) for package in packages if package["source"] is not None]
+        versions = [
+            (package["name"], package["version"])
+            for package in packages
+            if package["source"] is not None
+        ]
         try:
             wrong += advisories.found(Path(database), versions, ignored)
         except advisories.NotADatabase as error:
@@ -44,9 +52,13 @@ def main() -> int:
     if database:
         print(f"no advisory in {database} concerns them")
     else:
-        print("advisories are NOT checked: HOPLITE_ADVISORIES names no checkout of https://github.com/RustSec/advisory-db")
+        print(
+            "advisories are NOT checked: HOPLITE_ADVISORIES names no checkout of https://github.com/RustSec/advisory-db"
+        )
     if shutil.which("cargo-deny") is not None:
-        return subprocess.run([CARGO, "deny", "check", "licenses", "bans", "sources"], cwd=ROOT).returncode
+        return subprocess.run(
+            [CARGO, "deny", "check", "licenses", "bans", "sources"], cwd=ROOT
+        ).returncode
     return 0
 
 
@@ -66,10 +78,23 @@ def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
 
 
 def heavy_dependencies(library: str, banned: set[str]) -> list[str]:
-    command = [CARGO, "tree", "--locked", "--package", library, "--edges", "normal", "--prefix", "none"]
+    command = [
+        CARGO,
+        "tree",
+        "--locked",
+        "--package",
+        library,
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+    ]
     found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
     names = {line.split()[0] for line in found.stdout.splitlines() if line}
-    return [f"{library} depends on {name}, which a library does not need" for name in sorted(names & banned)]
+    return [
+        f"{library} depends on {name}, which a library does not need"
+        for name in sorted(names & banned)
+    ]
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:

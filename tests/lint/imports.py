@@ -10,12 +10,16 @@ from pathlib import Path
 
 Names = tuple[str, ...]
 USE = re.compile(r"(?P<visible>pub(?:\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;]+);")
-MODULE = re.compile(r"(?P<test>#\[cfg\((?:all\()?(?:test|loom|fuzzing)[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*)?(?:pub(?:\([^)]*\))?\s+)?\bmod\s+(?P<name>\w+)\s*(?P<end>[;{])")
+MODULE = re.compile(
+    r"(?P<test>#\[cfg\((?:all\()?(?:test|loom|fuzzing)[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*)?(?:pub(?:\([^)]*\))?\s+)?\bmod\s+(?P<name>\w+)\s*(?P<end>[;{])"
+)
 INLINE = re.compile(r"\b((?:crate|super|self|hoplite_\w+)(?:::\w+)+)")
 VISIBILITY = re.compile(r"\bpub\(in [\w:]+\)")
 ITEM = r"(?:struct|enum|trait|fn|const|static|type|union|macro_rules!|mod)"
 MAX_PASSES = 8
-QUOTED = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.DOTALL)
+QUOTED = re.compile(
+    r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.DOTALL
+)
 
 
 @dataclass
@@ -43,7 +47,9 @@ class Sources:
         found: dict[Path, set[Path]] = {}
         for module in self.modules.values():
             targets = (self.file_of(path) for path in module.imports)
-            found[module.file] = {target for target in targets if target is not None and target != module.file}
+            found[module.file] = {
+                target for target in targets if target is not None and target != module.file
+            }
         return found
 
     def _add(self, file: Path, crate: str, path: Names, beside: Path) -> None:
@@ -96,10 +102,14 @@ class Sources:
     def file_of(self, path: Names) -> Path | None:
         """The file that defines an item; the file of its module if that is unclear."""
         length = self._known(path)
-        return self._definition(path, 0) or (self.modules[path[:length]].file if length > 0 else None)
+        return self._definition(path, 0) or (
+            self.modules[path[:length]].file if length > 0 else None
+        )
 
     def _known(self, path: Names) -> int:
-        return next((length for length in range(len(path), 0, -1) if path[:length] in self.modules), 0)
+        return next(
+            (length for length in range(len(path), 0, -1) if path[:length] in self.modules), 0
+        )
 
     def _definition(self, path: Names, depth: int) -> Path | None:
         length = self._known(path)
@@ -113,7 +123,9 @@ class Sources:
             return self._definition((*module.passed_on[name], *rest), depth + 1)
         if re.search(rf"\b{ITEM}\s+{re.escape(name)}\b", module.code):
             return module.file
-        found = (self._definition((*whole, name, *rest), depth + 1) for whole in module.passed_on_in_full)
+        found = (
+            self._definition((*whole, name, *rest), depth + 1) for whole in module.passed_on_in_full
+        )
         return next((file for file in found if file is not None), None)
 
 
@@ -122,7 +134,9 @@ def without_text(source: str) -> str:
 
 
 def without_tests(code: str) -> str:
-    while (match := next((m for m in MODULE.finditer(code) if m["test"] and m["end"] == "{"), None)) is not None:
+    while (
+        match := next((m for m in MODULE.finditer(code) if m["test"] and m["end"] == "{"), None)
+    ) is not None:
         depth, end = 1, match.end()
         while depth > 0 and end < len(code):
             depth += {"{": 1, "}": -1}.get(code[end], 0)

@@ -23,7 +23,9 @@ def main(root: Path = ROOT) -> int:
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
-        print(f"{len(sources.modules)} files: imports go down the {max(levels.values())} levels, and no cycle of files is new")
+        print(
+            f"{len(sources.modules)} files: imports go down the {max(levels.values())} levels, and no cycle of files is new"
+        )
     return 1 if wrong else 0
 
 
@@ -67,7 +69,9 @@ def wrong_imports(sources: Sources, source: Path, levels: dict[str, int]) -> lis
                 if levels[other] >= levels.get(own, 0):
                     direction = "up" if levels[other] > levels.get(own, 0) else "sideways"
                     name = "::".join(path[1:])
-                    wrong.append(f"{module.file.relative_to(source)} imports {direction}: {name}, of `{other}`")
+                    wrong.append(
+                        f"{module.file.relative_to(source)} imports {direction}: {name}, of `{other}`"
+                    )
     return wrong
 
 
@@ -83,7 +87,9 @@ def wrong_cycles(sources: Sources, root: Path) -> list[str]:
     ]
     in_cycles = set().union(*found)
     gone = sorted(set().union(*allowed) - in_cycles)
-    return wrong + [f"{file} is in no cycle any more: remove it from tests/lint/cycles.txt" for file in gone]
+    return wrong + [
+        f"{file} is in no cycle any more: remove it from tests/lint/cycles.txt" for file in gone
+    ]
 
 
 if __name__ == "__main__":

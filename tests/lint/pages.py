@@ -13,12 +13,20 @@ NAMED = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:\.(?:rs|py|proto|txt|json|js|sh|to
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 SOURCE = r"`([\w./-]+\.(?:rs|py|proto))`"
 ITEM = r"`([A-Za-z_][\w:.]*)`"
-PLACED = (re.compile(rf"(?P<file>{SOURCE}) (?P<item>{ITEM})"), re.compile(rf"(?P<item>{ITEM}) in (?P<file>{SOURCE})"))
+PLACED = (
+    re.compile(rf"(?P<file>{SOURCE}) (?P<item>{ITEM})"),
+    re.compile(rf"(?P<item>{ITEM}) in (?P<file>{SOURCE})"),
+)
 CONSTANT = re.compile(r"`((?:\w+::)+)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 
 
 # Records may name files that no longer exist.
-RECORDS = {"docs/dev/log.md", "docs/dev/suites.md", "docs/dev/benchmarks.md", "docs/dev/python-benchmarks.md"}
+RECORDS = {
+    "docs/dev/log.md",
+    "docs/dev/suites.md",
+    "docs/dev/benchmarks.md",
+    "docs/dev/python-benchmarks.md",
+}
 RUST = re.compile(r"^```rust\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STEP = re.compile(r"^\d+\. `([\w./-]+)`(?:[^\n]|\n {3})*", re.MULTILINE)
 ARROW = re.compile(r"→ `(\w+)`$")
@@ -29,11 +37,22 @@ def main() -> int:
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
     files = [f"/{file}" for file in listed.split("\0") if file and (ROOT / file).exists()]
     wrong, named, items = [], 0, 0
-    for page in ["ARCHITECTURE.md", *sorted({str(path.relative_to(ROOT)) for path in ROOT.glob("docs/dev/*.md")} - RECORDS)]:
+    for page in [
+        "ARCHITECTURE.md",
+        *sorted({str(path.relative_to(ROOT)) for path in ROOT.glob("docs/dev/*.md")} - RECORDS),
+    ]:
         text = (ROOT / page).read_text()
         places, parts = sorted(set(NAMED.findall(text))), sorted(items_named(text))
-        wrong += [f"{page} names {place}, which is not there" for place in places if not is_there(place, files)]
-        wrong += [f"{page} names {item} in {file}, which has none" for file, item in parts if not has(file, item, files)]
+        wrong += [
+            f"{page} names {place}, which is not there"
+            for place in places
+            if not is_there(place, files)
+        ]
+        wrong += [
+            f"{page} names {item} in {file}, which has none"
+            for file, item in parts
+            if not has(file, item, files)
+        ]
         named, items = named + len(places), items + len(parts)
     wrong += lost_on_the_walk((ROOT / "ARCHITECTURE.md").read_text(), files)
     pages = [Path(file.removeprefix("/")) for file in files if file.endswith(".md")]
@@ -48,21 +67,31 @@ def main() -> int:
                 wrong.append(f"{page} links to {link}, which is not there")
             elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text()):
                 wrong.append(f"{page} links to {link}#{anchor}, and there is no such heading")
-        wrong += [f"{page} shows Rust that is in no example of hoplite-client" for code in RUST.findall(text) if not is_example(code)]
+        wrong += [
+            f"{page} shows Rust that is in no example of hoplite-client"
+            for code in RUST.findall(text)
+            if not is_example(code)
+        ]
         for modules, name in sorted(set(CONSTANT.findall(text))):
             if not any(set(modules.split("::")) - {""} <= place for place in defined.get(name, [])):
                 wrong.append(f"{page} names {modules}{name}, which is not defined")
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
-        print(f"ARCHITECTURE.md and the pages for developers name {named} files and directories and {items} items of them,")
+        print(
+            f"ARCHITECTURE.md and the pages for developers name {named} files and directories and {items} items of them,"
+        )
         print(f"{len(pages)} pages link to others or name constants: all are there")
     return 1 if wrong else 0
 
 
 def anchors(text: str) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
-    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower())) for heading in headings}
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
+    )
+    return {
+        re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower())) for heading in headings
+    }
 
 
 def is_example(code: str) -> bool:
@@ -74,10 +103,15 @@ def lost_on_the_walk(text: str, files: list[str]) -> list[str]:
     wrong = []
     for (file, arrow), (following, _) in zip(steps, steps[1:], strict=False):
         if arrow is None:
-            wrong.append(f"ARCHITECTURE.md: the step in {file} has no arrow to the one in {following}")
+            wrong.append(
+                f"ARCHITECTURE.md: the step in {file} has no arrow to the one in {following}"
+            )
         else:
             missing = [place for place in (file, following) if not has(place, arrow[1], files)]
-            wrong += [f"ARCHITECTURE.md: the walk names {arrow[1]}, which is not in {place}" for place in missing]
+            wrong += [
+                f"ARCHITECTURE.md: the walk names {arrow[1]}, which is not in {place}"
+                for place in missing
+            ]
     return wrong or ([] if len(steps) > 1 else ["ARCHITECTURE.md has no walk"])
 
 
@@ -88,7 +122,9 @@ def items_named(text: str) -> set[tuple[str, str]]:
 
 def has(file: str, item: str, files: list[str]) -> bool:
     name = re.compile(rf"\b{re.split('::|[.]', item)[-1]}\b")
-    return any(name.search((ROOT / known[1:]).read_text()) for known in files if known.endswith(f"/{file}"))
+    return any(
+        name.search((ROOT / known[1:]).read_text()) for known in files if known.endswith(f"/{file}")
+    )
 
 
 def constants(files: list[str]) -> dict[str, list[set[str]]]:

@@ -23,23 +23,25 @@ LIST = "tests/lint/prose.txt"
 QUESTIONS = frozenset("whether what how which who why whom whose where when".split())
 RIDDLES = re.compile(
     r"\b(?:"
-    + "|".join((
-        r"those (?:of|that|which|who)",
-        r"that of (?:an?|the|which|whom)",
-        r"(?:as|so) (?:are|did|do|does|had|has|have|is) (?:an?|it|that|the|these|they|this|those)",
-        r"what (?:are|had|has|is|it|one|others?|that|there|they|this|was|were)",
-        r"of (?:what|which|whom)",
-        r"such (?:a one|ones?)",
-        r"(?:some(?:body)? else|nobody)",
-        r"is (?:no|none) \w+ of",
-        r"the other ones?",
-        r"(?:are|has|is) to be",
-        r"and (?:no|not) other",
-        r"by (?:itself|themselves)",
-        r"as (?:it|they) (?:are|comes?|is)",
-        r"of (?:its|their) own",
-        r"who(?:ever)? (?:are|asks?|has|have|is|knows?|needs?|reads?|takes?|waits?)",
-    ))
+    + "|".join(
+        (
+            r"those (?:of|that|which|who)",
+            r"that of (?:an?|the|which|whom)",
+            r"(?:as|so) (?:are|did|do|does|had|has|have|is) (?:an?|it|that|the|these|they|this|those)",
+            r"what (?:are|had|has|is|it|one|others?|that|there|they|this|was|were)",
+            r"of (?:what|which|whom)",
+            r"such (?:a one|ones?)",
+            r"(?:some(?:body)? else|nobody)",
+            r"is (?:no|none) \w+ of",
+            r"the other ones?",
+            r"(?:are|has|is) to be",
+            r"and (?:no|not) other",
+            r"by (?:itself|themselves)",
+            r"as (?:it|they) (?:are|comes?|is)",
+            r"of (?:its|their) own",
+            r"who(?:ever)? (?:are|asks?|has|have|is|knows?|needs?|reads?|takes?|waits?)",
+        )
+    )
     + r")\b",
     re.IGNORECASE,
 )
@@ -63,7 +65,9 @@ COINED = {
 }
 WORDS_COINED = re.compile(rf"\b(?:{'|'.join(COINED)})\b", re.IGNORECASE)
 MOST_OPENERS, MOST_RIDDLES, MOST_COINED = 3, 25, 1
-LEFT_OUT = re.compile(r"(^|/)CHANGELOG\.md$|^docs/dev/(log|benchmarks|python-benchmarks|suites)\.md$")
+LEFT_OUT = re.compile(
+    r"(^|/)CHANGELOG\.md$|^docs/dev/(log|benchmarks|python-benchmarks|suites)\.md$"
+)
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,16 @@ def kind_of(file: str) -> str | None:
         return "Rust" if file.endswith(".rs") else "Python"
     if not file.endswith(".md"):
         return None
-    is_for_users = file in ("README.md", "python/README.md", "python/examples/README.md") or file.startswith("docs/")
-    return "pages for users" if is_for_users and not file.startswith("docs/dev/") else "pages for maintainers"
+    is_for_users = file in (
+        "README.md",
+        "python/README.md",
+        "python/examples/README.md",
+    ) or file.startswith("docs/")
+    return (
+        "pages for users"
+        if is_for_users and not file.startswith("docs/dev/")
+        else "pages for maintainers"
+    )
 
 
 def texts(file: str, text: str) -> tuple[list[str], list[str]]:
@@ -132,14 +144,23 @@ def _without_examples(doc: str) -> str:
 
 def of_markdown(text: str) -> list[str]:
     """Omits code and generated tables."""
-    text = re.sub(r"^```.*?^```|<!-- [^>]*-->(?=\n\|).*?<!-- end -->|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=[|*] )", text) if part.strip()]
+    text = re.sub(
+        r"^```.*?^```|<!-- [^>]*-->(?=\n\|).*?<!-- end -->|<!--.*?-->",
+        "",
+        text,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    return [
+        " ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=[|*] )", text) if part.strip()
+    ]
 
 
 def measured(file: str, text: str) -> Counter[str]:
     docs, paragraphs = texts(file, text)
     counts = Counter(docs=len(docs))
-    counts["openers"] = sum(bool(doc.split()) and doc.split()[0].strip("`,:").lower() in QUESTIONS for doc in docs)
+    counts["openers"] = sum(
+        bool(doc.split()) and doc.split()[0].strip("`,:").lower() in QUESTIONS for doc in docs
+    )
     for paragraph in paragraphs:
         plain = re.sub(r"`[^`]*`", "X", paragraph)
         counts["words"] += len(plain.split())
@@ -165,12 +186,16 @@ def is_beyond(counts: Counter[str]) -> bool:
 
 def files(root: Path) -> Iterator[tuple[str, str]]:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for file in subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True, text=True).stdout.split("\0"):
+    for file in subprocess.run(
+        command, cwd=root, stdout=subprocess.PIPE, check=True, text=True
+    ).stdout.split("\0"):
         if file and kind_of(file) and (root / file).is_file():
             yield file, (root / file).read_text()
 
 
-def complaints(found: dict[str, Counter[str]], listed: list[str], limits: dict[str, Limit]) -> list[str]:
+def complaints(
+    found: dict[str, Counter[str]], listed: list[str], limits: dict[str, Limit]
+) -> list[str]:
     wrong = []
     for kind, limit in limits.items():
         total = sum_of(found, kind)
@@ -178,13 +203,17 @@ def complaints(found: dict[str, Counter[str]], listed: list[str], limits: dict[s
             value = rate(total, what) if what in ("openers", "riddles") else total[what]
             most = getattr(limit, what)
             if value > most:
-                wrong.append(f"{kind}: {what} are {value:.1f}, where {most} is the most; `--worst 10` names files")
+                wrong.append(
+                    f"{kind}: {what} are {value:.1f}, where {most} is the most; `--worst 10` names files"
+                )
     for file, counts in sorted(found.items()):
         if is_beyond(counts) and file not in listed:
             wrong.append(f"{file}: {described(counts)}: beyond the targets of tests/lint/prose.py")
     for file in listed:
         if file not in found or not is_beyond(found[file]):
-            wrong.append(f"{file} meets the targets, or is gone: remove it from {LIST} (`--update` does)")
+            wrong.append(
+                f"{file} meets the targets, or is gone: remove it from {LIST} (`--update` does)"
+            )
     return wrong
 
 
@@ -197,10 +226,18 @@ def described(counts: Counter[str]) -> str:
 
 
 def main(root: Path = ROOT, arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="list the worst files")
-    parser.add_argument("--beyond", action="store_true", help="print the files beyond the targets, as for the list, and end")
-    parser.add_argument("--update", action="store_true", help="remove files from the list that meet the targets")
+    parser.add_argument(
+        "--beyond",
+        action="store_true",
+        help="print the files beyond the targets, as for the list, and end",
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="remove files from the list that meet the targets"
+    )
     options = parser.parse_args(arguments)
     found = {file: measured(file, text) for file, text in files(root)}
     if options.beyond:
@@ -210,7 +247,10 @@ def main(root: Path = ROOT, arguments: list[str] | None = None) -> int:
     if options.update:
         listed = [file for file in listed if file in found and is_beyond(found[file])]
         (root / LIST).write_text("".join(f"{file}\n" for file in listed))
-    worst = sorted(found.items(), key=lambda item: -(2 * item[1]["openers"] + item[1]["riddles"] + item[1]["coined"]))
+    worst = sorted(
+        found.items(),
+        key=lambda item: -(2 * item[1]["openers"] + item[1]["riddles"] + item[1]["coined"]),
+    )
     for file, counts in worst[: options.worst]:
         print(f"{file}: {described(counts)}")
     wrong = complaints(found, listed, LIMITS)
@@ -218,7 +258,9 @@ def main(root: Path = ROOT, arguments: list[str] | None = None) -> int:
         print(line, file=sys.stderr)
     for kind in LIMITS:
         total = sum_of(found, kind)
-        print(f"{kind}: openers {rate(total, 'openers'):.1f}%, riddles {rate(total, 'riddles'):.0f} in 1,000, {described(total)}")
+        print(
+            f"{kind}: openers {rate(total, 'openers'):.1f}%, riddles {rate(total, 'riddles'):.0f} in 1,000, {described(total)}"
+        )
     print(f"{len(listed)} files are listed as beyond the targets")
     return 1 if wrong else 0
 

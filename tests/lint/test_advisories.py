@@ -39,11 +39,15 @@ class AdvisoriesTest(unittest.TestCase):
             for version in outside:
                 self.assertFalse(meets(version, requirement), f"{version} {requirement}")
 
-    def look_up(self, version: str, more: str = "", ignored: frozenset[str] = frozenset()) -> list[str]:
+    def look_up(
+        self, version: str, more: str = "", ignored: frozenset[str] = frozenset()
+    ) -> list[str]:
         with tempfile.TemporaryDirectory() as directory:
             database = Path(directory)
             (database / "crates" / "leaky").mkdir(parents=True)
-            (database / "crates" / "leaky" / "RUSTSEC-2020-0001.md").write_text(ADVISORY.format(more=more))
+            (database / "crates" / "leaky" / "RUSTSEC-2020-0001.md").write_text(
+                ADVISORY.format(more=more)
+            )
             return found(database, [("leaky", version), ("other", "1.0.0")], set(ignored))
 
     def test_versions_between_those_that_are_safe_are_found(self) -> None:
@@ -51,7 +55,9 @@ class AdvisoriesTest(unittest.TestCase):
             self.assertEqual(self.look_up(version), [])
         for version in ["1.0.0", "1.1.3", "1.2.2"]:
             (line,) = self.look_up(version)
-            self.assertTrue(line.startswith(f"leaky {version}: RUSTSEC-2020-0001 (vulnerability)"), line)
+            self.assertTrue(
+                line.startswith(f"leaky {version}: RUSTSEC-2020-0001 (vulnerability)"), line
+            )
 
     def test_what_was_withdrawn_or_is_ignored_is_not_found(self) -> None:
         self.assertEqual(self.look_up("1.0.0", more='withdrawn = "2021-01-01"'), [])

@@ -64,10 +64,12 @@ class LevelsTest(unittest.TestCase):
             self.assertIn("plan/cost.rs imports up: node::Node, of `node`", said)
 
     def test_an_import_that_goes_up_through_others_is_found(self) -> None:
-        said = self.check({
-            "hoplite-core/src/lib.rs": f"{LIB}pub use node::Node;\n",
-            "hoplite-core/src/wire.rs": "use crate::Node;\n",
-        })
+        said = self.check(
+            {
+                "hoplite-core/src/lib.rs": f"{LIB}pub use node::Node;\n",
+                "hoplite-core/src/wire.rs": "use crate::Node;\n",
+            }
+        )
         self.assertEqual(said, "wire.rs imports up: Node, of `node`\n")
 
     def test_an_import_that_goes_sideways_is_found(self) -> None:
@@ -75,13 +77,18 @@ class LevelsTest(unittest.TestCase):
         self.assertEqual(said, "wire.rs imports sideways: plan::Cost, of `plan`\n")
 
     def test_a_module_without_a_level_is_found(self) -> None:
-        said = self.check({"hoplite-core/src/lib.rs": f"{LIB}mod new;\n", "hoplite-core/src/new.rs": ""})
+        said = self.check(
+            {"hoplite-core/src/lib.rs": f"{LIB}mod new;\n", "hoplite-core/src/new.rs": ""}
+        )
         self.assertEqual(said, "new.rs has no level in ARCHITECTURE.md\n")
 
     def test_tests_may_import_what_they_like(self) -> None:
         tests = "#[cfg(test)]\nmod tests {\n    use crate::node::Node;\n    fn f() { let x = [{}]; }\n}\n"
         self.assertEqual(self.check({"hoplite-core/src/wire.rs": tests}), "")
-        in_file = {"hoplite-core/src/wire.rs": "#[cfg(test)]\nmod tests;\n", "hoplite-core/src/wire/tests.rs": "use crate::node::Node;\n"}
+        in_file = {
+            "hoplite-core/src/wire.rs": "#[cfg(test)]\nmod tests;\n",
+            "hoplite-core/src/wire/tests.rs": "use crate::node::Node;\n",
+        }
         self.assertEqual(self.check(in_file), "")
 
     def test_a_cycle_of_files_is_found(self) -> None:
@@ -92,7 +99,9 @@ class LevelsTest(unittest.TestCase):
         names = "hoplite-core/src/plan/cost.rs, hoplite-core/src/plan/mod.rs"
         self.assertEqual(self.check(cyclic), f"these files import each other in a cycle: {names}\n")
         self.assertEqual(self.check(cyclic, names.replace(", ", "\n")), "")
-        self.assertIn("cycle", self.check(cyclic, names.replace(", ", "\n\n")), "they are in two groups")
+        self.assertIn(
+            "cycle", self.check(cyclic, names.replace(", ", "\n\n")), "they are in two groups"
+        )
 
     def test_a_cycle_that_is_gone_must_leave_the_list(self) -> None:
         said = self.check({}, "store/src/engine.rs\nstore/src/main.rs\n")

@@ -27,11 +27,13 @@ class WalkTest(unittest.TestCase):
 
     def test_a_step_that_leads_nowhere_is_found(self) -> None:
         self.assertEqual(
-            self.check(WALK, {"b.rs": "fn passed_on(_: kind) {}"}), ["ARCHITECTURE.md: the walk names Kind, which is not in b.rs"]
+            self.check(WALK, {"b.rs": "fn passed_on(_: kind) {}"}),
+            ["ARCHITECTURE.md: the walk names Kind, which is not in b.rs"],
         )
         self.assertIn("not in a.rs", self.check(WALK.replace("passed_on", "parsed_on"))[0])
         self.assertEqual(
-            self.check(WALK.replace(" → `Kind`", "")), ["ARCHITECTURE.md: the step in b.rs has no arrow to the one in c.rs"]
+            self.check(WALK.replace(" → `Kind`", "")),
+            ["ARCHITECTURE.md: the step in b.rs has no arrow to the one in c.rs"],
         )
         self.assertEqual(self.check("No walk."), ["ARCHITECTURE.md has no walk"])
 

@@ -21,7 +21,9 @@ class CountsTest(unittest.TestCase):
     def test_rust(self) -> None:
         text = "//! Reads objects.\n\n/// Whether the copy\n/// is complete.\nfn f() {} // a note of it\n// Nobody waits here.\n// anew.\n"
         found = self.counted("a.rs", text)
-        self.assertEqual(found, {"docs": 1, "openers": 1, "sentences": 2, "riddles": 1, "coined": 1, "words": 11})
+        self.assertEqual(
+            found, {"docs": 1, "openers": 1, "sentences": 2, "riddles": 1, "coined": 1, "words": 11}
+        )
 
     def test_python_without_examples(self) -> None:
         text = '"""Module."""\n\ndef f():\n    """Returns it.\n\n    >>> what is it\n    what is it\n    """\n    #: How many.\n    x = 1\n'
@@ -29,22 +31,40 @@ class CountsTest(unittest.TestCase):
 
     def test_a_docstring_that_opens_with_a_question(self) -> None:
         self.assertEqual(self.counted("a.py", 'class A:\n    """`Which` one."""\n')["docs"], 1)
-        self.assertEqual(self.counted("a.py", 'class A:\n    """Which one, of several."""\n')["openers"], 1)
+        self.assertEqual(
+            self.counted("a.py", 'class A:\n    """Which one, of several."""\n')["openers"], 1
+        )
 
     def test_markdown_without_code_and_written_tables(self) -> None:
         text = "One clear sentence.\n\n```sh\nwhat is it\n```\n<!-- t: x -->\n| what is it |\n<!-- end -->\n\n* as `it` is said\n"
         self.assertEqual(self.counted("a.md", text), {"sentences": 2, "words": 8})
 
     def test_a_block_of_code_in_a_sentence_is_one_word(self) -> None:
-        self.assertEqual(self.counted("a.md", "Use `what is it` here.\n"), {"sentences": 1, "words": 3})
+        self.assertEqual(
+            self.counted("a.md", "Use `what is it` here.\n"), {"sentences": 1, "words": 3}
+        )
 
     def test_kinds(self) -> None:
-        kinds = [prose.kind_of(file) for file in ("a/b.rs", "a.py", "docs/start/a.md", "docs/dev/a.md", "CHANGELOG.md", "a.toml")]
-        self.assertEqual(kinds, ["Rust", "Python", "pages for users", "pages for maintainers", None, None])
+        kinds = [
+            prose.kind_of(file)
+            for file in (
+                "a/b.rs",
+                "a.py",
+                "docs/start/a.md",
+                "docs/dev/a.md",
+                "CHANGELOG.md",
+                "a.toml",
+            )
+        ]
+        self.assertEqual(
+            kinds, ["Rust", "Python", "pages for users", "pages for maintainers", None, None]
+        )
 
 
 class ListTest(unittest.TestCase):
-    def check(self, files: dict[str, str], listed: str = "", *arguments: str) -> tuple[int, str, str]:
+    def check(
+        self, files: dict[str, str], listed: str = "", *arguments: str
+    ) -> tuple[int, str, str]:
         with tempfile.TemporaryDirectory() as place:
             root = Path(place)
             subprocess.run(["git", "init", "--quiet", place], check=True)
@@ -74,8 +94,13 @@ class ListTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("a.md meets the targets", said)
         self.assertIn("b.md meets the targets, or is gone", said)
-        self.assertEqual(self.check({"a.md": CLEAR, "c.md": PUZZLING}, "a.md\nc.md\n", "--update"), (0, "", "c.md\n"))
-        self.assertEqual(self.check({"c.md": PUZZLING}, "", "--update")[0], 1, "an update adds no file")
+        self.assertEqual(
+            self.check({"a.md": CLEAR, "c.md": PUZZLING}, "a.md\nc.md\n", "--update"),
+            (0, "", "c.md\n"),
+        )
+        self.assertEqual(
+            self.check({"c.md": PUZZLING}, "", "--update")[0], 1, "an update adds no file"
+        )
 
     def test_limits_of_a_kind(self) -> None:
         found = {"a.md": Counter(words=11, sentences=10, riddles=1)}

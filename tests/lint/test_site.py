@@ -13,7 +13,10 @@ class LinksTest(unittest.TestCase):
 
     def test_links_to_other_files_lead_to_the_repository(self) -> None:
         text = "[a](../../python/b.py#c)"
-        self.assertEqual(hooks.rewritten(text, "start/k.md", "https://r.example"), "[a](https://r.example/blob/HEAD/python/b.py#c)")
+        self.assertEqual(
+            hooks.rewritten(text, "start/k.md", "https://r.example"),
+            "[a](https://r.example/blob/HEAD/python/b.py#c)",
+        )
         self.assertEqual(hooks.rewritten(text, "start/k.md", ""), "a")
         self.assertEqual(hooks.rewritten("[a](../README.md)", "README.md", ""), "a")
 

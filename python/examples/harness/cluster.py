@@ -39,9 +39,21 @@ def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
 @contextmanager
 def stores(count: int, memory_bytes: int) -> Iterator[list[str]]:
     """Yields the sockets of stores, which connect over TCP."""
-    with tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory, ExitStack() as cleanup:
+    with (
+        tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory,
+        ExitStack() as cleanup,
+    ):
         log = cleanup.enter_context(open(Path(directory) / "log", "w+"))
-        command = [_program(), "up", "--nodes", str(count), "--memory", str(memory_bytes), "--dir", directory]
+        command = [
+            _program(),
+            "up",
+            "--nodes",
+            str(count),
+            "--memory",
+            str(memory_bytes),
+            "--dir",
+            directory,
+        ]
         cleanup.enter_context(_running(command, log))
         yield [str(Path(directory) / f"node-{node}.sock") for node in range(count)]
 
@@ -88,7 +100,12 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
         runtime_env = {"working_dir": str(_EXAMPLES), "excludes": ["*.png"], "env_vars": ONE_THREAD}
         if args.backend == "hoplite":
             runtime_env["worker_process_setup_hook"] = "hoplite.ray.register"
-        ray.init(address=address, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.WARNING)
+        ray.init(
+            address=address,
+            runtime_env=runtime_env,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
         cleanup.callback(ray.shutdown)
         all_nodes: Any = ray.nodes
         args.nodes = sum(node["Alive"] for node in all_nodes())

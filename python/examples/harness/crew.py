@@ -75,7 +75,9 @@ def hoplite_crew(
             hoplite.init(sockets[0])
             cleanup.callback(hoplite.shutdown)
             theirs = sockets[1:] or sockets
-            crew: Crew = cleanup.enter_context(_processes(args.workers, theirs, worker_class, arguments))
+            crew: Crew = cleanup.enter_context(
+                _processes(args.workers, theirs, worker_class, arguments)
+            )
         else:
             cleanup.enter_context(cluster.ray_running(args, memory_bytes))
             cleanup.enter_context(cluster.stores_on_ray(args, memory_bytes))
@@ -111,7 +113,9 @@ class RayCrew(Crew):
         super().__init__(count)
         self._make = make
         self.actors = [make(worker) for worker in range(count)]
-        self._starting = {worker: actor.__ray_ready__.remote() for worker, actor in enumerate(self.actors)}
+        self._starting = {
+            worker: actor.__ray_ready__.remote() for worker, actor in enumerate(self.actors)
+        }
         self._told: dict[int, Any] = {}
 
     def tell(self, worker: int, method: str, *arguments: object) -> None:
@@ -155,7 +159,9 @@ class RayCrew(Crew):
 
 
 @contextmanager
-def _actors(count: int, worker_class: type[Any], arguments: tuple[object, ...]) -> Iterator[RayCrew]:
+def _actors(
+    count: int, worker_class: type[Any], arguments: tuple[object, ...]
+) -> Iterator[RayCrew]:
     import ray
 
     remote = ray.remote(worker_class).options(num_cpus=1, scheduling_strategy="SPREAD")
@@ -192,7 +198,11 @@ class _ProcessCrew(Crew):
         theirs.close()
 
     def starting(self, timeout: float | None = 0) -> set[int]:
-        said = wait([self._orders[worker] for worker in self._starting], timeout) if self._starting else []
+        said = (
+            wait([self._orders[worker] for worker in self._starting], timeout)
+            if self._starting
+            else []
+        )
         for worker in sorted(self._starting):
             if self._orders[worker] not in said:
                 continue
@@ -238,7 +248,9 @@ def _processes(
         crew.end()
 
 
-def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: tuple[object, ...]) -> None:
+def _work(
+    orders: Connection, socket: str, worker_class: type[Any], arguments: tuple[object, ...]
+) -> None:
     hoplite.init(socket)
     worker = worker_class(*arguments)
     orders.send("ready")

@@ -7,9 +7,13 @@ DEFAULT_SECONDS = 10.0
 
 
 def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     run = parser.add_argument_group("how much")
-    run.add_argument("--workers", type=positive, default=workers, metavar="N", help=f"how many [{workers}]")
+    run.add_argument(
+        "--workers", type=positive, default=workers, metavar="N", help=f"how many [{workers}]"
+    )
     run.add_argument("--steps", type=positive, metavar="N", help="end after so many steps")
     run.add_argument(
         "--seconds",
@@ -24,7 +28,10 @@ def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
 
     where = parser.add_argument_group("where")
     where.add_argument(
-        "--backend", choices=("hoplite", "ray"), default="hoplite", help="what moves the data [hoplite]"
+        "--backend",
+        choices=("hoplite", "ray"),
+        default="hoplite",
+        help="what moves the data [hoplite]",
     )
     where.add_argument(
         "--nodes",
@@ -53,7 +60,12 @@ def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
         help="run it with both backends, and compare how fast they are",
     )
     result.add_argument(
-        "--compare-workers", type=positive, nargs="+", default=[3, 7], metavar="N", help="with so many [3 7]"
+        "--compare-workers",
+        type=positive,
+        nargs="+",
+        default=[3, 7],
+        metavar="N",
+        help="with so many [3 7]",
     )
     return parser
 

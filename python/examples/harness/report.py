@@ -45,7 +45,9 @@ class Report:
             f"{self.example}, {self.backend}, {self.workers} workers: {self.steps} steps in {self.seconds:.1f} s, "
             f"{self.steps_per_second:.1f} steps/s, {self.score_name} {self.score:.3f}"
         ]
-        lines += [f"  {name.replace('_', ' ')}: {shown(value)}" for name, value in self.extra.items()]
+        lines += [
+            f"  {name.replace('_', ' ')}: {shown(value)}" for name, value in self.extra.items()
+        ]
         lines += [f"  worker {worker} was lost: {how}" for worker, how in self.lost.items()]
         return "\n".join(lines)
 
@@ -62,7 +64,9 @@ class Report:
         fields["samples"] = [Sample(**sample) for sample in found["samples"]]
         fields["lost"] = {int(worker): how for worker, how in found["lost"].items()}
         fields["extra"] = {
-            name: value for name, value in found.items() if name not in fields and name not in derived
+            name: value
+            for name, value in found.items()
+            if name not in fields and name not in derived
         }
         return cls(**fields)
 

@@ -27,7 +27,14 @@ from hoplite._group.ledger import Ledger
 from hoplite._group.link import Link
 from hoplite._group.round import Round
 from hoplite._group.schedules import meet
-from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLost, ShuttingDown, Timeout
+from hoplite.errors import (
+    AlreadyExists,
+    ConnectionLost,
+    HopliteError,
+    ObjectLost,
+    ShuttingDown,
+    Timeout,
+)
 
 #: Seconds for the put that tells the other ranks of an end.
 LEAVE_TIMEOUT = 5.0
@@ -229,7 +236,9 @@ class Group:
 
     def _round(self, name: str, timeout: float) -> Round:
         deadline = time.monotonic() + timeout
-        return Round(self._client, [f"{prefix}{name}/" for prefix in self._prefixes], self.rank, deadline)
+        return Round(
+            self._client, [f"{prefix}{name}/" for prefix in self._prefixes], self.rank, deadline
+        )
 
     # Messages
 
@@ -300,8 +309,12 @@ class Group:
             refused = f"; {', '.join(cause.peers)}: {cause.reason}" if cause.reason else ""
             missing = await self._missing(round)
             reason = await self._reason_of(missing) if which else ""
-            absent = f"; nothing has come from rank {', '.join(map(str, missing))}" if missing else ""
-            message = f"{what} failed: timeout after {operation.timeout:g} s{absent}{reason}{refused}"
+            absent = (
+                f"; nothing has come from rank {', '.join(map(str, missing))}" if missing else ""
+            )
+            message = (
+                f"{what} failed: timeout after {operation.timeout:g} s{absent}{reason}{refused}"
+            )
         else:
             message = f"{what} failed: {_lost(cause)}"
         error = self._failed(message, cause)
@@ -324,7 +337,9 @@ class Group:
 
     def _ended(self, operation: Operation) -> Exception:
         reason = "it was closed" if self._end is None else self._end.reason
-        return self._failed(f"{operation.name} cannot be done in {self._described()}: {reason}", None)
+        return self._failed(
+            f"{operation.name} cannot be done in {self._described()}: {reason}", None
+        )
 
     def _described(self) -> str:
         return f"group {self._name!r}"
@@ -390,7 +405,9 @@ class Group:
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return
-            await self._client.put(self._id("dead", rank), [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
+            await self._client.put(
+                self._id("dead", rank), [b""], "opaque", None, b"", LEAVE_TIMEOUT, True
+            )
         end = End(rank, -1, f"rank {rank} is gone: its process {process} has ended")
         self._announce(self._put_end(end))
         await self._hear(end)
@@ -524,4 +541,8 @@ class Group:
 
 
 def _lost(error: BaseException) -> str:
-    return f"the store is gone: {error}" if isinstance(error, (ConnectionLost, ShuttingDown)) else str(error)
+    return (
+        f"the store is gone: {error}"
+        if isinstance(error, (ConnectionLost, ShuttingDown))
+        else str(error)
+    )

@@ -154,4 +154,9 @@ _OF_NUMPY: dict[GroupOp, Callable[..., Any]] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-_NAMES_IN_TORCH: dict[GroupOp, str] = {"sum": "add", "prod": "mul", "min": "minimum", "max": "maximum"}
+_NAMES_IN_TORCH: dict[GroupOp, str] = {
+    "sum": "add",
+    "prod": "mul",
+    "min": "minimum",
+    "max": "maximum",
+}

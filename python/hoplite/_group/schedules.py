@@ -81,7 +81,8 @@ async def reduce(round: Round, root: int, buffer: Buffer, op: GroupOp) -> None:
         round.awaited = {rank: sources[rank] for rank in others}
         views = await round.client.gather([sources[rank] for rank in others], round.left())
         memories = [
-            round.checked(sources[rank], rank, view, buffer) for rank, view in zip(others, views, strict=True)
+            round.checked(sources[rank], rank, view, buffer)
+            for rank, view in zip(others, views, strict=True)
         ]
         memories.insert(root, buffer.memory)
         buffer.memory[:] = reduced(memories, buffer.dtype, op)
@@ -91,7 +92,12 @@ async def reduce(round: Round, root: int, buffer: Buffer, op: GroupOp) -> None:
 
 
 async def reduce_scatter(
-    round: Round, contents: Buffer, part_bytes: Sequence[int], out: Buffer, op: GroupOp, part: str = ""
+    round: Round,
+    contents: Buffer,
+    part_bytes: Sequence[int],
+    out: Buffer,
+    op: GroupOp,
+    part: str = "",
 ) -> None:
     """Gives each rank the reduction of its part of all buffers.
 
@@ -128,14 +134,25 @@ async def _views_of_all(
     round.made.append(ids[round.rank])
     round.awaited = dict(enumerate(ids))
     views = await round.client.allgather(
-        ids, round.rank, [contents.memory], contents.dtype, contents.shape, contents.user, round.left()
+        ids,
+        round.rank,
+        [contents.memory],
+        contents.dtype,
+        contents.shape,
+        contents.user,
+        round.left(),
     )
     expected = expected or [contents] * round.size
     return [round.checked(ids[rank], rank, view, expected[rank]) for rank, view in enumerate(views)]
 
 
 async def _reduce_into(
-    round: Round, ranks: list[int], part: str, out: Buffer, op: Op, byte_range: tuple[int, int] | None
+    round: Round,
+    ranks: list[int],
+    part: str,
+    out: Buffer,
+    op: Op,
+    byte_range: tuple[int, int] | None,
 ) -> None:
     target = round.id(f"{part}t", round.rank)
     round.made.append(target)
@@ -156,7 +173,11 @@ async def broadcast(round: Round, root: int, buffer: Buffer) -> None:
 
 
 async def allgather(
-    round: Round, contents: Buffer, outs: Sequence[Buffer], part: str = "", whole: Buffer | None = None
+    round: Round,
+    contents: Buffer,
+    outs: Sequence[Buffer],
+    part: str = "",
+    whole: Buffer | None = None,
 ) -> None:
     """Copies the contents of each rank into the matching buffer of every rank.
 
@@ -195,6 +216,11 @@ async def scatter(round: Round, root: int, contents: Sequence[Buffer], out: Buff
 
 
 async def all_to_all(round: Round, contents: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
-    puts = (round.put(round.id_for("a", round.rank, peer), contents[peer]) for peer in round.others())
-    gets = (round.get_into(round.id_for("a", peer, round.rank), outs[peer], peer) for peer in round.others())
+    puts = (
+        round.put(round.id_for("a", round.rank, peer), contents[peer]) for peer in round.others()
+    )
+    gets = (
+        round.get_into(round.id_for("a", peer, round.rank), outs[peer], peer)
+        for peer in round.others()
+    )
     await at_once(*puts, copy(contents[round.rank], outs[round.rank]), *gets)

@@ -54,7 +54,11 @@ class Daemon:
     def start(self) -> None:
         command = [*self.command, "--exit-with-parent", str(os.getpid())]
         process = subprocess.Popen(
-            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log
+            command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
         )
         self._process, self._started = process, time.monotonic()
         assert process.stdout is not None

@@ -55,7 +55,9 @@ class Lease:
             self._counts[id] += 1
             if self._counts[id] == 1:
                 with contextlib.suppress(OSError):
-                    os.close(os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                    os.close(
+                        os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                    )
 
     def drop(self, id: str) -> None:
         """Ends a claim. The garbage collector may call this anywhere."""

@@ -127,7 +127,9 @@ def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> li
         found = _on_all(nodes, [supervisor.node.remote() for supervisor in supervisors], timeout)
     elif any(attached):
         have = ", ".join(
-            node["NodeManagerAddress"] for node, is_there in zip(nodes, attached, strict=True) if is_there
+            node["NodeManagerAddress"]
+            for node, is_there in zip(nodes, attached, strict=True)
+            if is_there
         )
         raise RuntimeError(
             f"a store was running on {have} before, but not on the other nodes: start it there too; or stop it, call "
@@ -160,7 +162,9 @@ def refresh(timeout: float = 120.0) -> list[Node]:
             continue
         # Uses the settings of the first start.
         return _run_on_all_nodes(settings, timeout)
-    raise RuntimeError("no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first")
+    raise RuntimeError(
+        "no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first"
+    )
 
 
 def stop_on_all_nodes(timeout: float = 120.0) -> None:
@@ -183,7 +187,9 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
         2
     """
     found = [
-        (node, supervisor) for node in alive_nodes() if (supervisor := _known_supervisor(node)) is not None
+        (node, supervisor)
+        for node in alive_nodes()
+        if (supervisor := _known_supervisor(node)) is not None
     ]
     nodes, supervisors = [node for node, _ in found], [supervisor for _, supervisor in found]
     own().close()
@@ -202,7 +208,9 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
             time.sleep(_POLL_INTERVAL)
 
 
-def _start(nodes: list[Any], supervisors: list[Any], settings: Settings, timeout: float) -> list[Node]:
+def _start(
+    nodes: list[Any], supervisors: list[Any], settings: Settings, timeout: float
+) -> list[Node]:
     addresses = {node["NodeManagerAddress"] for node in nodes}
     if len(addresses) > 1 and not settings.on_network:
         raise ValueError(
@@ -232,11 +240,15 @@ def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
     mark = f"{here().prefix}mark/{secrets.token_hex(8)}"
     _on_all(nodes[:1], [first.put_mark.remote(mark)], timeout)
     try:
-        sees = _on_all(nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout)
+        sees = _on_all(
+            nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout
+        )
     finally:
         # `wait` ignores errors, because an error of `sees_mark` matters more.
         ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
-    blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
+    blind = [
+        node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does
+    ]
     if blind:
         raise RuntimeError(
             f"the stores on {', '.join(blind)} do not see the objects of {nodes[0]['NodeManagerAddress']}: "
@@ -277,7 +289,9 @@ def _on_all(nodes: Sequence[Any], answers: Sequence[Any], timeout: float) -> lis
                 for node, answer in zip(nodes, answers, strict=True)
                 if answer in missing
             ]
-            raise ray.exceptions.GetTimeoutError(f"{', '.join(late)} did not answer within {timeout} s")
+            raise ray.exceptions.GetTimeoutError(
+                f"{', '.join(late)} did not answer within {timeout} s"
+            )
     done = []
     for node, answer in zip(nodes, answers, strict=True):
         try:

@@ -167,7 +167,9 @@ def get(
     refs: Iterable[hoplite.Ref[T]], timeout: TimeLimit = "default", copy: bool | None = None
 ) -> list[T]: ...
 @overload
-def get(refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None) -> list[Any]: ...
+def get(
+    refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None
+) -> list[Any]: ...
 def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> Any:
     """Gets the value of a handle, or a list of the values of several.
 
@@ -238,7 +240,8 @@ def reduce(
     """
     made, handles = new_ref() if target is None else target, _handles(sources)
     reduced = twice(
-        client, lambda client: client.reduce(made, handles, op, num_objects=num_objects, timeout=timeout)
+        client,
+        lambda client: client.reduce(made, handles, op, num_objects=num_objects, timeout=timeout),
     )
     return made, reduced
 

@@ -53,7 +53,9 @@ def meet(
         return group
     group = _join(client, prefix, rank, own, deadline)
     if group is None:
-        raise TimeoutError(f"not all of the {size} members of group {name!r} came within {timeout} s")
+        raise TimeoutError(
+            f"not all of the {size} members of group {name!r} came within {timeout} s"
+        )
     return group
 
 
@@ -67,7 +69,9 @@ def _prefix(prefix: str, name: str) -> str:
     return f"{prefix}group/{hashlib.sha256(name.encode()).hexdigest()[:16]}/"
 
 
-def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> tuple[str, list[str]] | None:
+def _join(
+    client: Client, prefix: str, rank: int, own: str, deadline: float
+) -> tuple[str, list[str]] | None:
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
@@ -126,7 +130,9 @@ class _Host:
             return self._offer.unique, self._offer.members
         self._prefer_others()
         numbers = {self._joined[number]: number for number in self._answers}
-        if len(numbers) == len(self._ranks) and (self._offer is None or numbers != self._offer.numbers):
+        if len(numbers) == len(self._ranks) and (
+            self._offer is None or numbers != self._offer.numbers
+        ):
             self._make_offer(numbers)
         return None
 
@@ -143,11 +149,15 @@ class _Host:
 
     def _listen(self) -> None:
         answers = {
-            f"{self._prefix}member/{number}": number for number in self._joined if number not in self._answers
+            f"{self._prefix}member/{number}": number
+            for number in self._joined
+            if number not in self._answers
         }
         accepted = {}
         if self._offer:
-            accepted = {f"{self._prefix}accept/{self._offer.unique}/{rank}": rank for rank in self._ranks}
+            accepted = {
+                f"{self._prefix}accept/{self._offer.unique}/{rank}": rank for rank in self._ranks
+            }
         if not answers and not accepted:
             time.sleep(_INTERVAL)
             return
@@ -169,6 +179,8 @@ class _Host:
         for number in numbers.values():
             # An earlier rank 0 may have made offers.
             turn = sum(1 for _ in self._client.list(f"{self._prefix}offer/{number}/"))
-            self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members), confirm=True)
+            self._client.put(
+                f"{self._prefix}offer/{number}/{turn}", (unique, members), confirm=True
+            )
         self._offer = _Offer(unique, numbers, members, time.monotonic())
         self._silent = list(self._ranks)

@@ -168,7 +168,9 @@ class Supervisor:
             self._clean_up_other_clusters()
             return True
 
-    def start(self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]) -> Node:
+    def start(
+        self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]
+    ) -> Node:
         """Starts a store unless one runs, and a directory shard if `directory` is None.
 
         Raises:
@@ -240,7 +242,9 @@ class Supervisor:
                 if self._is_stopped.is_set():
                     return
                 logger.warning(
-                    "The supervisor of %s has a problem, and tries again.", self._place.node, exc_info=True
+                    "The supervisor of %s has a problem, and tries again.",
+                    self._place.node,
+                    exc_info=True,
                 )
                 self._is_stopped.wait(_WAIT_LIMIT)
 
@@ -345,7 +349,13 @@ class Supervisor:
         if directory is not None:
             store += ["--directory", directory]
         else:
-            shard = [program("hoplite-directory"), "--print-addresses", *common, "--listen", f"{listen}:0"]
+            shard = [
+                program("hoplite-directory"),
+                "--print-addresses",
+                *common,
+                "--listen",
+                f"{listen}:0",
+            ]
         kept = {
             name: value
             for name, value in os.environ.items()

@@ -93,7 +93,9 @@ class HopliteGroup(BaseGroup):
         )
         link = links.acquire(client.socket, "hoplite.ray")
         try:
-            self._group = Group(link, [f"{member}{name}/" for member in members], group_name, rank, _failed)
+            self._group = Group(
+                link, [f"{member}{name}/" for member in members], group_name, rank, _failed
+            )
         except BaseException:
             link.release()
             raise
@@ -135,7 +137,9 @@ class HopliteGroup(BaseGroup):
         options = reduce_options or ReduceOptions()
         root, op, array = options.root_rank, _OPS[options.reduceOp], _single(tensor)
         with (
-            _filled("reduce", array) if self._rank == root else contextlib.nullcontext(_buffer(array)) as room
+            _filled("reduce", array)
+            if self._rank == root
+            else contextlib.nullcontext(_buffer(array)) as room
         ):
             _check_reducible(room, op)
             self._perform(
@@ -162,7 +166,9 @@ class HopliteGroup(BaseGroup):
                 nbytes=own.nbytes,
             )
 
-    def broadcast(self, tensor: list[Any], broadcast_options: BroadcastOptions | None = None) -> None:
+    def broadcast(
+        self, tensor: list[Any], broadcast_options: BroadcastOptions | None = None
+    ) -> None:
         root, array = (broadcast_options or BroadcastOptions()).root_rank, _single(tensor)
         with (
             contextlib.nullcontext(_buffer(array))
@@ -170,7 +176,9 @@ class HopliteGroup(BaseGroup):
             else _filled("broadcast", array) as room
         ):
             self._perform(
-                "broadcast", lambda round: schedules.broadcast(round, root, room), nbytes=room.nbytes
+                "broadcast",
+                lambda round: schedules.broadcast(round, root, room),
+                nbytes=room.nbytes,
             )
 
     def reducescatter(
@@ -213,7 +221,12 @@ class HopliteGroup(BaseGroup):
             )
 
     def _perform(
-        self, name: str, run: Callable[[Round], Awaitable[None]], *, meets: bool = False, nbytes: int = 0
+        self,
+        name: str,
+        run: Callable[[Round], Awaitable[None]],
+        *,
+        meets: bool = False,
+        nbytes: int = 0,
     ) -> None:
         done: Future[None] = Future()
         with self._ended_if_interrupted(done):
@@ -233,7 +246,15 @@ class HopliteGroup(BaseGroup):
         done: Future[None] = Future()
         with self._ended_if_interrupted(done):
             self._group.submit_message(
-                Operation(name, run, _settling(done), self._timeout, nbytes=nbytes, message=id, source=source)
+                Operation(
+                    name,
+                    run,
+                    _settling(done),
+                    self._timeout,
+                    nbytes=nbytes,
+                    message=id,
+                    source=source,
+                )
             )
             done.result()
 
@@ -337,7 +358,9 @@ def _buffer(array: Any) -> Buffer:
 def _joined(parts: list[Buffer], own: Buffer, room: Buffer) -> Buffer:
     if own.layout is None or room.layout is None:
         raise AssertionError("the layout of arrays is known")
-    if (own.dtype, own.shape) != (room.dtype, room.shape) or any(part.dtype != own.dtype for part in parts):
+    if (own.dtype, own.shape) != (room.dtype, room.shape) or any(
+        part.dtype != own.dtype for part in parts
+    ):
         shapes = ", ".join(f"{part.dtype}{list(part.shape or ())}" for part in parts)
         raise _and_runtime_error(TypeMismatch)(
             f"parts of {shapes} cannot be reduced into {room.dtype}{list(room.shape or ())}"

@@ -165,11 +165,16 @@ class HopliteTransport(TensorTransportManager):
             if nbytes > MAX_CARRIED_BYTES:
                 raise
             logger.warning(
-                "Ray carries tensors of %d bytes itself: %s: %s", nbytes, type(error).__name__, error
+                "Ray carries tensors of %d bytes itself: %s: %s",
+                nbytes,
+                type(error).__name__,
+                error,
             )
             # A failed put may have stored the object.
             _background.begin(lambda client: client.delete(id))
-            return Tensors(ray_id, None, self._describe(tensors), "cpu", pickle.dumps(plain, protocol=5))
+            return Tensors(
+                ray_id, None, self._describe(tensors), "cpu", pickle.dumps(plain, protocol=5)
+            )
         return Tensors(ray_id, id, self._describe(tensors), "cpu")
 
     def garbage_collect(
@@ -212,11 +217,15 @@ class HopliteTransport(TensorTransportManager):
         contents = tensor_transport_metadata.contents
         if id is None:
             future = Future()
-            carried = [] if contents is None else self._carried(pickle.loads(contents), target_buffers)
+            carried = (
+                [] if contents is None else self._carried(pickle.loads(contents), target_buffers)
+            )
             future.set_result(carried)
         else:
             try:
-                future = _background.begin(lambda client: self._get(client, id, count, target_buffers))
+                future = _background.begin(
+                    lambda client: self._get(client, id, count, target_buffers)
+                )
             except HopliteError as error:
                 raise _failed(obj_id, error) from error
             with self._lock:

@@ -31,7 +31,9 @@ def create(options: Any, _backend_options: object) -> C10DBackend | dist.Process
         from hoplite.torch._reconfigure import create_reconfigurable
 
         return create_reconfigurable(options)
-    return _create(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
+    return _create(
+        options.store, options.group_rank, options.group_size, options.group_id, options.timeout
+    )
 
 
 def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -> HopliteBackend:
@@ -102,7 +104,9 @@ class HopliteBackend(C10DBackend):
                 "split_group of the hoplite backend has to name every rank, "
                 f"and rank {self._rank} is in none of the groups: use new_group"
             )
-        return _create(store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout)
+        return _create(
+            store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout
+        )
 
     def shutdown(self) -> None:
         """Leaves the group after its collectives. Ranks call this independently."""
@@ -148,7 +152,9 @@ class HopliteBackend(C10DBackend):
             await at_once(
                 *(
                     schedules.allreduce(round, memory.array(reduction), reduction.op, part)
-                    for memory, reduction, part in zip(lent, reductions, _parts(len(tensors)), strict=True)
+                    for memory, reduction, part in zip(
+                        lent, reductions, _parts(len(tensors)), strict=True
+                    )
                 )
             )
             for memory in lent:
@@ -163,7 +169,9 @@ class HopliteBackend(C10DBackend):
 
     def _allreduce_sparse(self, tensor: torch.Tensor, options: Any) -> Work:
         if options.reduceOp.op != dist.ReduceOp.SUM:
-            raise NotImplementedError(f"sparse tensors support SUM only, not {options.reduceOp.op.name}")
+            raise NotImplementedError(
+                f"sparse tensors support SUM only, not {options.reduceOp.op.name}"
+            )
 
         async def run(round: Round) -> None:
             await _sparse.allreduce(round, tensor)
@@ -216,7 +224,9 @@ class HopliteBackend(C10DBackend):
 
     # Collectives that gather
 
-    def allgather(self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any) -> Work:
+    def allgather(
+        self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
         tensor, parts = self._only(tensors), self._for_each_rank(self._only(outs))
         return self._allgather("allgather", [(tensor, parts)], [*parts], options)
 
@@ -279,7 +289,9 @@ class HopliteBackend(C10DBackend):
         nbytes = sum(memory.nbytes for memory in inputs)
         return self._issue(name, run, results, options, meets=True, nbytes=nbytes)
 
-    def gather(self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any) -> Work:
+    def gather(
+        self, outs: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any
+    ) -> Work:
         tensor, root = self._only(tensors), options.rootRank
         parts = self._for_each_rank(self._only(outs)) if root == self._rank else []
         lent = Lent(tensor, is_read=True)
@@ -293,7 +305,9 @@ class HopliteBackend(C10DBackend):
 
     # Collectives that scatter
 
-    def scatter(self, outs: list[torch.Tensor], tensors: list[list[torch.Tensor]], options: Any) -> Work:
+    def scatter(
+        self, outs: list[torch.Tensor], tensors: list[list[torch.Tensor]], options: Any
+    ) -> Work:
         out, root = self._only(outs), options.rootRank
         parts = self._for_each_rank(self._only(tensors)) if root == self._rank else []
         lent = Lent(out, is_written=True)
@@ -325,7 +339,9 @@ class HopliteBackend(C10DBackend):
     def reduce_scatter_single_coalesced(
         self, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any
     ) -> Work:
-        return self._reduce_scatter_single("reduce_scatter_single_coalesced", outs, tensors, options)
+        return self._reduce_scatter_single(
+            "reduce_scatter_single_coalesced", outs, tensors, options
+        )
 
     def _reduce_scatter_single(
         self, name: str, outs: list[torch.Tensor], tensors: list[torch.Tensor], options: Any
@@ -407,7 +423,9 @@ class HopliteBackend(C10DBackend):
             await schedules.all_to_all(round, parts, rooms)
             room.give_back()
 
-        return self._issue("all_to_all_single", run, [out], options, meets=True, nbytes=contents.nbytes)
+        return self._issue(
+            "all_to_all_single", run, [out], options, meets=True, nbytes=contents.nbytes
+        )
 
     # Messages
 
@@ -429,7 +447,9 @@ class HopliteBackend(C10DBackend):
             await round.get_into(id, lent.buffer, source)
             lent.give_back()
 
-        return self._issue_message(f"recv from rank {source}", run, tensors, id, lent.nbytes, source)
+        return self._issue_message(
+            f"recv from rank {source}", run, tensors, id, lent.nbytes, source
+        )
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
         """Receives a message for which no receive from a specific rank waits."""
@@ -486,7 +506,9 @@ class HopliteBackend(C10DBackend):
         work = Work(name, results, self._group.link, source)
         timeout = self._options._timeout.total_seconds()
         self._group.submit_message(
-            Operation(name, run, work.finish, timeout, nbytes=nbytes, message=message, source=source)
+            Operation(
+                name, run, work.finish, timeout, nbytes=nbytes, message=message, source=source
+            )
         )
         return work
 
@@ -503,7 +525,9 @@ class HopliteBackend(C10DBackend):
 
     def _for_each_rank(self, several: list[Any]) -> list[Any]:
         if len(several) != self._size:
-            raise ValueError(f"expected a tensor for each of {self._size} ranks, not {len(several)}")
+            raise ValueError(
+                f"expected a tensor for each of {self._size} ranks, not {len(several)}"
+            )
         return several
 
 

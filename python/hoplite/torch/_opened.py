@@ -16,7 +16,9 @@ class opened:
         client = hoplite.init() if self._client is None else self._client
         self._link = links.acquire(client.socket, "hoplite.weights")
         try:
-            return self._link, Versions(self._link.client, self._name, self._kind, client.allow_pickle)
+            return self._link, Versions(
+                self._link.client, self._name, self._kind, client.allow_pickle
+            )
         except BaseException:
             self.__exit__()
             raise

@@ -121,7 +121,9 @@ def get_state_dict(
     values = {path: value for item in fetched for path, value in item.page.values.items()}
     empty = {path: about for item in fetched for path, about in item.page.empty.items()}
     tensors = (
-        _assembled(fetched, empty, about) if target is None else target.fill(fetched, empty, about, strict)
+        _assembled(fetched, empty, about)
+        if target is None
+        else target.fill(fetched, empty, about, strict)
     )
     return Weights(turn.version, unflatten({**tensors, **values}))
 
@@ -137,11 +139,15 @@ async def _fetch_all(
         return [fetched async for fetched in reading]
 
 
-def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str) -> dict[Path, Any]:
+def _assembled(
+    fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str
+) -> dict[Path, Any]:
     tensors: dict[Path, torch.Tensor] = {}
     for entry in (entry for item in fetched for entry in item.page.entries):
         if entry.path not in tensors:
-            tensors[entry.path] = torch.empty(entry.shape, dtype=dtype_of(entry.dtype), device="cpu")
+            tensors[entry.path] = torch.empty(
+                entry.shape, dtype=dtype_of(entry.dtype), device="cpu"
+            )
 
     def copy(entry: Entry, contents: Any) -> int:
         whole = entry._replace(offsets=(0,) * len(entry.shape), sizes=entry.shape)
@@ -156,7 +162,9 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
     return dict(tensors)
 
 
-def _on_threads(fetched: list[Fetched], copy: Callable[[Entry, Any], int]) -> Iterator[tuple[Path, int]]:
+def _on_threads(
+    fetched: list[Fetched], copy: Callable[[Entry, Any], int]
+) -> Iterator[tuple[Path, int]]:
     """Copies on several threads: one cannot use the full memory bandwidth."""
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
@@ -192,7 +200,11 @@ class _Target:
     def fill(
         self, fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str, strict: bool
     ) -> dict[Path, Any]:
-        there = {entry.path: (entry.dtype, entry.shape) for item in fetched for entry in item.page.entries}
+        there = {
+            entry.path: (entry.dtype, entry.shape)
+            for item in fetched
+            for entry in item.page.entries
+        }
         there.update(empty)
         values = {path for item in fetched for path in item.page.values}
         self._check(there, values, about, strict)
@@ -201,17 +213,27 @@ class _Target:
             for entry in item.page.entries:
                 if self.needs(entry):
                     counts[entry.path] += _common(entry, self._parts[entry.path].entry)
-        check_filled({path: (n, self._parts[path].local.numel()) for path, n in counts.items()}, about)
+        check_filled(
+            {path: (n, self._parts[path].local.numel()) for path, n in counts.items()}, about
+        )
         apart = self._apart()
-        for _ in _on_threads(fetched, lambda *item: self._copy(*item) if item[0].path in apart else 0):
+        for _ in _on_threads(
+            fetched, lambda *item: self._copy(*item) if item[0].path in apart else 0
+        ):
             pass
         for entry, contents in (found for item in fetched for found in item.contents()):
             if entry.path not in apart:
                 self._copy(entry, contents)
-        return {path: tensor for path, tensor in self._tensors.items() if path in there or not strict}
+        return {
+            path: tensor for path, tensor in self._tensors.items() if path in there or not strict
+        }
 
     def _apart(self) -> set[Path]:
-        plain = [(part.local.data_ptr(), part) for part in self._parts.values() if is_in_place(part.local)]
+        plain = [
+            (part.local.data_ptr(), part)
+            for part in self._parts.values()
+            if is_in_place(part.local)
+        ]
         apart: set[Path] = set()
         last, end = None, 0
         for start, part in sorted(plain, key=lambda item: item[0]):
@@ -240,7 +262,9 @@ class _Target:
             problems += _problem(
                 "is missing in it", missing + [path for path in self._values if path not in values]
             )
-            problems += _problem("is only in it", [path for path in there if path not in self._tensors])
+            problems += _problem(
+                "is only in it", [path for path in there if path not in self._tensors]
+            )
         for path, (dtype, shape) in there.items():
             tensor = self._tensors.get(path)
             if tensor is None:
@@ -270,5 +294,7 @@ def _is_like(one: Entry, other: Entry) -> bool:
 def _common(source: Entry, target: Entry) -> int:
     return prod(
         min(a + m, b + n) - max(a, b)
-        for a, m, b, n in zip(source.offsets, source.sizes, target.offsets, target.sizes, strict=True)
+        for a, m, b, n in zip(
+            source.offsets, source.sizes, target.offsets, target.sizes, strict=True
+        )
     )

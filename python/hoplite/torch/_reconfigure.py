@@ -88,7 +88,9 @@ class ReconfigurableBackend(HopliteBackend):
             # The rank that had started the private store has ended.
             self._socket = record.socket or hoplite.init().socket
         is_private = record.is_private or record.socket is None
-        handle = Handle(self._token, record.host, record.processes, record.process, self._socket, is_private)
+        handle = Handle(
+            self._token, record.host, record.processes, record.process, self._socket, is_private
+        )
         return json.dumps(asdict(handle), sort_keys=True)
 
     def reconfigure(self, options: Any) -> Work:
@@ -118,10 +120,14 @@ class ReconfigurableBackend(HopliteBackend):
         own = handles[rank]
         sockets = [_socket_of(handle, handles) for handle in handles]
         self._rank, self._size, self._socket = rank, size, sockets[rank]
-        timeout = options.timeout if options.timeout not in (None, _UNSET) else self._options._timeout
+        timeout = (
+            options.timeout if options.timeout not in (None, _UNSET) else self._options._timeout
+        )
         self._members = self._begin(uuid, texts, own, handles, sockets, timeout.total_seconds())
         still_open.add(self)
-        return self._issue("reconfigure", schedules.meet, [], SimpleNamespace(timeout=timeout), meets=True)
+        return self._issue(
+            "reconfigure", schedules.meet, [], SimpleNamespace(timeout=timeout), meets=True
+        )
 
     def _begin(
         self,
@@ -132,7 +138,9 @@ class ReconfigurableBackend(HopliteBackend):
         sockets: list[str],
         timeout: float,
     ) -> Group:
-        name = hashlib.sha256("\n".join([str(uuid), *(handle.token for handle in handles)]).encode())
+        name = hashlib.sha256(
+            "\n".join([str(uuid), *(handle.token for handle in handles)]).encode()
+        )
         prefixes = [f"torch/{name.hexdigest()[:16]}/"] * len(handles)
         neighbours = {
             peer: handle.process
@@ -145,7 +153,10 @@ class ReconfigurableBackend(HopliteBackend):
         except BaseException:
             link.release()
             raise
-        if len({(handle.host, socket) for handle, socket in zip(handles, sockets, strict=True)}) > 1:
+        if (
+            len({(handle.host, socket) for handle, socket in zip(handles, sockets, strict=True)})
+            > 1
+        ):
             try:
                 group.hello(timeout)
             except BaseException as error:

@@ -87,7 +87,10 @@ def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
             for peer, record in enumerate(records)
             if peer != rank and (record.host, record.processes) == (own.host, own.processes)
         },
-        is_shared=len({(record.host, socket) for record, socket in zip(records, sockets, strict=True)}) == 1,
+        is_shared=len(
+            {(record.host, socket) for record, socket in zip(records, sockets, strict=True)}
+        )
+        == 1,
     )
 
 
@@ -103,7 +106,9 @@ def own_record() -> Record:
     try:
         socket = hoplite.init(start=False).socket
         private = _node._state.store
-        return Record(**about, socket=socket, is_private=private is not None and private.socket == socket)
+        return Record(
+            **about, socket=socket, is_private=private is not None and private.socket == socket
+        )
     except ConnectFailed as error:
         is_absent = error.reason in ("NoSuchSocket", "NotListening")
         if is_absent and not os.environ.get("HOPLITE_SOCKET"):
@@ -114,7 +119,9 @@ def own_record() -> Record:
 def _socket_of(record: Record, records: list[Record]) -> str | None:
     """Returns the socket of a rank's store, or of the first one on its machine; never of a private one."""
     candidates = [record, *(other for other in records if other.host == record.host)]
-    return next((other.socket for other in candidates if other.socket and not other.is_private), None)
+    return next(
+        (other.socket for other in candidates if other.socket and not other.is_private), None
+    )
 
 
 def _request_token(store: Store, rank: int) -> str:

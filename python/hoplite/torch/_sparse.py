@@ -24,7 +24,9 @@ async def allreduce(round: Round, tensor: torch.Tensor) -> None:
     counts = [int(other[0]) for other in abouts]
     indices = [own.indices().new_empty((own.sparse_dim(), count)) for count in counts]
     values = [own.values().new_empty((count, *own.values().shape[1:])) for count in counts]
-    await at_once(_gather(round, own.indices(), indices, "i"), _gather(round, own.values(), values, "v"))
+    await at_once(
+        _gather(round, own.indices(), indices, "i"), _gather(round, own.values(), values, "v")
+    )
     total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
     with torch.no_grad():
         tensor.copy_(total.coalesce())

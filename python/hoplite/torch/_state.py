@@ -91,7 +91,9 @@ def _check_value(value: Any, path: Path) -> None:
         items: Iterable[Any] = (*value.keys(), *value.values())
     elif isinstance(value, _CONTAINERS):
         items = value
-    elif isinstance(value, _VALUES) or (isinstance(value, np.ndarray) and not value.dtype.hasobject):
+    elif isinstance(value, _VALUES) or (
+        isinstance(value, np.ndarray) and not value.dtype.hasobject
+    ):
         return
     else:
         raise TypeError(
@@ -160,7 +162,9 @@ def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
 
     distributed: Any = tensor
     if any(isinstance(placement, Partial) for placement in distributed.placements):
-        raise TypeError(f"{named(path)} is a DTensor that is not reduced yet: redistribute it first")
+        raise TypeError(
+            f"{named(path)} is a DTensor that is not reduced yet: redistribute it first"
+        )
     local = distributed.to_local().detach()
     if not distributed.device_mesh._is_current_rank_part_of_mesh():
         return None
@@ -195,7 +199,9 @@ def _check_plain(path: Path, tensor: torch.Tensor) -> None:
     elif tensor.device.type == "meta":
         what = "on the meta device"
     if what is not None:
-        raise TypeError(f"{named(path)} is {what}: only dense tensors and DTensors of them can be put")
+        raise TypeError(
+            f"{named(path)} is {what}: only dense tensors and DTensors of them can be put"
+        )
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
@@ -208,7 +214,9 @@ def bytes_of(tensor: torch.Tensor) -> Any:
 def overlap(source: Entry, target: Entry) -> bool:
     return all(
         max(a, b) < min(a + m, b + n)
-        for a, m, b, n in zip(source.offsets, source.sizes, target.offsets, target.sizes, strict=True)
+        for a, m, b, n in zip(
+            source.offsets, source.sizes, target.offsets, target.sizes, strict=True
+        )
     )
 
 

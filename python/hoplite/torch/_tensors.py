@@ -36,7 +36,9 @@ class Reduction(NamedTuple):
 class Lent:
     """Lends the memory of a tensor to a collective, or of a copy if the tensor is not contiguous."""
 
-    def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False
+    ) -> None:
         if tensor.layout is not torch.strided:
             raise NotImplementedError(NO_SPARSE)
         if tensor.device.type != "cpu":
@@ -77,11 +79,15 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
     if dtype is None:
         raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
     if op.op == dist.ReduceOp.AVG and dtype == "bool":
-        raise TypeError("AVG is not defined for elements of type bool, as in the NCCL backend: use SUM")
+        raise TypeError(
+            "AVG is not defined for elements of type bool, as in the NCCL backend: use SUM"
+        )
     of_numbers = _OPS[op.op]
     if of_numbers in ("and", "or", "xor") and tensor.dtype.is_floating_point:
         raise ValueError(f"{op.op.name} is not defined for elements of type {name}")
-    return Reduction(dtype, _OPS_OF_BOOL.get(of_numbers, of_numbers) if dtype == "bool" else of_numbers)
+    return Reduction(
+        dtype, _OPS_OF_BOOL.get(of_numbers, of_numbers) if dtype == "bool" else of_numbers
+    )
 
 
 def average(sums: torch.Tensor, count: int) -> None:

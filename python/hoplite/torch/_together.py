@@ -19,7 +19,9 @@ class RankFailed(HopliteError, RuntimeError):
     """The failed ranks of the group."""
 
 
-def together(what: str, group: dist.ProcessGroup | None, size: int, step: Callable[[], T]) -> list[T]:
+def together(
+    what: str, group: dist.ProcessGroup | None, size: int, step: Callable[[], T]
+) -> list[T]:
     """Returns the results of all ranks.
 
     Raises:

@@ -30,7 +30,14 @@ import numpy as np
 from hoplite import _native
 from hoplite._calls import PAGE
 from hoplite._timeouts import Deadline
-from hoplite.errors import AlreadyExists, Deleted, HopliteError, InvalidMetadata, ObjectLost, Timeout
+from hoplite.errors import (
+    AlreadyExists,
+    Deleted,
+    HopliteError,
+    InvalidMetadata,
+    ObjectLost,
+    Timeout,
+)
 from hoplite.torch import _pages
 from hoplite.torch._state import Entry, Page, starts
 
@@ -111,7 +118,11 @@ class Versions:
     """The versions of one state dict. Methods run in the thread of the link."""
 
     def __init__(
-        self, client: _native.AsyncClient, name: str, kind: str = "weights", allow_pickle: bool = False
+        self,
+        client: _native.AsyncClient,
+        name: str,
+        kind: str = "weights",
+        allow_pickle: bool = False,
     ) -> None:
         quoted = quote(name, safe="")
         if not name or len(quoted) > MAX_NAME_BYTES:
@@ -177,7 +188,9 @@ class Versions:
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
-    async def put(self, id: str, pieces: list[Any], timeout: float | None, user: bytes = b"") -> None:
+    async def put(
+        self, id: str, pieces: list[Any], timeout: float | None, user: bytes = b""
+    ) -> None:
         await self._client.put(id, pieces or [b""], "opaque", None, user, timeout, False)
 
     async def get(self, id: str, timeout: float | None) -> _native.View:
@@ -188,7 +201,9 @@ class Versions:
 
     async def fail(self, turn: Turn, reason: str) -> None:
         with contextlib.suppress(AlreadyExists):
-            await self._tell(self._failed_id(turn), [turn.token.encode()], reason.encode()[:MAX_REASON_BYTES])
+            await self._tell(
+                self._failed_id(turn), [turn.token.encode()], reason.encode()[:MAX_REASON_BYTES]
+            )
 
     async def forget_old(self, keep: int) -> None:
         """Keeps the `keep` newest complete versions, and unfinished ones after the newest."""
@@ -201,7 +216,10 @@ class Versions:
                     await self.delete(turn)
 
     async def delete(self, turn: Turn) -> None:
-        marks = [self._turn_id(turn.number), *(self._done_id(turn, rank) for rank in range(turn.ranks))]
+        marks = [
+            self._turn_id(turn.number),
+            *(self._done_id(turn, rank) for rank in range(turn.ranks)),
+        ]
         await self._client.delete([*marks, self._failed_id(turn)], ANNOUNCE_TIMEOUT)
         await self.delete_data(turn)
 
@@ -226,7 +244,9 @@ class Versions:
                 raise self._lost(failed[-1], known)
             left = deadline.left()
             if left == 0.0:
-                raise Timeout(f"timeout: {self._described(wanted)} has not come; {_versions(known)}")
+                raise Timeout(
+                    f"timeout: {self._described(wanted)} has not come; {_versions(known)}"
+                )
             number = known.begun[-1].number + 1 if known.begun else 1
             try:
                 wait = LOOK_INTERVAL if left is None else min(left, LOOK_INTERVAL)
@@ -250,7 +270,9 @@ class Versions:
             ObjectLost: if the only copy of an object is gone.
         """
         queue: asyncio.Queue[Fetched | BaseException | None] = asyncio.Queue(MAX_FETCHES)
-        tasks = [asyncio.ensure_future(self._fetch(turn, rank, use, queue)) for rank in range(turn.ranks)]
+        tasks = [
+            asyncio.ensure_future(self._fetch(turn, rank, use, queue)) for rank in range(turn.ranks)
+        ]
         tasks.append(asyncio.ensure_future(self._look(turn, wanted, queue)))
         try:
             running = turn.ranks
@@ -372,7 +394,9 @@ class Fetched:
             part = whole[start : start + entry.nbytes]
             if part.nbytes != entry.nbytes:
                 reason = f"{part.nbytes} bytes are there of a part of {entry.nbytes}"
-                raise InvalidMetadata(f"an object of a state dict is too short: {reason}", reason=reason)
+                raise InvalidMetadata(
+                    f"an object of a state dict is too short: {reason}", reason=reason
+                )
             yield entry, part
 
 

@@ -29,7 +29,9 @@ _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-tor
 class Work(dist.Work):
     """An operation, which owns its tensors until it is done."""
 
-    def __init__(self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None) -> None:
+    def __init__(
+        self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None
+    ) -> None:
         super().__init__()
         self.source = source
         self._name = name

@@ -62,7 +62,9 @@ class _Stored(NamedTuple):
 
 
 class _Named:
-    def __init__(self, name: Checkpoint, client: hoplite.Client | None, timeout: float | None) -> None:
+    def __init__(
+        self, name: Checkpoint, client: hoplite.Client | None, timeout: float | None
+    ) -> None:
         self.name = os.fspath(name)
         self._client = client
         self._timeout = timeout
@@ -112,7 +114,9 @@ class HopliteWriter(_Named, StorageWriter):
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         if is_coordinator:
-            self._turn = self.use(lambda link, versions: link.run(versions.announce(self._version, 1)))
+            self._turn = self.use(
+                lambda link, versions: link.run(versions.announce(self._version, 1))
+            )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         return plan
@@ -130,7 +134,9 @@ class HopliteWriter(_Named, StorageWriter):
                     data, id = planner.resolve_data(item), f"{plan.storage_data}{index}"
                     if isinstance(data, torch.Tensor):
                         contents = bytes_of(data.detach())
-                        stored = _Stored(id, str(data.dtype).removeprefix("torch."), tuple(data.shape))
+                        stored = _Stored(
+                            id, str(data.dtype).removeprefix("torch."), tuple(data.shape)
+                        )
                     else:
                         contents, stored = data.getbuffer(), _Stored(id)
                     results.append(WriteResult(item.index, contents.nbytes, tuple(stored)))

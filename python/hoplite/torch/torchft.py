@@ -57,7 +57,9 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
     def metadata(self) -> str:
         return self._name
 
-    def send_checkpoint(self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta) -> None:
+    def send_checkpoint(
+        self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta
+    ) -> None:
         """Returns when the checkpoint is in the store."""
         local, specs = _without_mesh(state_dict)
         sent = {"state": local, "specs": pickle.dumps(specs)}
@@ -73,9 +75,13 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         if self._state_dict is not None:
             into = {"state": _without_mesh(self._state_dict())[0], "specs": b""}
         seconds = min(timeout, self._timeout).total_seconds()
-        got = get_state_dict(metadata, into, version=step, client=self._client, timeout=seconds).state_dict
+        got = get_state_dict(
+            metadata, into, version=step, client=self._client, timeout=seconds
+        ).state_dict
         # torchft sends metadata only as a pickle.
-        check_pickle((hoplite.init() if self._client is None else self._client).allow_pickle, metadata)
+        check_pickle(
+            (hoplite.init() if self._client is None else self._client).allow_pickle, metadata
+        )
         leaves = flatten(got["state"])
         tensors: dict[Path, Any] = dict(leaves.tensors)
         for path, spec in pickle.loads(got["specs"]).items():

@@ -90,7 +90,9 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
             for _ in weights:
                 pass
             return
-        put_tensors(self._sent, ((name, self._as_sent(tensor)) for name, tensor in weights), version="sent")
+        put_tensors(
+            self._sent, ((name, self._as_sent(tensor)) for name, tensor in weights), version="sent"
+        )
 
     def _as_sent(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._dtype is None or not tensor.is_floating_point():
@@ -101,7 +103,9 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self, global_steps: int | None = None
     ) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
         is_here = self._device.type == "cpu"
-        begin = partial(stream_state_dict, self._sent, version="sent", copy=is_here, timeout=RECEIVE_TIMEOUT)
+        begin = partial(
+            stream_state_dict, self._sent, version="sent", copy=is_here, timeout=RECEIVE_TIMEOUT
+        )
         with await asyncio.to_thread(begin) as tensors:
             while (item := await asyncio.to_thread(next, tensors, None)) is not None:
                 yield item[0], item[1].to(self._device)

@@ -126,12 +126,20 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
         self._version = secrets.randbits(48)
 
     @classmethod
-    def trainer_init(cls, init_info: HopliteTrainerInitInfo, *, client: Any, source: Any = None) -> Self:
+    def trainer_init(
+        cls, init_info: HopliteTrainerInitInfo, *, client: Any, source: Any = None
+    ) -> Self:
         if source is None or not source.implements_iter_full():
-            raise TypeError("the engine hoplite sends full tensors: it needs a WeightSource with iter_full()")
+            raise TypeError(
+                "the engine hoplite sends full tensors: it needs a WeightSource with iter_full()"
+            )
         name = init_info.name or f"vllm-{secrets.token_hex(8)}"
         engine = cls(
-            name=name, client=client, source=source, is_sender=init_info.is_sender, rank=init_info.rank
+            name=name,
+            client=client,
+            source=source,
+            is_sender=init_info.is_sender,
+            rank=init_info.rank,
         )
         if engine.is_sender:
             client.init_weight_transfer_engine({"name": name})

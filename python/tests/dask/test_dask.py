@@ -124,8 +124,12 @@ def test_scatter_to_all_workers(client: Any) -> None:
     array = make(1.0)
     future = hoplite.dask.scatter(array, client)
     array[:] = 5.0  # A later change does not affect the scattered array.
-    looked = [client.submit(look, future, workers=[worker], pure=False) for worker in addresses(client)]
-    assert sorted(client.gather(looked)) == [(worker, False, 1.0 * LARGE) for worker in addresses(client)]
+    looked = [
+        client.submit(look, future, workers=[worker], pure=False) for worker in addresses(client)
+    ]
+    assert sorted(client.gather(looked)) == [
+        (worker, False, 1.0 * LARGE) for worker in addresses(client)
+    ]
     assert len(objects()) == 1
     del future, looked
     await_that("it is deleted", lambda: not objects())
@@ -143,7 +147,10 @@ def test_what_is_deleted_later_does_not_undo_shutdown(client: Any, cluster: Clus
 
 def test_scatter_several(client: Any) -> None:
     futures = hoplite.dask.scatter({"large": make(1.0), "small": 7}, client)
-    assert client.submit(lambda a, b: a.sum() + b, futures["large"], futures["small"]).result() == LARGE + 7
+    assert (
+        client.submit(lambda a, b: a.sum() + b, futures["large"], futures["small"]).result()
+        == LARGE + 7
+    )
     one, two = hoplite.dask.scatter([make(1.0), make(2.0)], client, broadcast=False)
     assert client.submit(lambda a, b: a.sum() + b.sum(), one, two).result() == 3.0 * LARGE
 
@@ -156,7 +163,9 @@ def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
     (before,) = objects()
     process = client.run(os.getpid, workers=[first])[first]
     os.kill(process, signal.SIGKILL)
-    await_that("what it had put is deleted", lambda: before.id not in {info.id for info in objects()})
+    await_that(
+        "what it had put is deleted", lambda: before.id not in {info.id for info in objects()}
+    )
     assert client.submit(look, made, workers=[third], pure=False).result()[2] == 2.0 * LARGE
     await_that("there are three again", lambda: len(addresses(client)) == 3)
     new = next(worker for worker in addresses(client) if worker not in (second, third))
@@ -225,9 +234,12 @@ def test_dask_asks_again_for_what_is_deleted_on_the_way(client: Any) -> None:
 
 def test_install_comes_first() -> None:
     program = "import hoplite.dask; hoplite.dask.scatter([1])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert (
-        done.stderr.splitlines()[-1] == "RuntimeError: call hoplite.dask.install before hoplite.dask.scatter"
+        done.stderr.splitlines()[-1]
+        == "RuntimeError: call hoplite.dask.install before hoplite.dask.scatter"
     )
 
 
@@ -247,7 +259,10 @@ def test_a_local_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
     ):
         hoplite.dask.install(client)
         future = hoplite.dask.scatter(make(1.0), client)
-        looked = [client.submit(look, future, workers=[worker], pure=False) for worker in addresses(client)]
+        looked = [
+            client.submit(look, future, workers=[worker], pure=False)
+            for worker in addresses(client)
+        ]
         assert {found[1:] for found in client.gather(looked)} == {(False, 1.0 * LARGE)}
         client.run(_delete_all)
     with hoplite.connect(cluster.sockets[1]) as store:
@@ -345,7 +360,13 @@ def last(array: Any) -> str:
 
 def test_no_handle_harms_a_worker(client: Any) -> None:
     store = hoplite.init()
-    hostile = [b"py1:ndarray ('|O', (1,))", b"py1:ndarray [", b"py1:pickle", b"py1:torch x", b"py1:later"]
+    hostile = [
+        b"py1:ndarray ('|O', (1,))",
+        b"py1:ndarray [",
+        b"py1:pickle",
+        b"py1:torch x",
+        b"py1:later",
+    ]
     for number, user in enumerate(hostile):
         store._native.put(f"hostile/{number}", [bytes(8)], "opaque", None, user, 30.0, False)
         with pytest.raises(ConnectionError, match="cannot get an array from the stores"):

@@ -37,7 +37,11 @@ class Done:
 class Place:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.environment = {**os.environ, "TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
+        self.environment = {
+            **os.environ,
+            "TMPDIR": str(directory),
+            "XDG_RUNTIME_DIR": str(directory),
+        }
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

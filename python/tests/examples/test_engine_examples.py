@@ -31,7 +31,11 @@ def test_servers_of_vllm_have_the_weights_of_each_step(place: Place, cluster: Cl
     servers = [
         subprocess.Popen(
             command,
-            env={**os.environ, "PYTHONPATH": place.environment["PYTHONPATH"], "HOPLITE_SOCKET": socket},
+            env={
+                **os.environ,
+                "PYTHONPATH": place.environment["PYTHONPATH"],
+                "HOPLITE_SOCKET": socket,
+            },
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -48,7 +52,9 @@ def test_servers_of_vllm_have_the_weights_of_each_step(place: Place, cluster: Cl
             server.terminate()
         said = [server.communicate(timeout=PATIENCE)[0] for server in servers]
     assert done.code == 0, done.err
-    assert done.out.splitlines() == [f"step {step}: 2 servers have the weights" for step in range(STEPS)]
+    assert done.out.splitlines() == [
+        f"step {step}: 2 servers have the weights" for step in range(STEPS)
+    ]
     sums = [[json.loads(line) for line in lines.splitlines()] for lines in said]
     assert sums[0] == sums[1]
     assert len(sums[0]) == STEPS
@@ -58,7 +64,9 @@ def test_servers_of_vllm_have_the_weights_of_each_step(place: Place, cluster: Cl
         assert not [info for info in client.list("weights") if "vllm-" in str(info.id)]
 
 
-@pytest.mark.parametrize(("example", "called"), [("vllm_weights", "vLLM"), ("verl_weights", "verl")])
+@pytest.mark.parametrize(
+    ("example", "called"), [("vllm_weights", "vLLM"), ("verl_weights", "verl")]
+)
 def test_without_the_package_it_says_so(place: Place, example: str, called: str) -> None:
     done = place.run(example, "some-model", "http://127.0.0.1:1")
     assert done.code == 1
@@ -71,7 +79,12 @@ def test_rollouts_of_verl_have_the_weights_of_each_step(place: Place) -> None:
     with_stand_ins(place)
     command = [sys.executable, ON_RAY, str(EXAMPLES / "verl_weights.py"), f"steps={STEPS}"]
     done = subprocess.run(
-        command, env=place.environment, cwd=place.directory, capture_output=True, text=True, timeout=WAIT
+        command,
+        env=place.environment,
+        cwd=place.directory,
+        capture_output=True,
+        text=True,
+        timeout=WAIT,
     )
     assert done.returncode == 0, done.stderr
     nodes, steps = done.stdout.splitlines()[:2], done.stdout.splitlines()[2:]

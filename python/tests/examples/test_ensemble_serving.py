@@ -9,7 +9,15 @@ from example_runs import Place, is_png
 EXAMPLE = "ensemble_serving"
 STEPS, KILL_AFTER = 120, 40
 WORKERS = 4
-SERVE = ("--workers", str(WORKERS), "--steps", str(STEPS), "--kill-after", str(KILL_AFTER), "--json")
+SERVE = (
+    "--workers",
+    str(WORKERS),
+    "--steps",
+    str(STEPS),
+    "--kill-after",
+    str(KILL_AFTER),
+    "--json",
+)
 CHANCE = 0.1
 SEED = os.environ.get("HOPLITE_SEED", "0")
 
@@ -62,7 +70,9 @@ def test_through_rays_store_no_query_is_lost_either(place: Place) -> None:
 
 
 def test_workers_on_ray_use_hoplite(place: Place) -> None:
-    report = place.run(EXAMPLE, *SERVE, "--ray-address", "local", "--nodes", "2", "--seed", SEED).report
+    report = place.run(
+        EXAMPLE, *SERVE, "--ray-address", "local", "--nodes", "2", "--seed", SEED
+    ).report
     check(report)
     assert report["backend"] == "hoplite"
     assert list(report["lost"]) == ["3"]

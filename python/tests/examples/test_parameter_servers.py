@@ -36,9 +36,18 @@ def test_it_learns_and_says_how(place: Place, server: str) -> None:
     samples = report["samples"]
     assert report["accuracy"] == samples[-1]["score"] > samples[0]["score"]
     assert (samples[0]["seconds"], samples[0]["steps"], samples[-1]["steps"]) == (0, 0, 150)
-    assert all(before["seconds"] < after["seconds"] for before, after in itertools.pairwise(samples))
+    assert all(
+        before["seconds"] < after["seconds"] for before, after in itertools.pairwise(samples)
+    )
     assert samples[-2]["seconds"] <= report["seconds"] <= samples[-1]["seconds"]
-    told = {"example": server, "backend": "hoplite", "workers": 3, "nodes": 4, "steps": 150, "lost": {}}
+    told = {
+        "example": server,
+        "backend": "hoplite",
+        "workers": 3,
+        "nodes": 4,
+        "steps": 150,
+        "lost": {},
+    }
     assert {name: report[name] for name in told} == told
     assert report["steps_per_second"] == pytest.approx(report["steps"] / report["seconds"])
     assert is_png(plot)
@@ -109,7 +118,9 @@ def test_what_makes_no_sense_is_refused(place: Place, mistake: str) -> None:
 def ended_by(signal: Signals, place: Place) -> tuple[int, list[str]]:
     with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
         try:
-            await_that("workers, stores, a directory", lambda: len(place.processes()) >= 1 + 2 + 3 + 1)
+            await_that(
+                "workers, stores, a directory", lambda: len(place.processes()) >= 1 + 2 + 3 + 1
+            )
             process.send_signal(signal)
             _, err = process.communicate(timeout=PATIENCE)
         finally:
@@ -118,7 +129,18 @@ def ended_by(signal: Signals, place: Place) -> tuple[int, list[str]]:
 
 
 def test_through_rays_store_one_goes_on_without_a_worker_too(place: Place) -> None:
-    options = ("--backend", "ray", "--workers", "3", "--nodes", "2", "--steps", "150", "--kill-after", "20")
+    options = (
+        "--backend",
+        "ray",
+        "--workers",
+        "3",
+        "--nodes",
+        "2",
+        "--steps",
+        "150",
+        "--kill-after",
+        "20",
+    )
     report = place.run("async_parameter_server", *options, "--seed", SEED, *QUICK).report
     assert report["backend"] == "ray"
     assert report["lost"] == {"2": "its actor died"}
@@ -146,7 +168,17 @@ def test_workers_on_ray_use_hoplite(place: Place) -> None:
 
 def test_both_backends_are_compared_on_the_same(place: Place) -> None:
     plot = place.directory / "plot.png"
-    options = ("--compare", "--compare-workers", "2", "--nodes", "2", "--steps", "60", "--delay", "0.002")
+    options = (
+        "--compare",
+        "--compare-workers",
+        "2",
+        "--nodes",
+        "2",
+        "--steps",
+        "60",
+        "--delay",
+        "0.002",
+    )
     done = place.run("sync_parameter_server", *options, "--seed", SEED, "--plot", str(plot))
     assert done.code == 0, done.err
     head, _, row = done.out.splitlines()

@@ -16,14 +16,23 @@ SEED = os.environ.get("HOPLITE_SEED", "0")
 
 def learned(report: dict[str, Any]) -> bool:
     returns = [sample["score"] for sample in report["samples"]]
-    return bool(returns[0] < 2 * AT_RANDOM and np.mean(returns[len(returns) // 2 :]) > 2 * returns[0])
+    return bool(
+        returns[0] < 2 * AT_RANDOM and np.mean(returns[len(returns) // 2 :]) > 2 * returns[0]
+    )
 
 
 def test_it_learns_and_says_how(place: Place) -> None:
     plot = place.directory / "plot.png"
     report = place.run(EXAMPLE, *ENOUGH, "--seed", SEED, "--plot", str(plot)).report
     assert learned(report), f"with seed {SEED}"
-    told = {"example": EXAMPLE, "backend": "hoplite", "workers": 3, "nodes": 4, "steps": 150, "lost": {}}
+    told = {
+        "example": EXAMPLE,
+        "backend": "hoplite",
+        "workers": 3,
+        "nodes": 4,
+        "steps": 150,
+        "lost": {},
+    }
     assert {name: report[name] for name in told} == told
     assert report["return"] == report["samples"][-1]["score"]
     assert report["gradients"] == 2 * 150 <= report["episodes"]
@@ -79,7 +88,8 @@ def test_the_gradient_is_that_of_the_loss(cartpole: Any) -> None:
     flat = torch.tensor(weights, dtype=torch.float64, requires_grad=True)
     parts = torch.split(flat, list(np.diff(cartpole.ENDS, prepend=0)))
     shaped = [
-        part.reshape(shape) for part, shape in zip(parts, cartpole.ACTOR + cartpole.CRITIC, strict=True)
+        part.reshape(shape)
+        for part, shape in zip(parts, cartpole.ACTOR + cartpole.CRITIC, strict=True)
     ]
     actor, critic = shaped[:4], shaped[4:]
 
@@ -96,7 +106,9 @@ def test_the_gradient_is_that_of_the_loss(cartpole: Any) -> None:
     returns = torch.tensor(np.concatenate([one for _, one in estimates]), dtype=torch.float64)
     advantages = (advantages - advantages.mean()) / advantages.std(correction=0)
     policy = torch.distributions.Categorical(logits=network(actor, observations))
-    loss = -(policy.log_prob(actions) * advantages).mean() - cartpole.ENTROPY * policy.entropy().mean()
+    loss = (
+        -(policy.log_prob(actions) * advantages).mean() - cartpole.ENTROPY * policy.entropy().mean()
+    )
     loss += (network(critic, observations)[:, 0] - returns).square().mean() / 2
     loss.backward()
     np.testing.assert_allclose(found, flat.grad.numpy(), rtol=1e-3, atol=1e-5)

@@ -12,7 +12,12 @@ def test_workers_join_leave_and_die(place: Place) -> None:
     report, gloo = map(json.loads, done.out.splitlines())
     assert gloo.pop("slowest_s") >= gloo.pop("median_s") > 0
     assert gloo == {"backend": "gloo", "workers": 4, "megabytes": 8, "versions": 4}
-    assert report["ends"] == {"leaves": "code 0", "dies": "killed", "stays": "code 0", "joins": "code 0"}
+    assert report["ends"] == {
+        "leaves": "code 0",
+        "dies": "killed",
+        "stays": "code 0",
+        "joins": "code 0",
+    }
     assert report["have_last"] == 2
     assert report["kept"] == [3, 4]
     assert 0 < report["median_s"] <= report["slowest_s"]

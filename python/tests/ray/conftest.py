@@ -41,7 +41,12 @@ def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
         "health_check_period_ms": 1000,
         "health_check_failure_threshold": 3,
     }
-    head = {**NODE, "resources": {"first": 100}, "labels": {RACK: "first"}, "_system_config": noticing}
+    head = {
+        **NODE,
+        "resources": {"first": 100},
+        "labels": {RACK: "first"},
+        "_system_config": noticing,
+    }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         cluster.add_node(**NODE, resources={"second": 100}, labels={RACK: "second"})

@@ -82,7 +82,9 @@ class Member:
 
     def reducescatter(self, group: str, tensors: list[Any], op: ReduceOp) -> Any:
         out = (
-            np.zeros_like(tensors[0]) if isinstance(tensors[0], np.ndarray) else torch.zeros_like(tensors[0])
+            np.zeros_like(tensors[0])
+            if isinstance(tensors[0], np.ndarray)
+            else torch.zeros_like(tensors[0])
         )
         collective.reducescatter(out, tensors, group, op)
         return out
@@ -124,7 +126,9 @@ class Member:
     def many(self, group: str, root: int, rounds: int) -> tuple[list[float], int]:
         seen, most = [], 0
         for number in range(rounds):
-            tensor = np.full(100_000, number if collective.get_rank(group) == root else -1.0, np.float32)
+            tensor = np.full(
+                100_000, number if collective.get_rank(group) == root else -1.0, np.float32
+            )
             collective.broadcast(tensor, root, group)
             collective.reduce(tensor, root, group)
             seen.append(float(tensor[0]))
@@ -153,14 +157,18 @@ def group(request: pytest.FixtureRequest, members: list[Any]) -> Iterator[list[A
     ray.get([member.destroy.remote("group") for member in some])
 
 
-def begin_all(group: list[Any], name: str, tensors: list[Any], *arguments: Any, **options: Any) -> list[Any]:
+def begin_all(
+    group: list[Any], name: str, tensors: list[Any], *arguments: Any, **options: Any
+) -> list[Any]:
     return [
         member.call.remote(name, "group", tensor, *arguments, **options)
         for member, tensor in zip(group, tensors, strict=True)
     ]
 
 
-def call_all(group: list[Any], name: str, tensors: list[Any], *arguments: Any, **options: Any) -> list[Any]:
+def call_all(
+    group: list[Any], name: str, tensors: list[Any], *arguments: Any, **options: Any
+) -> list[Any]:
     return list(ray.get(begin_all(group, name, tensors, *arguments, **options)))
 
 
@@ -174,7 +182,9 @@ def check(got: Any, count: int, value: float) -> None:
 def test_allreduce(group: list[Any], kind: str, count: int) -> None:
     values = [float(rank + 2) for rank in range(len(group))]
     for op, numpy_op in OPS.items():
-        for got in call_all(group, "allreduce", [array(kind, count, value) for value in values], op=op):
+        for got in call_all(
+            group, "allreduce", [array(kind, count, value) for value in values], op=op
+        ):
             assert isinstance(got, torch.Tensor) == (kind == "torch")
             check(got, count, float(numpy_op.reduce(values)))
 
@@ -202,14 +212,18 @@ def test_reduce_changes_only_the_root(group: list[Any], root: int) -> None:
 @pytest.mark.parametrize("count", COUNTS)
 def test_broadcast(group: list[Any], root: int, count: int) -> None:
     kinds = ["numpy", "torch", "numpy"][: len(group)]
-    for got in call_all(group, "broadcast", [array(kind, count, i) for i, kind in enumerate(kinds)], root):
+    for got in call_all(
+        group, "broadcast", [array(kind, count, i) for i, kind in enumerate(kinds)], root
+    ):
         check(got, count, root)
 
 
 def test_allgather(group: list[Any]) -> None:
     size = len(group)
     calls = [
-        member.allgather.remote("group", array("torch", 50_000, rank), [array("numpy", 50_000, -1)] * size)
+        member.allgather.remote(
+            "group", array("torch", 50_000, rank), [array("numpy", 50_000, -1)] * size
+        )
         for rank, member in enumerate(group)
     ]
     for outs in ray.get(calls):
@@ -221,13 +235,18 @@ def test_reducescatter(group: list[Any]) -> None:
     size = len(group)
     for kind in ("numpy", "torch"):
         for op, numpy_op in OPS.items():
-            parts = [[array(kind, 1000, 10.0 * rank + part) for part in range(size)] for rank in range(size)]
+            parts = [
+                [array(kind, 1000, 10.0 * rank + part) for part in range(size)]
+                for rank in range(size)
+            ]
             calls = [
                 member.reducescatter.remote("group", tensors, op)
                 for member, tensors in zip(group, parts, strict=True)
             ]
             for part, got in enumerate(ray.get(calls)):
-                check(got, 1000, float(numpy_op.reduce([10.0 * rank + part for rank in range(size)])))
+                check(
+                    got, 1000, float(numpy_op.reduce([10.0 * rank + part for rank in range(size)]))
+                )
 
 
 def test_send_and_receive(group: list[Any]) -> None:
@@ -239,7 +258,9 @@ def test_send_and_receive(group: list[Any]) -> None:
 
 
 def test_a_barrier_waits_for_all(group: list[Any]) -> None:
-    times = ray.get([member.barrier.remote("group", 0.3 * rank) for rank, member in enumerate(group)])
+    times = ray.get(
+        [member.barrier.remote("group", 0.3 * rank) for rank, member in enumerate(group)]
+    )
     assert min(ended for _, ended in times) >= max(began for began, _ in times)
 
 
@@ -251,7 +272,9 @@ def test_tensors_that_are_not_contiguous(group: list[Any]) -> None:
 
 def test_many_calls_leave_few_objects(group: list[Any], client: hoplite.Client) -> None:
     before = len(objects(client))
-    for rank, (seen, most) in enumerate(ray.get([member.many.remote("group", 1, 60) for member in group])):
+    for rank, (seen, most) in enumerate(
+        ray.get([member.many.remote("group", 1, 60) for member in group])
+    ):
         assert seen == [number * (len(group) if rank == 1 else 1) for number in range(60)]
         assert before < most < before + 150
 
@@ -312,7 +335,9 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     pair = members[:2]
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
     ray.get(pair[0].limit.remote("group", 5.0))
-    with pytest.raises(hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1") as raised:
+    with pytest.raises(
+        hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1"
+    ) as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
     assert isinstance(raised.value, RuntimeError)
     # A barrier could complete before the end is known.
@@ -374,7 +399,8 @@ def test_groups_do_not_disturb_each_other(members: list[Any]) -> None:
         ray.get([member.init.remote(len(some), rank, name) for rank, member in enumerate(some)])
     first = [member.call.remote("allreduce", "group", np.ones(10)) for member in members]
     second = [
-        member.call.remote("broadcast", "pair", np.full(10, rank)) for rank, member in enumerate(members[1:])
+        member.call.remote("broadcast", "pair", np.full(10, rank))
+        for rank, member in enumerate(members[1:])
     ]
     assert [got[0] for got in ray.get(first)] == [3.0] * 3
     assert [got[0] for got in ray.get(second)] == [0, 0]
@@ -382,7 +408,9 @@ def test_groups_do_not_disturb_each_other(members: list[Any]) -> None:
         ray.get([member.destroy.remote(name) for member in some])
 
 
-def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hoplite.Client) -> None:
+def test_a_group_again_after_a_member_was_killed(
+    members: list[Any], client: hoplite.Client
+) -> None:
     before = objects(client)
     victim = Member.options(**on("second")).remote()
     pair = [members[0], victim]

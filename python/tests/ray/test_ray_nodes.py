@@ -44,7 +44,10 @@ def round_trip() -> bool:
         return float(hoplite.ray.get(ref, timeout=PATIENCE)[0])
 
     with hoplite.ray.put(np.full(100_000, 3.0)) as ref:
-        return ray.get([get.options(**on(node)).remote(ref) for node in ("first", "second")]) == [3.0, 3.0]
+        return ray.get([get.options(**on(node)).remote(ref) for node in ("first", "second")]) == [
+            3.0,
+            3.0,
+        ]
 
 
 @pytest.fixture
@@ -120,7 +123,11 @@ def test_a_directory_that_is_killed_comes_back_where_it_was(running: Nodes) -> N
 def test_a_launcher_that_is_killed_is_replaced(running: Nodes) -> None:
     launcher = int((here().directory / "launcher.lock").read_text())
     os.kill(launcher, signal.SIGKILL)
-    eventually(lambda: launcher not in processes(here().directory) and len(processes(here().directory)) == 2)
+    eventually(
+        lambda: (
+            launcher not in processes(here().directory) and len(processes(here().directory)) == 2
+        )
+    )
     eventually(round_trip_again)
 
 
@@ -169,9 +176,9 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
         assert ray.get(consumer.total.remote(tensor)) == 200_000.0
     (made,) = objects(client)
     node_id = ray.get(producer.node_id.remote())
-    assert {known.node_id for known in hoplite.ray.refresh()} == {known.node_id for known in running} | {
-        node_id
-    }
+    assert {known.node_id for known in hoplite.ray.refresh()} == {
+        known.node_id for known in running
+    } | {node_id}
     third = place(ray.get_runtime_context().get_session_name(), node_id)
     assert len(processes(third.directory)) == 2
     two_nodes.remove_node(node, allow_graceful=False)
@@ -259,7 +266,9 @@ def test_daemons_that_share_a_secret(two_nodes: Cluster, tmp_path: Path) -> None
     hoplite.ray.start_on_all_nodes(memory=MEMORY, store_options=options, token_file=str(token))
     assert round_trip()
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes(token)]
-    assert sum(f"--token-file\0{token}".encode() in command for command in commands) == 3, "the directory too"
+    assert sum(f"--token-file\0{token}".encode() in command for command in commands) == 3, (
+        "the directory too"
+    )
     hoplite.ray.stop_on_all_nodes()
     start_stores()
     assert round_trip()
@@ -302,7 +311,9 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, **said: Any) -> Settings:
     return told[0]
 
 
-def test_what_the_caller_says_about_security_reaches_both_daemons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_caller_says_about_security_reaches_both_daemons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in SECURITY:
         monkeypatch.delenv(f"HOPLITE_{name.upper()}", raising=False)
     assert not settings_of(monkeypatch).on_network
@@ -330,7 +341,9 @@ def test_certificates_are_enough_for_the_network() -> None:
 
 
 def test_several_machines_need_to_be_trusted() -> None:
-    nodes = [{"NodeManagerAddress": address, "Resources": {}} for address in ("10.0.0.1", "10.0.0.2")]
+    nodes = [
+        {"NodeManagerAddress": address, "Resources": {}} for address in ("10.0.0.1", "10.0.0.2")
+    ]
     with pytest.raises(ValueError, match="insecure=True"):
         _nodes._start(nodes, [], Settings(None, False, None, ()), 1.0)
 
@@ -338,12 +351,16 @@ def test_several_machines_need_to_be_trusted() -> None:
 def test_stores_know_where_their_nodes_are(running: Nodes) -> None:
     command = [program("hoplite"), "status", "--json"]
     environment = {**os.environ, "HOPLITE_SOCKET": running[0].socket}
-    said = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=PATIENCE).stdout
+    said = subprocess.run(
+        command, env=environment, capture_output=True, check=True, timeout=PATIENCE
+    ).stdout
     assert json.loads(said)["shards"][0]["place_keys"] == [{"keys": ["rack"], "nodes": 2}]
 
 
 def test_labels_of_nodes_that_say_where_they_are() -> None:
-    def found(labels: dict[str, str], chosen: dict[str, str] | None = None, *options: str) -> dict[str, str]:
+    def found(
+        labels: dict[str, str], chosen: dict[str, str] | None = None, *options: str
+    ) -> dict[str, str]:
         return place_labels({"Labels": labels}, Settings(None, False, None, options, labels=chosen))
 
     assert place_labels({}, Settings(None, False, None, ())) == {}
@@ -400,7 +417,9 @@ def test_the_store_of_somebody_else_is_found(foreign: daemons.Cluster, outer_soc
         outer_socket.unlink()
 
 
-def test_the_store_of_somebody_else_is_started_anew(foreign: daemons.Cluster, tmp_path: Path) -> None:
+def test_the_store_of_somebody_else_is_started_anew(
+    foreign: daemons.Cluster, tmp_path: Path
+) -> None:
     socket = foreign.sockets[0]
     nodes = hoplite.ray.start_on_all_nodes(socket=socket)
     assert round_trip()
@@ -419,7 +438,9 @@ def test_the_store_of_somebody_else_is_started_anew(foreign: daemons.Cluster, tm
         "--no-prefault",
         "--print-addresses",
     ]
-    again = daemons.Daemon(tmp_path / "again.log", "hoplite-store", "--directory", directory, *options)
+    again = daemons.Daemon(
+        tmp_path / "again.log", "hoplite-store", "--directory", directory, *options
+    )
     foreign.daemons.append(again)
     eventually(round_trip_again)
     assert hoplite.ray.refresh() == nodes
@@ -430,7 +451,9 @@ def test_there_is_no_store_where_one_was_said_to_be(foreign: daemons.Cluster) ->
         hoplite.ray.start_on_all_nodes(socket="/tmp/nowhere.sock")
 
 
-def test_what_another_ray_has_left_in_the_store_of_somebody_else_is_deleted(foreign: daemons.Cluster) -> None:
+def test_what_another_ray_has_left_in_the_store_of_somebody_else_is_deleted(
+    foreign: daemons.Cluster,
+) -> None:
     gone = place("a session that is over", "its-node")
     gone.create()
     # No process can have this id.

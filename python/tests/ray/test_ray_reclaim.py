@@ -90,9 +90,7 @@ def test_a_claim_lasts_until_it_is_dropped_as_often_as_it_was_made(place: Place)
 
 
 def test_ray_must_be_running_first() -> None:
-    program = (
-        "import hoplite.ray; hoplite.ray.register(); hoplite.ray.register(); hoplite.ray.start_on_all_nodes()"
-    )
+    program = "import hoplite.ray; hoplite.ray.register(); hoplite.ray.register(); hoplite.ray.start_on_all_nodes()"
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
     assert (
         done.stderr.splitlines()[-1]
@@ -121,7 +119,9 @@ sys.stdin.read()
 @pytest.mark.parametrize("how", ["alone", "fork"])
 def test_a_lease_ends_when_its_process_is_killed(place: Place, how: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(place.directory), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", HOLD, str(place.directory), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline()

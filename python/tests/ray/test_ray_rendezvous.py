@@ -14,7 +14,9 @@ Group = tuple[str, list[str]]
 
 
 class Meeting:
-    def __init__(self, clients: list[hoplite.Client], pool: ThreadPoolExecutor, prefix: str) -> None:
+    def __init__(
+        self, clients: list[hoplite.Client], pool: ThreadPoolExecutor, prefix: str
+    ) -> None:
         self.clients, self.pool, self.prefix = clients, pool, prefix
         self.ids = _rendezvous._prefix(prefix, "group")
 
@@ -104,7 +106,9 @@ def test_who_is_missing_is_said(meeting: Meeting) -> None:
     meeting.someone_came(2, "0123")
     with pytest.raises(TimeoutError, match=r"with 3 members, .* within 0\.5 s: (1, )?2$"):
         meeting.begin(3, 0, "host", 0.5).result(PATIENCE)
-    with pytest.raises(TimeoutError, match=r"not all of the 3 members of group 'group' came within 1\.0 s"):
+    with pytest.raises(
+        TimeoutError, match=r"not all of the 3 members of group 'group' came within 1\.0 s"
+    ):
         member.result(PATIENCE)
     with pytest.raises(TimeoutError, match=r"with 2 members, .* within 0\.2 s: 1$"):
         meeting.begin(2, 0, "host", 0.2).result(PATIENCE)

@@ -34,14 +34,18 @@ def test_tasks_on_all_nodes_get_what_the_driver_put(stores: list[hoplite.ray.Nod
     array = np.arange(1 << 20, dtype=np.float32)
     with hoplite.ray.put(array) as ref:
         assert len(pickle.dumps(ref)) < 300
-        tasks = [total.options(**on(node)).remote(ref) for node in ("first", "second") for _ in range(2)]
+        tasks = [
+            total.options(**on(node)).remote(ref) for node in ("first", "second") for _ in range(2)
+        ]
         got = ray.get(tasks)
         assert {answer for _, answer in got} == {float(array.sum())}
         assert len({node for node, _ in got}) == 2
 
 
 def test_the_driver_gets_what_tasks_put() -> None:
-    refs = ray.get([make.options(**on(node)).remote(value) for value, node in enumerate(("first", "second"))])
+    refs = ray.get(
+        [make.options(**on(node)).remote(value) for value, node in enumerate(("first", "second"))]
+    )
     arrays = hoplite.ray.get(refs, timeout=PATIENCE)
     assert [array.tolist() for array in arrays] == [[0.0] * 1000, [1.0] * 1000]
     assert not arrays[0].flags.writeable
@@ -92,7 +96,11 @@ def test_handles_find_the_store_inside_of_tasks() -> None:
         return type(ref), float(ref.get()[0]), is_same
 
     with hoplite.ray.put(np.ones(10)) as ref:
-        assert ray.get(look.options(**on("second")).remote({"nested": [ref]})) == (hoplite.ray.Ref, 1.0, True)
+        assert ray.get(look.options(**on("second")).remote({"nested": [ref]})) == (
+            hoplite.ray.Ref,
+            1.0,
+            True,
+        )
 
 
 def test_a_forked_child_connects_for_itself() -> None:
@@ -127,7 +135,8 @@ def test_objects_with_names_of_ones_own(client: hoplite.Client) -> None:
     client.put("model/7", np.ones(3))
     assert hoplite.ray.get("model/7", timeout=PATIENCE).tolist() == [1.0] * 3
     assert [
-        array.sum() for array in hoplite.ray.get(["model/7", hoplite.Ref("model/7")], timeout=PATIENCE)
+        array.sum()
+        for array in hoplite.ray.get(["model/7", hoplite.Ref("model/7")], timeout=PATIENCE)
     ] == [3.0] * 2
     assert hoplite.ray.delete("model/7") == 1
 

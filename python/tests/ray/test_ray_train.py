@@ -36,7 +36,9 @@ def trained(group: Any, backend: str) -> tuple[float, Any]:
     inputs = torch.randn(200, 8, generator=torch.Generator().manual_seed(1))
     targets = inputs.square().sum(1, keepdim=True)
     loader = prepare_data_loader(
-        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), 16, shuffle=True)
+        torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(inputs, targets), 16, shuffle=True
+        )
     )
     wrapped = prepare_model(model(), parallel_strategy_kwargs={"process_group": group})
     assert isinstance(wrapped, torch.nn.parallel.DistributedDataParallel)

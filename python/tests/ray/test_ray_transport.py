@@ -66,7 +66,10 @@ class Consumer:
         return value
 
     def describe(self, arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
-        return [(array.dtype.str, array.shape, array.flags.writeable, array.tobytes()) for array in arrays]
+        return [
+            (array.dtype.str, array.shape, array.flags.writeable, array.tobytes())
+            for array in arrays
+        ]
 
     def get(self, refs: list[Any]) -> list[float]:
         return [float(tensor.sum()) for tensor in ray.get(refs)]
@@ -134,7 +137,12 @@ def test_a_value_without_tensors(producer: Any, consumers: list[Any]) -> None:
 
 
 def test_arrays_arrive_read_only_and_in_place(producer: Any, consumers: list[Any]) -> None:
-    arrays = [np.arange(5.0), np.ones(100_000, np.int16), np.zeros((0, 2)), np.array([(1, 2.0)], "i4,f8")]
+    arrays = [
+        np.arange(5.0),
+        np.ones(100_000, np.int16),
+        np.zeros((0, 2)),
+        np.array([(1, 2.0)], "i4,f8"),
+    ]
     described = ray.get(consumers[1].describe.remote(producer.echo_arrays.remote(arrays)))
     for (dtype, shape, is_writable, contents), array in zip(described, arrays, strict=True):
         assert (dtype, shape, contents) == (array.dtype.str, array.shape, array.tobytes())
@@ -190,7 +198,9 @@ def test_a_method_whose_tensors_do_not_fit_fails(producer: Any) -> None:
         ray.get(producer.make.remote(1.0, 100_000_000))
 
 
-def test_tensors_for_which_there_is_no_room_are_carried_by_ray(producer: Any, consumers: list[Any]) -> None:
+def test_tensors_for_which_there_is_no_room_are_carried_by_ray(
+    producer: Any, consumers: list[Any]
+) -> None:
     count = 40_000_000
     ref = producer.make.remote(1.0, count)
     assert ray.get(consumers[1].total.remote(ref)) == count
@@ -202,7 +212,9 @@ def test_tensors_for_which_there_is_no_room_are_carried_by_ray(producer: Any, co
     assert not ray.get(arrays).flags.writeable
 
 
-def test_an_object_that_is_lost(producer: Any, consumers: list[Any], client: hoplite.Client) -> None:
+def test_an_object_that_is_lost(
+    producer: Any, consumers: list[Any], client: hoplite.Client
+) -> None:
     before = objects(client)
     ref = producer.make.remote(1.0)
     ray.wait([ref])
@@ -212,7 +224,9 @@ def test_an_object_that_is_lost(producer: Any, consumers: list[Any], client: hop
     with pytest.raises(ray.exceptions.GetTimeoutError):
         ray.get(ref, timeout=0.5)
     assert time.monotonic() - began < 30
-    consumers[1].__ray_call__.options(concurrency_group="_ray_system_error").remote(_abort, ref.hex())
+    consumers[1].__ray_call__.options(concurrency_group="_ray_system_error").remote(
+        _abort, ref.hex()
+    )
     with pytest.raises(RayDirectTransportError, match="aborted"):
         ray.get(waiting)
 
@@ -227,7 +241,9 @@ def _abort(actor: Any, obj_id: str) -> None:
     transport.abort_transport(obj_id, CommunicatorMetadata())
 
 
-def test_a_tensor_outlives_its_producer(mortal: Any, consumers: list[Any], client: hoplite.Client) -> None:
+def test_a_tensor_outlives_its_producer(
+    mortal: Any, consumers: list[Any], client: hoplite.Client
+) -> None:
     before = objects(client)
     refs = [mortal.make.remote(3.0), mortal.make.remote(4.0)]
     ray.wait(refs, num_returns=2)
@@ -252,13 +268,18 @@ def test_what_a_producer_put_ends_with_it(mortal: Any, client: hoplite.Client) -
     del refs
 
 
-def test_a_producer_that_is_restarted(mortal: Any, consumers: list[Any], client: hoplite.Client) -> None:
+def test_a_producer_that_is_restarted(
+    mortal: Any, consumers: list[Any], client: hoplite.Client
+) -> None:
     before = objects(client)
     first = mortal.make.remote(1.0)
     ray.wait([first])
     ray.kill(mortal, no_restart=False)
     second = mortal.make.remote(2.0)
-    assert ray.get([consumers[1].total.remote(ref) for ref in (first, second)]) == [100_000.0, 200_000.0]
+    assert ray.get([consumers[1].total.remote(ref) for ref in (first, second)]) == [
+        100_000.0,
+        200_000.0,
+    ]
     del first, second
     eventually(lambda: objects(client) <= before)
 
@@ -277,7 +298,9 @@ class Mixed:
         ref = ray.put({"array": np.ones(1 << 18), "tensor": torch.ones(1 << 18)})
         first, second = ray.get(ref), ray.get(ref)
         assert first["array"].sum() == first["tensor"].sum() == 1 << 18
-        addresses = [(got["array"].ctypes.data, got["tensor"].data_ptr()) for got in (first, second)]
+        addresses = [
+            (got["array"].ctypes.data, got["tensor"].data_ptr()) for got in (first, second)
+        ]
         return sum(a != b for a, b in zip(*addresses, strict=True))
 
 
@@ -297,7 +320,9 @@ def test_what_goes_through_the_store_of_ray_stays_in_place(stores: list[hoplite.
 class Particular:
     def register(self, kind: str) -> None:
         ray.util.register_serializer(
-            np.ndarray, serializer=lambda array: (kind, array.sum()), deserializer=lambda value: value
+            np.ndarray,
+            serializer=lambda array: (kind, array.sum()),
+            deserializer=lambda value: value,
         )
 
     def deregister(self) -> None:

@@ -72,7 +72,16 @@ def run(
             task = pickle.dumps((function, arguments, setting.options))
             process = _context.Process(
                 target=_be_rank,
-                args=(other, rank, size, setting.backend, setting.timeout, environment, directory, task),
+                args=(
+                    other,
+                    rank,
+                    size,
+                    setting.backend,
+                    setting.timeout,
+                    environment,
+                    directory,
+                    task,
+                ),
                 name=f"rank {rank}",
             )
             process.start()

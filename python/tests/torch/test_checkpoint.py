@@ -55,15 +55,20 @@ def test_one_process(client: hoplite.Client, name: str) -> None:
 
 
 def test_one_that_is_not_there(client: hoplite.Client, name: str) -> None:
-    with pytest.raises(dcp.api.CheckpointException, match="has not come; there is none that is complete"):
-        dcp.load(state(0), storage_reader=HopliteReader(name, client=client, timeout=0.1), no_dist=True)
+    with pytest.raises(
+        dcp.api.CheckpointException, match="has not come; there is none that is complete"
+    ):
+        dcp.load(
+            state(0), storage_reader=HopliteReader(name, client=client, timeout=0.1), no_dist=True
+        )
 
 
 def _save(rank: int, name: str) -> None:
     mesh = init_device_mesh("cpu", (3,))
     whole = torch.arange(70.0).reshape(7, 10)
     dcp.save(
-        {"weight": distribute_tensor(whole, mesh, [Shard(0)]), "step": 3}, storage_writer=HopliteWriter(name)
+        {"weight": distribute_tensor(whole, mesh, [Shard(0)]), "step": 3},
+        storage_writer=HopliteWriter(name),
     )
 
 
@@ -75,7 +80,9 @@ def _load(rank: int, name: str) -> None:
     assert into["step"] == 3
 
 
-def test_ranks_that_divide_it_otherwise(cluster: Cluster, client: hoplite.Client, name: str) -> None:
+def test_ranks_that_divide_it_otherwise(
+    cluster: Cluster, client: hoplite.Client, name: str
+) -> None:
     setting = Setting(cluster.sockets)
     ranks.run(3, _save, name, setting=setting)
     ranks.run(2, _load, name, setting=setting)
@@ -83,7 +90,9 @@ def test_ranks_that_divide_it_otherwise(cluster: Cluster, client: hoplite.Client
 
 @pytest.mark.parametrize("is_in_place", [False, True])
 def test_torchft(cluster: Cluster, is_in_place: bool, request: pytest.FixtureRequest) -> None:
-    cases = pytest.importorskip("torchft.checkpointing.transport_test", reason="torchft is optional")
+    cases = pytest.importorskip(
+        "torchft.checkpointing.transport_test", reason="torchft is optional"
+    )
     from hoplite.torch.torchft import HopliteTransport
 
     device = torch.device("cpu")

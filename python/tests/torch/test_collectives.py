@@ -70,7 +70,9 @@ def reduce_everything(rank: int, length: int) -> None:
             dist.reduce(tensor, 1, getattr(dist.ReduceOp, op))
             check(tensor, expected if rank == 1 else contribution(rank, dtype, whole))
             out = torch.empty(length, 1, dtype=dtype)
-            dist.reduce_scatter_tensor(out, contribution(rank, dtype, whole), getattr(dist.ReduceOp, op))
+            dist.reduce_scatter_tensor(
+                out, contribution(rank, dtype, whole), getattr(dist.ReduceOp, op)
+            )
             check(out, expected[rank * length : (rank + 1) * length])
         if dtype.is_floating_point:
             tensor = contribution(rank, dtype, whole)
@@ -101,7 +103,9 @@ def integers(rank: int, dtype: Any) -> list[int]:
 
 
 def average_integers(rank: int, length: int) -> None:
-    names = [name for name in DTYPES if not getattr(torch, name).is_floating_point and name != "bool"]
+    names = [
+        name for name in DTYPES if not getattr(torch, name).is_floating_point and name != "bool"
+    ]
     assert {"uint8", "int8", "int32", "int64", "uint64"} <= {*names}
     for dtype in [getattr(torch, name) for name in names]:
         numbers = [integers(peer, dtype) for peer in range(SIZE)]
@@ -219,7 +223,9 @@ def through_autograd(rank: int, length: int) -> None:
 
     own = [torch.full((length,), float(peer)) for peer in range(SIZE)]
     ones = torch.ones(length)
-    for found in gradient(lambda given: functional.reduce_scatter(torch.empty(length), given), *own):
+    for found in gradient(
+        lambda given: functional.reduce_scatter(torch.empty(length), given), *own
+    ):
         check(found, ones)
     outs = [torch.empty(length) for _ in range(SIZE)]
     for found in gradient(lambda given: functional.all_to_all(outs, given), *own):
@@ -265,7 +271,8 @@ def monitored(rank: int) -> str:
     if rank == 1:
         with hoplite.connect() as client:
             await_that(
-                "the others give up", lambda: any("/end/" in str(info.id) for info in client.list("torch/"))
+                "the others give up",
+                lambda: any("/end/" in str(info.id) for info in client.list("torch/")),
             )
         return ""
     with pytest.raises(RuntimeError) as raised:
@@ -277,7 +284,9 @@ def test_a_monitored_barrier(cluster: Any) -> None:
     first, _, last = run(SIZE, monitored, setting=Setting(sockets=cluster.sockets[:1] * SIZE))
     # A slow rank may be late too.
     for said in (first, last):
-        assert re.search(r"Ranks? (0, )?1(, 2)? failed to pass monitoredBarrier in 3000 ms", said), said
+        assert re.search(
+            r"Ranks? (0, )?1(, 2)? failed to pass monitoredBarrier in 3000 ms", said
+        ), said
 
 
 def move_everything(rank: int) -> None:
@@ -324,7 +333,9 @@ def shapes(rank: int) -> None:
             check(gathered[peer], torch.full(shape, float(peer)))
         out = torch.empty(shape)
         dist.scatter(
-            out, [torch.full(shape, 10.0 * peer) for peer in range(SIZE)] if rank == 1 else None, src=1
+            out,
+            [torch.full(shape, 10.0 * peer) for peer in range(SIZE)] if rank == 1 else None,
+            src=1,
         )
         check(out, torch.full(shape, 10.0 * rank))
 
@@ -360,7 +371,12 @@ def test_tensors_that_are_not_contiguous() -> None:
 def all_to_all(rank: int) -> None:
     out = torch.empty(SIZE, 2)
     dist.all_to_all_single(out, torch.arange(SIZE * 2.0).reshape(SIZE, 2) + 100 * rank)
-    check(out, torch.tensor([[100.0 * peer + 2 * rank, 100.0 * peer + 2 * rank + 1] for peer in range(SIZE)]))
+    check(
+        out,
+        torch.tensor(
+            [[100.0 * peer + 2 * rank, 100.0 * peer + 2 * rank + 1] for peer in range(SIZE)]
+        ),
+    )
     sizes = [peer + 1 for peer in range(SIZE)]
     out = torch.empty(SIZE * (rank + 1), 2)
     dist.all_to_all_single(out, torch.full((sum(sizes), 2), float(rank)), [rank + 1] * SIZE, sizes)
@@ -370,7 +386,9 @@ def all_to_all(rank: int) -> None:
     for peer in range(SIZE):
         check(outs[peer], torch.full((rank + 1,), 10.0 * peer + rank))
     out = torch.empty(2 * (rank + 1))
-    dist.reduce_scatter(out, [torch.full((2 * (peer + 1),), float(rank + peer)) for peer in range(SIZE)])
+    dist.reduce_scatter(
+        out, [torch.full((2 * (peer + 1),), float(rank + peer)) for peer in range(SIZE)]
+    )
     check(out, torch.full((2 * (rank + 1),), 3.0 + 3 * rank))
 
 
@@ -415,7 +433,9 @@ def objects(rank: int) -> None:
     dist.broadcast_object_list(said, 2)
     assert said == ["from 2"]
     mine: list[Any] = [None]
-    dist.scatter_object_list(mine, [f"for {peer}" for peer in range(SIZE)] if rank == 0 else None, 0)
+    dist.scatter_object_list(
+        mine, [f"for {peer}" for peer in range(SIZE)] if rank == 0 else None, 0
+    )
     assert mine == [f"for {rank}"]
 
 
@@ -520,7 +540,9 @@ def mismatched(rank: int) -> str:
 
 
 def test_the_checks_of_torch_find_what_differs(tmp_path: Path) -> None:
-    said = run(SIZE, mismatched, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")}))
+    said = run(
+        SIZE, mismatched, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")})
+    )
     for rank, text in enumerate(said):
         assert "Detected mismatch between collectives on ranks" in text
         assert f"Rank {rank} is running collective" in text

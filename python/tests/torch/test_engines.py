@@ -30,7 +30,10 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Iterator[No
     yield
     hoplite.shutdown()
     for name in list(sys.modules):
-        if name.split(".")[0] in ("vllm", "verl") or name in ("hoplite.torch.vllm", "hoplite.torch.verl"):
+        if name.split(".")[0] in ("vllm", "verl") or name in (
+            "hoplite.torch.vllm",
+            "hoplite.torch.verl",
+        ):
             del sys.modules[name]
 
 
@@ -39,7 +42,9 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[Exception] = []
     reload = import_module("vllm.model_executor.model_loader.reload")
     monkeypatch.setattr(reload, "initialize_layerwise_reload", lambda model: calls.append("start"))
-    monkeypatch.setattr(reload, "finalize_layerwise_reload", lambda model, config: calls.append("finish"))
+    monkeypatch.setattr(
+        reload, "finalize_layerwise_reload", lambda model, config: calls.append("finish")
+    )
     transfer = import_module("vllm.distributed.weight_transfer")
     model = import_module("vllm.model_executor.models").Model
     engines = import_module("hoplite.torch.vllm")
@@ -66,7 +71,8 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
                 try:
                     list(
                         pool.map(
-                            lambda worker: worker.receive_weights(worker.update_info_cls(**info)), workers
+                            lambda worker: worker.receive_weights(worker.update_info_cls(**info)),
+                            workers,
                         )
                     )
                 except hoplite.torch.VersionLost as error:
@@ -83,7 +89,9 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="needs a WeightSource"):
         trainer.trainer_init(engines.HopliteTrainerInitInfo(rank=0), client=Client())
     sender, helper = (
-        trainer.trainer_init(engines.HopliteTrainerInitInfo(rank=rank), client=Client(), source=source)
+        trainer.trainer_init(
+            engines.HopliteTrainerInitInfo(rank=rank), client=Client(), source=source
+        )
         for rank in range(2)
     )
     for _ in range(2):
@@ -115,7 +123,8 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(import_module("vllm.distributed.weight_transfer.base"), "TrainerInitInfo")
     with pytest.raises(
-        ImportError, match=r"hoplite .* needs the weight transfer of vLLM 0\.33, and vLLM is not installed"
+        ImportError,
+        match=r"hoplite .* needs the weight transfer of vLLM 0\.33, and vLLM is not installed",
     ):
         import_module("hoplite.torch.vllm")
 
@@ -123,7 +132,8 @@ def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_verl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(import_module("verl.checkpoint_engine.base"), "CheckpointEngineRegistry")
     with pytest.raises(
-        ImportError, match=r"hoplite .* needs the checkpoint engines of verl 0\.9, and verl is not installed"
+        ImportError,
+        match=r"hoplite .* needs the checkpoint engines of verl 0\.9, and verl is not installed",
     ):
         import_module("hoplite.torch.verl")
 
@@ -132,7 +142,9 @@ def test_verl() -> None:
     import_module("hoplite.torch.verl")
     make = import_module("verl.checkpoint_engine.base").CheckpointEngineRegistry.get("hoplite")
     trainers = [make(bucket_size=1 << 20, device="cpu") for _ in range(2)]
-    rollouts = [make(bucket_size=1 << 20, device="cpu", rollout_dtype=torch.bfloat16) for _ in range(3)]
+    rollouts = [
+        make(bucket_size=1 << 20, device="cpu", rollout_dtype=torch.bfloat16) for _ in range(3)
+    ]
 
     async def received(rollout: Any) -> dict[str, Any]:
         return {name: tensor async for name, tensor in rollout.receive_weights(global_steps=1)}
@@ -146,7 +158,9 @@ def test_verl() -> None:
         weights = {f"layer.{index}": torch.full((300_000,), float(step)) for index in range(5)}
         weights["count"] = torch.tensor([step])
         with ThreadPoolExecutor() as pool:
-            coming = [pool.submit(lambda rollout=r: asyncio.run(received(rollout))) for r in rollouts]
+            coming = [
+                pool.submit(lambda rollout=r: asyncio.run(received(rollout))) for r in rollouts
+            ]
             for trainer in reversed(trainers):
                 asyncio.run(trainer.send_weights(iter(weights.items()), global_steps=1))
             for got in coming:

@@ -55,11 +55,25 @@ def test_torchrun_starts_them_again(tmp_path: Path) -> None:
     if not is_installed():
         pytest.skip("the package was installed without its entry points")
     (tmp_path / "restarted.py").write_text(RESTARTED)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "3",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     environment.pop("HOPLITE_SOCKET", None)
     done = subprocess.run(
-        [*torchrun, "--max-restarts", "2", "--monitor-interval", "0.1", str(tmp_path / "restarted.py")],
+        [
+            *torchrun,
+            "--max-restarts",
+            "2",
+            "--monitor-interval",
+            "0.1",
+            str(tmp_path / "restarted.py"),
+        ],
         env=environment,
         capture_output=True,
         text=True,
@@ -175,7 +189,9 @@ def again(rank: int, directory: str) -> None:
         dist.all_reduce(tensor)
         assert tensor.tolist() == [2.0] * 4
         dist.destroy_process_group()
-        dist.init_process_group("hoplite", init_method=f"file://{directory}/{index}", rank=rank, world_size=2)
+        dist.init_process_group(
+            "hoplite", init_method=f"file://{directory}/{index}", rank=rank, world_size=2
+        )
 
 
 def test_a_group_after_another(tmp_path: Path) -> None:
@@ -303,7 +319,10 @@ def test_a_rank_ends_without_destroying_the_group(node: Cluster) -> None:
 
 def await_an_end() -> None:
     with hoplite.connect() as client:
-        await_that("a rank has left", lambda: any("/end/" in str(info.id) for info in client.list("torch/")))
+        await_that(
+            "a rank has left",
+            lambda: any("/end/" in str(info.id) for info in client.list("torch/")),
+        )
 
 
 def broadcast_by_one_who_leaves(rank: int, size: int) -> str | None:
@@ -415,7 +434,8 @@ def forgetful(rank: int) -> str | None:
         return error_of(lambda: dist.all_reduce(torch.ones(10)))
     with hoplite.connect() as client:
         await_that(
-            "somebody gives up", lambda: any("/end/" in str(info.id) for info in client.list("torch/"))
+            "somebody gives up",
+            lambda: any("/end/" in str(info.id) for info in client.list("torch/")),
         )
     return error_of(lambda: dist.all_reduce(torch.ones(10)))
 
@@ -424,7 +444,9 @@ def test_a_timeout_says_who_is_missing(node: Cluster) -> None:
     said = run(3, forgetful, setting=Setting(sockets=node.sockets * 3))
     assert all("timeout after 3 s" in text for text in said), said
     # A slow rank may be late too.
-    assert any(re.search(r"nothing has come from rank ([01], )*2\b", text) for text in said[:2]), said
+    assert any(re.search(r"nothing has come from rank ([01], )*2\b", text) for text in said[:2]), (
+        said
+    )
 
 
 def own_timeouts(rank: int) -> None:
@@ -513,7 +535,8 @@ def aborted_by_one(rank: int) -> None:
         return
     with hoplite.connect() as client:
         await_that(
-            "rank 0 has left", lambda: any(str(info.id).endswith("/done/0") for info in client.list("torch/"))
+            "rank 0 has left",
+            lambda: any(str(info.id).endswith("/done/0") for info in client.list("torch/")),
         )
         await_that(
             "rank 0 has deleted what it had put",
@@ -529,7 +552,9 @@ def unsupported(rank: int) -> None:
     dense = torch.ones(3)
     for call, what in {
         (lambda: dist.all_reduce(dense, dist._make_nccl_premul_sum(2.0))): "not with PREMUL_SUM",
-        (lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)): "AVG is not defined",
+        (
+            lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
+        ): "AVG is not defined",
         (
             lambda: dist.all_reduce(dense.to(torch.float8_e4m3fn))
         ): "cannot reduce elements of type float8_e4m3fn",

@@ -32,9 +32,13 @@ def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "item"), NAMES, ids=[f"{module.__name__}.{name}" for module, name, _ in NAMES]
+    ("module", "name", "item"),
+    NAMES,
+    ids=[f"{module.__name__}.{name}" for module, name, _ in NAMES],
 )
-def test_example(module: Any, name: str, item: Any, socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example(
+    module: Any, name: str, item: Any, socket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert inspect.getdoc(item), f"{name} has no docstring"
     found = docstrings.examples(module, name, item)
     if found is None:

@@ -20,7 +20,10 @@ SAMPLES = 237
 def model() -> Any:
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Linear(8, 32, bias=False), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 1)
+        torch.nn.Linear(8, 32, bias=False),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.ReLU(),
+        torch.nn.Linear(32, 1),
     )
 
 
@@ -50,7 +53,9 @@ def compare(train: Callable[..., Any], *arguments: Any) -> None:
         assert (first[name] != untrained.detach().numpy()).any(), f"{name} was trained"
 
 
-def train_with_lightning(rank: int, backend: str, directory: Path) -> tuple[dict[str, float], dict[str, Any]]:
+def train_with_lightning(
+    rank: int, backend: str, directory: Path
+) -> tuple[dict[str, float], dict[str, Any]]:
     import pytorch_lightning as lightning
     from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
     from pytorch_lightning.strategies import DDPStrategy
@@ -69,7 +74,11 @@ def train_with_lightning(rank: int, backend: str, directory: Path) -> tuple[dict
 
         def validation_step(self, batch: Any, index: int) -> None:
             inputs, targets = batch
-            self.log("val_loss", torch.nn.functional.mse_loss(self.model(inputs), targets), sync_dist=True)
+            self.log(
+                "val_loss",
+                torch.nn.functional.mse_loss(self.model(inputs), targets),
+                sync_dist=True,
+            )
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)

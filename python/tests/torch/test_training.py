@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
-datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn brings the handwritten digits")
+datasets = pytest.importorskip(
+    "sklearn.datasets", reason="scikit-learn brings the handwritten digits"
+)
 
 from ranks import Setting, run  # noqa: E402
 

@@ -53,13 +53,21 @@ def reader(cluster: Cluster) -> Iterator[hoplite.Client]:
 def model(value: float = 1.0) -> dict[str, Any]:
     return {
         "embedding": torch.full((700, 1000), value),
-        "layers": [{"weight": torch.full((3, 5), value + index), "index": index} for index in range(3)],
+        "layers": [
+            {"weight": torch.full((3, 5), value + index), "index": index} for index in range(3)
+        ],
         "half": torch.full((10,), value, dtype=torch.bfloat16),
         "odd": torch.tensor([True, False, value > 0]),
         "scalar": torch.tensor(value),
         "empty": torch.empty(0, 4),
         "strided": torch.arange(20.0).reshape(4, 5).t(),
-        "settings": {"rate": 0.1, "betas": (0.9, 0.999), "name": "adam", "nothing": None, "groups": []},
+        "settings": {
+            "rate": 0.1,
+            "betas": (0.9, 0.999),
+            "name": "adam",
+            "nothing": None,
+            "groups": [],
+        },
     }
 
 
@@ -80,7 +88,9 @@ def check_equal(one: Any, other: Any) -> None:
         assert one == other
 
 
-def test_what_is_got_is_what_was_put(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+def test_what_is_got_is_what_was_put(
+    client: hoplite.Client, reader: hoplite.Client, name: str
+) -> None:
     put = model(2.0)
     assert put_state_dict(name, put, client=client) == 1
     changed = put["embedding"].clone()
@@ -92,13 +102,17 @@ def test_what_is_got_is_what_was_put(client: hoplite.Client, reader: hoplite.Cli
     got["embedding"].add_(1)
 
 
-def test_an_optimizer_and_a_module(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+def test_an_optimizer_and_a_module(
+    client: hoplite.Client, reader: hoplite.Client, name: str
+) -> None:
     torch.manual_seed(0)
     trained, fresh = (torch.nn.Linear(30, 20) for _ in range(2))
     optimizer = torch.optim.Adam(trained.parameters())
     trained(torch.ones(30)).sum().backward()
     optimizer.step()
-    put_state_dict(name, {"model": trained.state_dict(), "optimizer": optimizer.state_dict()}, client=client)
+    put_state_dict(
+        name, {"model": trained.state_dict(), "optimizer": optimizer.state_dict()}, client=client
+    )
 
     got = get_state_dict(name, client=reader, timeout=PATIENCE).state_dict
     fresh.load_state_dict(got["model"])
@@ -107,7 +121,9 @@ def test_an_optimizer_and_a_module(client: hoplite.Client, reader: hoplite.Clien
     check_equal(got["optimizer"], optimizer.state_dict())
 
 
-def test_tensors_are_filled_where_they_are(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+def test_tensors_are_filled_where_they_are(
+    client: hoplite.Client, reader: hoplite.Client, name: str
+) -> None:
     trained, behind = torch.nn.Linear(300, 2000), torch.nn.Linear(300, 2000)
     put_state_dict(name, trained.state_dict(), client=client)
     parameter = behind.weight
@@ -140,7 +156,12 @@ def test_of_tensors_that_share_memory_the_last_one_wins(
     put = {f"{index}": torch.full((4 << 20,), float(index)) for index in range(4)}
     put_state_dict(name, put, client=client)
     tied = torch.zeros(6 << 20)
-    into = {"0": tied[: 4 << 20], "1": tied[2 << 20 :], "2": tied[: 4 << 20], "3": torch.zeros(4 << 20)}
+    into = {
+        "0": tied[: 4 << 20],
+        "1": tied[2 << 20 :],
+        "2": tied[: 4 << 20],
+        "3": torch.zeros(4 << 20),
+    }
     for _ in range(5):
         get_state_dict(name, into, client=reader, timeout=PATIENCE)
         assert bool((tied[: 4 << 20] == 2).all())
@@ -148,7 +169,9 @@ def test_of_tensors_that_share_memory_the_last_one_wins(
         assert bool((into["3"] == 3).all())
 
 
-def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
+def test_versions_come_one_after_the_other(
+    client: hoplite.Client, reader: hoplite.Client, name: str
+) -> None:
     with ThreadPoolExecutor() as pool:
         first = pool.submit(get_state_dict, name, client=reader, timeout=PATIENCE)
         put_state_dict(name, model(1), version=100, client=client)
@@ -254,7 +277,9 @@ def test_what_no_state_dict_has(client: hoplite.Client, name: str, value: Any, s
 
 
 def test_what_does_not_fit_changes_nothing(client: hoplite.Client, name: str) -> None:
-    put_state_dict(name, {"a": torch.ones(3), "b": torch.ones(2, 2), "only": torch.ones(1)}, client=client)
+    put_state_dict(
+        name, {"a": torch.ones(3), "b": torch.ones(2, 2), "only": torch.ones(1)}, client=client
+    )
     into = {"a": torch.zeros(3), "b": torch.zeros(4), "missing": torch.zeros(1)}
     with pytest.raises(StateDictMismatch) as error:
         get_state_dict(name, into, client=client, timeout=PATIENCE)
@@ -264,7 +289,9 @@ def test_what_does_not_fit_changes_nothing(client: hoplite.Client, name: str) ->
     )
     assert isinstance(error.value, ValueError)
     assert all((tensor == 0).all() for tensor in into.values())
-    with pytest.raises(StateDictMismatch, match=r"a is float32\[3\], to be copied into float64\[3\]"):
+    with pytest.raises(
+        StateDictMismatch, match=r"a is float32\[3\], to be copied into float64\[3\]"
+    ):
         get_state_dict(name, {"a": torch.zeros(3).double()}, strict=False, client=client)
 
     into = {"a": into["a"], "missing": into["missing"]}
@@ -284,7 +311,10 @@ def test_other_values_that_are_missing(client: hoplite.Client, name: str) -> Non
     got = get_state_dict(name, into, strict=False, client=client).state_dict
     assert torch.equal(got.pop("a"), torch.ones(3))
     assert got == {"step": 7, "more": 8}
-    assert get_state_dict(name, {"a": torch.zeros(3), "step": 0}, client=client).state_dict["step"] == 7
+    assert (
+        get_state_dict(name, {"a": torch.zeros(3), "step": 0}, client=client).state_dict["step"]
+        == 7
+    )
 
 
 def test_a_dtype_of_another_version_of_torch(client: hoplite.Client, name: str) -> None:
@@ -348,7 +378,9 @@ def test_readers_learn_that_a_version_could_not_be_put(client: hoplite.Client, n
         with pytest.raises(hoplite.Timeout, match=r"there is 1$"):
             get_state_dict(name, newer_than=1, client=client, timeout=0.1)
         assert not [
-            info for info in client.list("weights-data/") if "/0/0" in str(info.id) and info.nbytes > 1000
+            info
+            for info in client.list("weights-data/")
+            if "/0/0" in str(info.id) and info.nbytes > 1000
         ]
         put_state_dict(name, {"x": torch.zeros(5)}, version=2, client=client)
         assert newer.result().version == 2
@@ -381,9 +413,13 @@ def begin_and_die(cluster: Cluster, name: str) -> None:
             process.kill()
 
 
-def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster, name: str) -> None:
+def test_a_version_that_is_half_written(
+    client: hoplite.Client, cluster: Cluster, name: str
+) -> None:
     begin_and_die(cluster, name)
-    with pytest.raises(hoplite.Timeout, match="there is none that is complete, and 2 is not finished"):
+    with pytest.raises(
+        hoplite.Timeout, match="there is none that is complete, and 2 is not finished"
+    ):
         get_state_dict(name, client=client, timeout=1.0)
     with ThreadPoolExecutor() as pool:
         whole = pool.submit(get_state_dict, name, client=client, timeout=PATIENCE)
@@ -395,7 +431,8 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
         assert all((tensor == 1).all() for tensor in got.values())
         assert len(got) == 4
         with pytest.raises(
-            VersionLost, match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)"
+            VersionLost,
+            match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)",
         ):
             list(stream)
     assert state_dict_versions(name, client=client) == [2]

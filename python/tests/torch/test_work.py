@@ -55,7 +55,9 @@ def telling_of_others(rank: int) -> None:
     work.wait()
     assert work.is_completed()
     assert [result.tolist() for result in work.result()] == [[2.0] * 3]
-    with pytest.raises(RuntimeError, match="may only be called on work objects that correspond to a recv"):
+    with pytest.raises(
+        RuntimeError, match="may only be called on work objects that correspond to a recv"
+    ):
         work._source_rank()
     if rank == 0:
         work = dist.irecv(torch.zeros(1), 1, group=gloo)

@@ -57,7 +57,9 @@ async def coroutines(socket: str) -> None:
         ref = await client.put(None, weights, progress=shown)
         assert_type(await client.get(ref), Weights)
         assert_type(await client.gather([ref]), list[Weights])
-        assert_type(await client.get("number") if await client.contains("number") else None, Any | None)
+        assert_type(
+            await client.get("number") if await client.contains("number") else None, Any | None
+        )
         await client.delete(ref)
 
 

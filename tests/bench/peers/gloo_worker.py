@@ -24,14 +24,18 @@ class Worker:
     def contents(self, factor: float) -> torch.Tensor:
         return (torch.arange(self.elements, dtype=torch.int32) % 8 + 1).to(torch.float32) * factor
 
-    def prepare(self, workload: str, size_bytes: int, round_number: int, steps: int, compute_ns: int) -> None:
+    def prepare(
+        self, workload: str, size_bytes: int, round_number: int, steps: int, compute_ns: int
+    ) -> None:
         self.workload = workload.removesuffix("_late")
         self.steps, self.compute_s = steps, compute_ns / 1e9
         self.elements = size_bytes // 4 // (self.ranks if self.workload in SPLIT else 1)
         self.round = round_number
         given = self.ranks if self.workload in ("reduce_scatter", "all_to_all") else 1
         taken = self.ranks if self.workload in ("allgather", "all_to_all") else 1
-        self.source = torch.cat([self.contents(self.factor(self.rank) * (part + 1)) for part in range(given)])
+        self.source = torch.cat(
+            [self.contents(self.factor(self.rank) * (part + 1)) for part in range(given)]
+        )
         self.result = torch.zeros(self.elements * taken)
         parts = self.ranks if self.workload == "gather" and self.rank == 0 else 0
         self.gathered = [torch.zeros(self.elements) for _ in range(parts)]
@@ -81,7 +85,9 @@ class Worker:
             case "broadcast", rank if rank > 0:
                 return self.has(self.result, self.factor(0))
             case "gather", 0:
-                return all(self.has(part, self.factor(rank)) for rank, part in enumerate(self.gathered))
+                return all(
+                    self.has(part, self.factor(rank)) for rank, part in enumerate(self.gathered)
+                )
             case ("reduce", 0) | ("allreduce", _):
                 return self.has(self.source, total)
             case "ps_sync", _:
@@ -91,12 +97,16 @@ class Worker:
             case ("allgather" | "all_to_all") as workload, rank:
                 part = rank + 1 if workload == "all_to_all" else 1
                 found = self.result.chunk(self.ranks)
-                return all(self.has(found[other], self.factor(other) * part) for other in range(self.ranks))
+                return all(
+                    self.has(found[other], self.factor(other) * part) for other in range(self.ranks)
+                )
         return True
 
     def has(self, found: torch.Tensor, factor: float) -> bool:
         expected = self.contents(factor)
-        return torch.equal(found[::STRIDE], expected[::STRIDE]) and torch.equal(found[-1:], expected[-1:])
+        return torch.equal(found[::STRIDE], expected[::STRIDE]) and torch.equal(
+            found[-1:], expected[-1:]
+        )
 
     def perform(self, line: str) -> str:
         match line.split():
@@ -115,7 +125,9 @@ class Worker:
 def main() -> None:
     path, rank, ranks, address = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://{address}", rank=rank, world_size=ranks, timeout=TIMEOUT)
+    dist.init_process_group(
+        "gloo", f"tcp://{address}", rank=rank, world_size=ranks, timeout=TIMEOUT
+    )
     worker = Worker(rank, ranks)
     with socket.socket(socket.AF_UNIX) as benchmark:
         benchmark.connect(path)

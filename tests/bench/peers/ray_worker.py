@@ -88,13 +88,17 @@ class Worker:
         with self.heard:
             self.inbox = {key: value for key, value in self.inbox.items() if key[1] > self.round}
 
-    def prepare(self, workload: str, size_bytes: int, round_number: int, steps: int, compute_ns: int) -> None:
+    def prepare(
+        self, workload: str, size_bytes: int, round_number: int, steps: int, compute_ns: int
+    ) -> None:
         self.workload, self.elements, self.round = workload, size_bytes // 4, round_number
         self.steps, self.compute_s = steps, compute_ns / 1e9
         self.source = self.contents(self.factor(self.rank), self.elements)
         if workload in ("broadcast", "broadcast_late") and self.rank == 0:
             reference = ray.put(self.source)
-            ray.get([self.tell(rank, self.key("given"), [reference]) for rank in range(1, self.ranks)])
+            ray.get(
+                [self.tell(rank, self.key("given"), [reference]) for rank in range(1, self.ranks)]
+            )
         elif workload in ("gather", "reduce", "allreduce"):
             told = self.tell(0, self.key("source", self.rank), [ray.put(self.source)])
             if self.rank > 0:
@@ -192,7 +196,10 @@ class Worker:
             # Only the server knows the workers of the first gradients; but every element of a sum
             # is a multiple.
             is_all = self.workload == "ps_sync"
-            self.results, self.expected = ([model], [self.sum() - self.factor(0) if is_all else float(model[0])])
+            self.results, self.expected = (
+                [model],
+                [self.sum() - self.factor(0) if is_all else float(model[0])],
+            )
 
     def computed(self) -> Iterator[int]:
         for step in range(self.steps if self.workload == "ps_sync" else sys.maxsize):
@@ -205,7 +212,11 @@ class Worker:
 
     def has(self, found: Any, factor: float) -> bool:
         expected = self.contents(factor, len(found))
-        return bool(factor >= 1 and np.array_equal(found[::STRIDE], expected[::STRIDE]) and found[-1] == expected[-1])
+        return bool(
+            factor >= 1
+            and np.array_equal(found[::STRIDE], expected[::STRIDE])
+            and found[-1] == expected[-1]
+        )
 
 
 def added(parts: list[Any]) -> Any:
@@ -225,9 +236,9 @@ def main() -> None:
         time.sleep(ASK_INTERVAL_S)
     actor = ray.remote(Worker).options
     workers: list[Any] = [
-        actor(num_cpus=0, max_concurrency=THREADS, resources={f"node:{address}": NO_RESOURCES}).remote(
-            rank, len(addresses)
-        )
+        actor(
+            num_cpus=0, max_concurrency=THREADS, resources={f"node:{address}": NO_RESOURCES}
+        ).remote(rank, len(addresses))
         for rank, address in enumerate(addresses)
     ]
     ray.get([one.meet.remote(workers) for one in workers])

@@ -63,8 +63,7 @@ class System(ABC):
         """The missing parts, and how to get them; empty if none."""
 
     @abstractmethod
-    def version(self) -> str:
-        ...
+    def version(self) -> str: ...
 
     @abstractmethod
     def start(self, lab: Lab, socket: Path) -> AbstractContextManager[Processes]:

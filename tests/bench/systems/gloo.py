@@ -30,7 +30,9 @@ class Gloo(System):
         return "" if self.version() else f"no torch for {self._python}: run `make bench-peers`"
 
     def version(self) -> str:
-        found = output([str(self._python), "-c", "import importlib.metadata as m; print(m.version('torch'))"])
+        found = output(
+            [str(self._python), "-c", "import importlib.metadata as m; print(m.version('torch'))"]
+        )
         return f"torch {found}" if found else ""
 
     @contextmanager

@@ -23,11 +23,19 @@ class HopliteStores(System):
 
     def missing(self) -> str:
         programs = ("hoplite", "hoplite-store", "hoplite-directory", _WORKER)
-        missing = [program for program in programs if not (self.context.programs / program).is_file()]
-        return f"no {', '.join(missing)} in {self.context.programs}: run `make bench-quick`" if missing else ""
+        missing = [
+            program for program in programs if not (self.context.programs / program).is_file()
+        ]
+        return (
+            f"no {', '.join(missing)} in {self.context.programs}: run `make bench-quick`"
+            if missing
+            else ""
+        )
 
     def version(self) -> str:
-        return output([str(self.context.programs / "hoplite"), "--version"]).removeprefix("hoplite ")
+        return output([str(self.context.programs / "hoplite"), "--version"]).removeprefix(
+            "hoplite "
+        )
 
     @contextmanager
     def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
@@ -44,7 +52,12 @@ class HopliteStores(System):
         ):
             workers = [
                 host.popen(
-                    [self.context.programs.resolve() / _WORKER, socket, str(rank), str(lab.plan.hosts)],
+                    [
+                        self.context.programs.resolve() / _WORKER,
+                        socket,
+                        str(rank),
+                        str(lab.plan.hosts),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

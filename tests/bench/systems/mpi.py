@@ -22,8 +22,7 @@ class _Mpi(System):
     worker: ClassVar[str]
 
     @abstractmethod
-    def command(self, hosts: list[str], directory: Path) -> list[str]:
-        ...
+    def command(self, hosts: list[str], directory: Path) -> list[str]: ...
 
     def missing(self) -> str:
         if not output(["which", self.starter]):
@@ -42,7 +41,12 @@ class _Mpi(System):
         ]
         with self.context.log.open("ab") as log:
             starter = lab.hosts[0].popen(
-                command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/"
+                command,
+                env=lab.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
             )
         with ending([starter]) as processes:
             yield processes
@@ -101,15 +105,23 @@ class OpenMpi(_Mpi):
             **self.parameters,
         }
         return [
-            *[self.starter, "--allow-run-as-root", "-np", str(len(hosts)), "--map-by", "node", "--bind-to", "none"],
+            *[
+                self.starter,
+                "--allow-run-as-root",
+                "-np",
+                str(len(hosts)),
+                "--map-by",
+                "node",
+                "--bind-to",
+                "none",
+            ],
             *["--host", ",".join(f"{host}:1" for host in hosts), "-x", f"LD_PRELOAD={self.idle}"],
             *[word for name, value in parameters.items() for word in ("--mca", name, value)],
         ]
 
 
 class OpenMpiTuned(OpenMpi):
-    """Open MPI with the fastest algorithms for large objects: pipelines, and rings for allreduce.
-    """
+    """Open MPI with the fastest algorithms for large objects: pipelines, and rings for allreduce."""
 
     name = "openmpi-tuned"
     setting = "as before, but pipelines and rings of 32 KiB segments forced by hand"

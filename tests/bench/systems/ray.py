@@ -39,10 +39,20 @@ class RayStores(System):
         return self.context.built / "venv" / "bin"
 
     def missing(self) -> str:
-        return "" if self.version() else f"no ray for {self._programs / 'python'}: run `make bench-peers`"
+        return (
+            ""
+            if self.version()
+            else f"no ray for {self._programs / 'python'}: run `make bench-peers`"
+        )
 
     def version(self) -> str:
-        return output([str(self._programs / "python"), "-c", "import importlib.metadata as m; print(m.version('ray'))"])
+        return output(
+            [
+                str(self._programs / "python"),
+                "-c",
+                "import importlib.metadata as m; print(m.version('ray'))",
+            ]
+        )
 
     @contextmanager
     def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
@@ -90,13 +100,20 @@ class RayStores(System):
         else:
             arguments |= {"address": address}
         words = [f"--{name}={value}" for name, value in arguments.items()]
-        return [self._programs / "ray", "start", *(["--head", "--no-monitor"] if rank == 0 else []), *words]
+        return [
+            self._programs / "ray",
+            "start",
+            *(["--head", "--no-monitor"] if rank == 0 else []),
+            *words,
+        ]
 
 
 def _start(host: Host, command: list[str | Path], options: dict[str, Any]) -> None:
     try:
         result = host.run(command, check=False, timeout=_START_TIMEOUT_S, **options)
     except subprocess.TimeoutExpired as expired:
-        raise BenchError(f"ray did not start on {host.name} within {_START_TIMEOUT_S} s") from expired
+        raise BenchError(
+            f"ray did not start on {host.name} within {_START_TIMEOUT_S} s"
+        ) from expired
     if result.returncode != 0:
         raise BenchError(f"ray did not start on {host.name}: it ended with {result.returncode}")

@@ -21,7 +21,9 @@ def main() -> None:
                 benchmark.sendall(b"error wrong result\n")
             elif word == "run":
                 time.sleep(max(0, int(arguments[0]) - time.monotonic_ns()) / 1e9)
-                benchmark.sendall(f"done {arguments[0]} {int(arguments[0]) + 1000 * (int(rank) + 1)}\n".encode())
+                benchmark.sendall(
+                    f"done {arguments[0]} {int(arguments[0]) + 1000 * (int(rank) + 1)}\n".encode()
+                )
             else:
                 benchmark.sendall(b"ok\n")
 

@@ -39,7 +39,9 @@ class Fake(System):
     @contextmanager
     def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
         workers = [
-            host.popen([sys.executable, FAKE, socket, str(rank), self.fault if rank == 1 else "never"])
+            host.popen(
+                [sys.executable, FAKE, socket, str(rank), self.fault if rank == 1 else "never"]
+            )
             for rank, host in enumerate(lab.hosts)
         ]
         with ending(workers):
@@ -74,7 +76,9 @@ class Capped(Fake):
 
     @contextmanager
     def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
-        found = lab.hosts[0].run(["printenv", "LD_PRELOAD"], capture_output=True, text=True, check=False)
+        found = lab.hosts[0].run(
+            ["printenv", "LD_PRELOAD"], capture_output=True, text=True, check=False
+        )
         self.preloads.append(found.stdout)
         with super().start(lab, socket) as workers:
             yield workers
@@ -123,14 +127,25 @@ class Rounds(unittest.TestCase):
 
     def test_workloads_may_have_sizes_of_their_own(self) -> None:
         settings = Settings(
-            ("fake",), ("reduce", "allreduce", "ps_sync"), (3,), (4, 8), (), 0, 1, 1, 1, {"reduce": (8,)}
+            ("fake",),
+            ("reduce", "allreduce", "ps_sync"),
+            (3,),
+            (4, 8),
+            (),
+            0,
+            1,
+            1,
+            1,
+            {"reduce": (8,)},
         )
         results = Results("", "", "", {}, 1)
         results.limits[3] = {"payload_bytes_s": 1e6, "round_trip_s": 1e-4}
         context = Context(Path(), Path(), 0, Path())
         cells = Suite(settings, context, results, lambda: None)._all_cells(Fake(context), 3)
         sizes = [(cell.workload, cell.size_bytes) for cell in cells]
-        self.assertEqual(sizes, [("reduce", 8), ("allreduce", 4), ("allreduce", 8), ("ps_sync", 4 << 20)])
+        self.assertEqual(
+            sizes, [("reduce", 8), ("allreduce", 4), ("allreduce", 8), ("ps_sync", 4 << 20)]
+        )
 
 
 @unittest.skipIf(LACKING, LACKING)
@@ -176,10 +191,18 @@ class Suites(unittest.TestCase):
 
     def test_every_cell_is_measured(self) -> None:
         results = self.run_suite(Fake)
-        found = [(cell.workload, cell.size_bytes, len(cell.seconds), cell.error) for cell in results.measurements]
+        found = [
+            (cell.workload, cell.size_bytes, len(cell.seconds), cell.error)
+            for cell in results.measurements
+        ]
         large = 128 << 10
         self.assertEqual(
-            found, [("broadcast", 1024, 2, None), ("broadcast", large, 2, None), ("broadcast_late", large, 2, None)]
+            found,
+            [
+                ("broadcast", 1024, 2, None),
+                ("broadcast", large, 2, None),
+                ("broadcast_late", large, 2, None),
+            ],
         )
         late = results.measurements[-1]
         self.assertGreater(late.seconds[0], 2 * late.interval_s)
@@ -196,7 +219,9 @@ class Suites(unittest.TestCase):
         self.assertEqual([cell.error for cell in results.measurements], [None] * 3)
         self.assertRegex(Capped.preloads[-1], r"flow_cap\.so")
         self.assertGreater(results.payload_bytes_s * 8, 3 * cap_bits_s)
-        self.assertIn("Each connection of a system gets at most 10 Mbit/s.", "\n".join(report._head(results)))
+        self.assertIn(
+            "Each connection of a system gets at most 10 Mbit/s.", "\n".join(report._head(results))
+        )
 
     def test_a_missing_system_is_named(self) -> None:
         results = self.run_suite(Absent, Omitting)
@@ -209,7 +234,10 @@ class Suites(unittest.TestCase):
 
     def test_a_system_that_does_not_fit_is_named(self) -> None:
         results = self.run_suite(Small)
-        self.assertEqual((results.missing, results.measurements), ({"small on 3 hosts": "it fits on 2 at most"}, []))
+        self.assertEqual(
+            (results.missing, results.measurements),
+            ({"small on 3 hosts": "it fits on 2 at most"}, []),
+        )
 
     def test_what_a_system_cannot_express_is_left_out(self) -> None:
         found = [cell.workload for cell in self.run_suite(Omitting).measurements]

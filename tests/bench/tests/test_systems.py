@@ -68,12 +68,16 @@ class Systems(unittest.TestCase):
                 with self.subTest(workload=cell.workload, size_bytes=cell.size_bytes):
                     self.assertIsNone(cell.error, log.read_text(errors="replace")[-2000:])
                     self.assertFalse(cell.crossed)
-            self.assertEqual({cell.workload for cell in results.measurements}, set(WORKLOADS) - system.omits)
+            self.assertEqual(
+                {cell.workload for cell in results.measurements}, set(WORKLOADS) - system.omits
+            )
 
     def test_hoplite(self) -> None:
         self.check("hoplite")
 
-    @unittest.skipUnless(os.environ.get("HOPLITE_TEST_PEERS"), "peers are tested by `make test-peers`")
+    @unittest.skipUnless(
+        os.environ.get("HOPLITE_TEST_PEERS"), "peers are tested by `make test-peers`"
+    )
     def test_peers(self) -> None:
         for name in SYSTEMS:
             with self.subTest(name):

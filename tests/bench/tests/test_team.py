@@ -16,7 +16,10 @@ FAKE = Path(__file__).with_name("fake_worker.py")
 @contextmanager
 def team(*faults: str) -> Iterator[Team]:
     hosts = [f"h{rank}" for rank in range(len(faults))]
-    with tempfile.TemporaryDirectory() as directory, Team("fake", Path(directory) / "socket", hosts) as found:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Team("fake", Path(directory) / "socket", hosts) as found,
+    ):
         workers = [
             subprocess.Popen([sys.executable, str(FAKE), str(found.path), str(rank), fault])
             for rank, fault in enumerate(faults)
@@ -31,7 +34,13 @@ def team(*faults: str) -> Iterator[Team]:
 
 
 class Teams(unittest.TestCase):
-    def round(self, found: Team, finishers: range = range(2), interval_s: float = 0, timeout_s: float = 300) -> Round:
+    def round(
+        self,
+        found: Team,
+        finishers: range = range(2),
+        interval_s: float = 0,
+        timeout_s: float = 300,
+    ) -> Round:
         return found.round("broadcast", 1024, finishers, interval_s, timeout_s)
 
     def test_the_last_finisher_stops_the_clock(self) -> None:
@@ -61,7 +70,9 @@ class Teams(unittest.TestCase):
     def test_a_wedged_worker_is_named(self) -> None:
         with (
             team("never", "run-silent", "never", "run-silent") as found,
-            self.assertRaisesRegex(Wedged, "fake on h1, h3 did not finish: broadcast of 1024 bytes, within 3 s"),
+            self.assertRaisesRegex(
+                Wedged, "fake on h1, h3 did not finish: broadcast of 1024 bytes, within 3 s"
+            ),
         ):
             self.round(found, timeout_s=3)
 
@@ -75,7 +86,10 @@ class Teams(unittest.TestCase):
                 self.round(found)
 
     def test_a_wrong_result_is_an_error(self) -> None:
-        with team("never", "check-wrong") as found, self.assertRaisesRegex(BenchError, "h1: check: error wrong result"):
+        with (
+            team("never", "check-wrong") as found,
+            self.assertRaisesRegex(BenchError, "h1: check: error wrong result"),
+        ):
             self.round(found)
 
     def test_workers_that_do_not_come_are_named(self) -> None:
@@ -91,7 +105,10 @@ class Teams(unittest.TestCase):
                 found.gather([], timeout_s=5)
 
     def test_a_starter_that_ends_is_an_error(self) -> None:
-        with tempfile.TemporaryDirectory() as directory, Team("fake", Path(directory) / "socket", ["h0"]) as found:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            Team("fake", Path(directory) / "socket", ["h0"]) as found,
+        ):
             starter = subprocess.Popen(["false"])
             starter.wait()
             with self.assertRaisesRegex(BenchError, "a process ended with 1"):

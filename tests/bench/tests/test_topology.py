@@ -25,7 +25,9 @@ def moved(model: str, ranks: int) -> Counter[tuple[int, int]]:
                 if not begun[rank]:
                     sent.update({(rank, peer): length for peer, length in sends})
                     begun[rank] = progressed = True
-                if all(sent[peer, rank] - received[peer, rank] >= length for peer, length in receives):
+                if all(
+                    sent[peer, rank] - received[peer, rank] >= length for peer, length in receives
+                ):
                     received.update({(peer, rank): length for peer, length in receives})
                     phases.pop(0)
                     begun[rank], progressed = False, True
@@ -76,7 +78,9 @@ class Racks(unittest.TestCase):
             found.add(seconds, objects)
         cells = ["2.50 (2.00 to 3.00)", "2.00", "1.00"]
         rows = _biased_rows(2, {"reduce": found}, {"reduce": found})
-        self.assertEqual(rows, [["2", "reduce", "without", *cells], ["2", "reduce", "with", *cells]])
+        self.assertEqual(
+            rows, [["2", "reduce", "without", *cells], ["2", "reduce", "with", *cells]]
+        )
 
     def test_the_page_has_marks_for_what_is_measured(self) -> None:
         for name in ("racks", "blueconnect-lab"):

@@ -14,7 +14,9 @@ ARGUMENTS = ["--workers", "3", "--megabytes", "4", "--versions", "3", "--rate", 
 
 def lacking_package() -> str:
     built = any((ROOT / "python" / "hoplite").glob("_native*.so"))
-    return lacking() or ("" if PYTHON.exists() and built else "the Python package is not built: run `make python`")
+    return lacking() or (
+        "" if PYTHON.exists() and built else "the Python package is not built: run `make python`"
+    )
 
 
 def command(*arguments: str) -> list[str]:
@@ -24,7 +26,11 @@ def command(*arguments: str) -> list[str]:
 class Weights(unittest.TestCase):
     def send(self, what: str) -> dict[str, Any]:
         done = subprocess.run(
-            command(*ARGUMENTS, "--kill", what), cwd=ROOT / "tests", capture_output=True, text=True, timeout=PATIENCE_S
+            command(*ARGUMENTS, "--kill", what),
+            cwd=ROOT / "tests",
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         found = json.loads(done.stdout)
@@ -45,7 +51,13 @@ class Weights(unittest.TestCase):
 
     @unittest.skipIf(not PYTHON.exists(), "the Python package is not installed")
     def test_a_command_line_that_makes_no_sense(self) -> None:
-        done = subprocess.run(command("--workers", "1"), cwd=ROOT / "tests", capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command("--workers", "1"),
+            cwd=ROOT / "tests",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         self.assertEqual(done.returncode, 2)
         self.assertIn("at least 2 workers", done.stderr)
 

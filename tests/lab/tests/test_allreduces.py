@@ -32,7 +32,9 @@ class Ranks:
         self.listener.settimeout(TIMEOUT_S)
         program = PROGRAMS / "hoplite-bench-worker"
         self.processes = [
-            lab.host(host).popen([program, path, str(rank), str(len(places))], stdin=subprocess.DEVNULL)
+            lab.host(host).popen(
+                [program, path, str(rank), str(len(places))], stdin=subprocess.DEVNULL
+            )
             for rank, host in enumerate(places)
         ]
         self.streams: dict[int, TextIO] = {}
@@ -56,7 +58,10 @@ class Ranks:
                 stream.flush()
 
     def answers(self, ranks: Collection[int] | None = None) -> dict[int, str]:
-        return {rank: self.streams[rank].readline() for rank in (self.streams if ranks is None else ranks)}
+        return {
+            rank: self.streams[rank].readline()
+            for rank in (self.streams if ranks is None else ranks)
+        }
 
     def end(self) -> None:
         for stream in self.streams.values():
@@ -68,15 +73,21 @@ class Ranks:
 
 @unittest.skipIf(lacking(), lacking())
 class Allreduces(unittest.TestCase):
-    def crossed(self, lab: Lab, labels: dict[str, str], schedule: str, is_probed: bool = False) -> tuple[int, str]:
+    def crossed(
+        self, lab: Lab, labels: dict[str, str], schedule: str, is_probed: bool = False
+    ) -> tuple[int, str]:
         arguments = ["--no-prefault", "--allreduce-schedule", schedule]
         with (
             TemporaryDirectory() as directory,
-            Hoplite(lab, PROGRAMS, memory="64MiB", store_arguments=arguments, labels=labels) as hoplite,
+            Hoplite(
+                lab, PROGRAMS, memory="64MiB", store_arguments=arguments, labels=labels
+            ) as hoplite,
         ):
             if is_probed:
                 probe = ("topology", "probe", "--apply", "--probes", "16")
-                hoplite.client(lab.host("h0"), *probe, capture_output=True, timeout=TIMEOUT_S, check=True)
+                hoplite.client(
+                    lab.host("h0"), *probe, capture_output=True, timeout=TIMEOUT_S, check=True
+                )
             ranks = Ranks(lab, Path(directory))
             try:
                 ranks.tell(f"prepare allreduce {SIZE_BYTES} 0 0 0")
@@ -90,7 +101,9 @@ class Allreduces(unittest.TestCase):
                     raise AssertionError(described)
             finally:
                 ranks.end()
-        return max((after[f"rack{rack}"] - before[f"rack{rack}"]).sent_bytes for rack in range(RACKS)), plan[0]
+        return max(
+            (after[f"rack{rack}"] - before[f"rack{rack}"]).sent_bytes for rack in range(RACKS)
+        ), plan[0]
 
     def test_racks_are_crossed_as_little_as_the_schedule_needs(self) -> None:
         with Lab(Plan(hosts=HOSTS, racks=RACKS)) as lab:

@@ -19,17 +19,28 @@ CONTENTS = os.urandom(3_000_000)
 
 
 def lacking() -> str:
-    built = all((PROGRAMS / program).is_file() for program in ("hoplite", "hoplite-store", "hoplite-directory"))
-    return missing() or ("" if built else f"there are no programs in {PROGRAMS}; HOPLITE_PROGRAMS names another place")
+    built = all(
+        (PROGRAMS / program).is_file()
+        for program in ("hoplite", "hoplite-store", "hoplite-directory")
+    )
+    return missing() or (
+        ""
+        if built
+        else f"there are no programs in {PROGRAMS}; HOPLITE_PROGRAMS names another place"
+    )
 
 
 @unittest.skipIf(lacking(), lacking())
 class Daemons(unittest.TestCase):
     def put(self, hoplite: Hoplite, host: str) -> None:
-        hoplite.client(hoplite.lab.host(host), "put", "x", "-", input=CONTENTS, timeout=TIMEOUT_S, check=True)
+        hoplite.client(
+            hoplite.lab.host(host), "put", "x", "-", input=CONTENTS, timeout=TIMEOUT_S, check=True
+        )
 
     def check(self, hoplite: Hoplite, host: str) -> None:
-        got = hoplite.client(hoplite.lab.host(host), "get", "x", capture_output=True, timeout=TIMEOUT_S, check=True)
+        got = hoplite.client(
+            hoplite.lab.host(host), "get", "x", capture_output=True, timeout=TIMEOUT_S, check=True
+        )
         self.assertEqual(got.stdout, CONTENTS)
 
     def test_objects_cross_the_links_once_for_each_receiver(self) -> None:
@@ -54,15 +65,22 @@ class Daemons(unittest.TestCase):
 
     def test_memory_and_shards_are_as_planned(self) -> None:
         memory = ["64MiB", "32MiB", "32MiB"]
-        with Lab(Plan(hosts=3)) as lab, Hoplite(lab, PROGRAMS, memory, ["h0", "h2"], store_arguments=()) as hoplite:
+        with (
+            Lab(Plan(hosts=3)) as lab,
+            Hoplite(lab, PROGRAMS, memory, ["h0", "h2"], store_arguments=()) as hoplite,
+        ):
             self.assertEqual(list(hoplite.shards), ["h0", "h2"])
             for host, size in zip(lab.hosts, (64, 32, 32), strict=True):
                 found = hoplite.status(host)["memory"]
-                self.assertEqual((found["capacity_bytes"], found["prefaulted_bytes"]), (size << 20, size << 20))
+                self.assertEqual(
+                    (found["capacity_bytes"], found["prefaulted_bytes"]), (size << 20, size << 20)
+                )
 
     def test_a_daemon_that_does_not_start_says_why(self) -> None:
         with Lab(Plan(hosts=1)) as lab:
-            with self.assertRaisesRegex(LabError, "hoplite-store on h0 did not get ready: .*--nonsense"):
+            with self.assertRaisesRegex(
+                LabError, "hoplite-store on h0 did not get ready: .*--nonsense"
+            ):
                 Hoplite(lab, PROGRAMS, store_arguments=["--nonsense"]).__enter__()
             with self.assertRaisesRegex(LabError, "hoplite-directory is missing"):
                 Hoplite(lab, Path("/nowhere")).__enter__()

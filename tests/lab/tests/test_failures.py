@@ -42,12 +42,26 @@ class Cluster:
 
     def put(self, host: str, name: str, contents: bytes, *arguments: str) -> None:
         self.hoplite.client(
-            self.lab.host(host), "put", name, "-", *arguments, input=contents, timeout=TIMEOUT_S, check=True
+            self.lab.host(host),
+            "put",
+            name,
+            "-",
+            *arguments,
+            input=contents,
+            timeout=TIMEOUT_S,
+            check=True,
         )
 
     def start(self, host: str, *arguments: str) -> "subprocess.Popen[str]":
-        command: list[str | Path] = [self.hoplite.programs / "hoplite", "--timeout", f"{TIMEOUT_S}s", *arguments]
-        return self.lab.host(host).popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command: list[str | Path] = [
+            self.hoplite.programs / "hoplite",
+            "--timeout",
+            f"{TIMEOUT_S}s",
+            *arguments,
+        ]
+        return self.lab.host(host).popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
     def start_get(self, host: str, name: str) -> "subprocess.Popen[str]":
         return self.start(host, "get", name, "-o", str(self.files / f"{name}-{host}"))
@@ -141,7 +155,9 @@ class Failures(unittest.TestCase):
 
     def check_sum(self, found: Cluster, reduced: str) -> None:
         self.end(found.start_get("h0", "sum"))
-        self.assertEqual(found.got("h0", "sum"), floats(sum(int(name[1:]) for name in reduced.split())))
+        self.assertEqual(
+            found.got("h0", "sum"), floats(sum(int(name[1:]) for name in reduced.split()))
+        )
 
     def test_a_reduce_goes_on_after_a_source_was_cut_off_for_a_moment(self) -> None:
         with cluster(Plan(hosts=4, rate_bits_s=RATE_BITS_S), PATIENT) as found:

@@ -85,7 +85,9 @@ def await_that(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def interfaces() -> str:
-    return subprocess.run(["ip", "-json", "address"], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["ip", "-json", "address"], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def start(host: Host, program: str, stdin: int | None = None) -> "subprocess.Popen[str]":
@@ -138,7 +140,9 @@ class Labs(unittest.TestCase):
             for sender, receiver in [("h0", "h1"), ("h1", "h0")]:
                 self.start(lab.host(receiver), SINK)
                 command = [sys.executable, "-c", SEND, receiver]
-                took = lab.host(sender).run(command, capture_output=True, text=True, check=True).stdout
+                took = (
+                    lab.host(sender).run(command, capture_output=True, text=True, check=True).stdout
+                )
                 self.assertGreater(float(took), 0.8)
 
     def test_uplinks_are_no_faster_than_their_rate(self) -> None:
@@ -173,7 +177,9 @@ class Labs(unittest.TestCase):
         with Lab(Plan(hosts=3)) as lab:
             self.start(lab.host("h1"), SINK)
             before = lab.traffic()
-            lab.host("h0").run([sys.executable, "-c", SEND, "h1"], stdout=subprocess.DEVNULL, check=True)
+            lab.host("h0").run(
+                [sys.executable, "-c", SEND, "h1"], stdout=subprocess.DEVNULL, check=True
+            )
             after = lab.traffic()
             moved = {link: after[link] - before[link] for link in before}
             for count in (moved["h0"].sent_bytes, moved["h1"].received_bytes):
@@ -234,7 +240,9 @@ class Labs(unittest.TestCase):
             Lab(Plan(hosts=1, congestion_control="pigeon")),
         ):
             self.fail("it was built")
-        self.assertFalse([name for name in registry.names() if name.startswith(f"hoplite-{os.getpid()}-")])
+        self.assertFalse(
+            [name for name in registry.names() if name.startswith(f"hoplite-{os.getpid()}-")]
+        )
 
     def test_a_process_can_own_several(self) -> None:
         with Lab(Plan(hosts=1)) as first, Lab(Plan(hosts=1)) as second:
@@ -249,11 +257,15 @@ class Labs(unittest.TestCase):
 class Crashes(unittest.TestCase):
     def start(self) -> tuple["subprocess.Popen[str]", str]:
         command = [sys.executable, "-m", "lab", "up", "--hosts", "1"]
-        owner = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        owner = subprocess.Popen(
+            command, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         self.addCleanup(Labs.collect, owner)
         assert owner.stdout
         name = owner.stdout.readline().split()[0]
-        run = subprocess.Popen([sys.executable, "-m", "lab", "run", "--lab", name, "h0", "sleep", "600"], cwd=TESTS)
+        run = subprocess.Popen(
+            [sys.executable, "-m", "lab", "run", "--lab", name, "h0", "sleep", "600"], cwd=TESTS
+        )
         self.addCleanup(run.communicate)
         self.addCleanup(run.kill)
         await_that("the process", lambda: bool(system.processes(f"{name}-h0")))
@@ -315,13 +327,13 @@ class Crashes(unittest.TestCase):
 class CommandLine(unittest.TestCase):
     def run_lab(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "lab", *arguments]
-        return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command, cwd=TESTS, capture_output=True, text=True, timeout=60, check=False
+        )
 
     def test_commands_are_run_outside_and_inside(self) -> None:
         inside = f"{sys.executable} -m lab"
-        script = (
-            f"{inside} run h1 hostname && {inside} cut h0 h1 && {inside} repair h0 && {inside} traffic --json; exit 7"
-        )
+        script = f"{inside} run h1 hostname && {inside} cut h0 h1 && {inside} repair h0 && {inside} traffic --json; exit 7"
         result = self.run_lab("up", "--hosts", "2", "--", "sh", "-c", script)
         name, traffic = result.stdout.splitlines()
         self.assertEqual((result.returncode, name), (7, "h1"), result.stderr)
@@ -342,7 +354,10 @@ class CommandLine(unittest.TestCase):
 
 class Requirements(unittest.TestCase):
     def test_without_root_it_says_so(self) -> None:
-        with mock.patch("os.geteuid", return_value=65534), self.assertRaisesRegex(NotAvailable, "a lab needs root"):
+        with (
+            mock.patch("os.geteuid", return_value=65534),
+            self.assertRaisesRegex(NotAvailable, "a lab needs root"),
+        ):
             system.require()
 
     def test_a_missing_program_is_named(self) -> None:
@@ -350,7 +365,9 @@ class Requirements(unittest.TestCase):
         self.addCleanup(os.environ.__setitem__, "PATH", path)
         with (
             mock.patch("os.geteuid", return_value=0),
-            mock.patch("shutil.which", side_effect=lambda program: None if program == "tc" else program),
+            mock.patch(
+                "shutil.which", side_effect=lambda program: None if program == "tc" else program
+            ),
             self.assertRaisesRegex(NotAvailable, "needs `tc`: install the package iproute2"),
         ):
             system.require()

@@ -56,8 +56,14 @@ class Lanes(unittest.TestCase):
         """Returns the metrics of the first host's lanes."""
         at = self.hoplite.lab.host("h0")
         program = f"import urllib.request as r; print(r.urlopen('http://{METRICS}/metrics').read().decode())"
-        text = at.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        lines = [line.rsplit(maxsplit=1) for line in text.splitlines() if line.startswith("hoplite_store_lane")]
+        text = at.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        lines = [
+            line.rsplit(maxsplit=1)
+            for line in text.splitlines()
+            if line.startswith("hoplite_store_lane")
+        ]
         return {name: float(value) for name, value in lines}
 
     def changes(self) -> dict[str, int]:
@@ -65,7 +71,10 @@ class Lanes(unittest.TestCase):
         while time.monotonic() < deadline:
             found = self.metrics()
             names = ("opened", "left", "lost", "ended")
-            changes = {name: int(found[f'hoplite_store_lane_changes_total{{change="{name}"}}']) for name in names}
+            changes = {
+                name: int(found[f'hoplite_store_lane_changes_total{{change="{name}"}}'])
+                for name in names
+            }
             closed = changes["left"] + changes["lost"] + changes["ended"]
             # A lane may end while a store reads its numbers one after another.
             if changes["opened"] == closed and found["hoplite_store_lanes"] == 0:
@@ -116,7 +125,17 @@ class Lanes(unittest.TestCase):
             for attempt in range(ATTEMPTS):
                 begun = time.monotonic()
                 ranks = [
-                    pool.submit(self.client, rank, "allreduce", f"a{attempt}", *sources, "--rank", str(rank), "-o", "-")
+                    pool.submit(
+                        self.client,
+                        rank,
+                        "allreduce",
+                        f"a{attempt}",
+                        *sources,
+                        "--rank",
+                        str(rank),
+                        "-o",
+                        "-",
+                    )
                     for rank in range(HOSTS)
                 ]
                 for rank in ranks:

@@ -19,7 +19,9 @@ SUM = CONTENTS.translate(bytes(8 * byte % 256 for byte in range(256)))
 @unittest.skipIf(lacking(), lacking())
 class Places(unittest.TestCase):
     def broadcast(self, lab: Lab, hoplite: Hoplite, name: str) -> int:
-        hoplite.client(lab.host("h0"), "put", name, "-", input=CONTENTS, timeout=TIMEOUT_S, check=True)
+        hoplite.client(
+            lab.host("h0"), "put", name, "-", input=CONTENTS, timeout=TIMEOUT_S, check=True
+        )
         before = lab.traffic()
         command = [PROGRAMS / "hoplite", "get", name]
         receivers = [lab.host(host).popen(command, stdout=subprocess.PIPE) for host in RECEIVERS]
@@ -30,25 +32,43 @@ class Places(unittest.TestCase):
 
     def test_a_broadcast_enters_a_rack_once(self) -> None:
         labels = {f"h{host}": f"rack={host // 3}" for host in range(6)}
-        with Lab(Plan(hosts=6, racks=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite:
+        with (
+            Lab(Plan(hosts=6, racks=2)) as lab,
+            Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite,
+        ):
             # From this, the directory learns the usual time of a transfer.
             self.broadcast(lab, hoplite, "first")
             # A busy machine may exceed the limit once.
-            crossed = statistics.median(self.broadcast(lab, hoplite, name) for name in ("x", "y", "z"))
+            crossed = statistics.median(
+                self.broadcast(lab, hoplite, name) for name in ("x", "y", "z")
+            )
             # A receiver that yields its sender to another wastes bytes in flight.
             self.assertLess(crossed, 1.5 * len(CONTENTS))
 
     def test_a_reduce_leaves_a_rack_once(self) -> None:
         labels = {f"h{host}": f"rack={host // 4}" for host in range(8)}
-        with Lab(Plan(hosts=8, racks=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite:
+        with (
+            Lab(Plan(hosts=8, racks=2)) as lab,
+            Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite,
+        ):
             for host in SOURCES:
                 put = ("put", host, "-", "--dtype", "u8")
                 hoplite.client(lab.host(host), *put, input=CONTENTS, timeout=TIMEOUT_S, check=True)
             before = lab.traffic()
             receiver = lab.host("h0")
-            hoplite.client(receiver, "reduce", "sum", *SOURCES, timeout=TIMEOUT_S, check=True, capture_output=True)
+            hoplite.client(
+                receiver,
+                "reduce",
+                "sum",
+                *SOURCES,
+                timeout=TIMEOUT_S,
+                check=True,
+                capture_output=True,
+            )
             after = lab.traffic()
-            result = hoplite.client(receiver, "get", "sum", timeout=TIMEOUT_S, check=True, capture_output=True)
+            result = hoplite.client(
+                receiver, "get", "sum", timeout=TIMEOUT_S, check=True, capture_output=True
+            )
             self.assertEqual(result.stdout, SUM)
             crossed = sum((after[rack] - before[rack]).sent_bytes for rack in ("rack0", "rack1"))
             # Headers are 4.4%.

@@ -36,7 +36,11 @@ class Probe(unittest.TestCase):
     def test_round_trips_show_the_racks(self) -> None:
         plan = Plan(hosts=6, racks=2)
         try:
-            with Lab(plan) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite, Delay(lab, "rack1", 0.004):
+            with (
+                Lab(plan) as lab,
+                Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite,
+                Delay(lab, "rack1", 0.004),
+            ):
                 matrix = self.probe(hoplite, "--probes", "32")
         except NotAvailable as error:
             self.skipTest(str(error))

@@ -43,7 +43,9 @@ class Sessions(unittest.TestCase):
         before = self.lab.traffic()[host]
         self.ranks.start(f"run {time.monotonic_ns()}")
         least = fraction * RING_BYTES
-        await_that("the middle", lambda: (self.lab.traffic()[host] - before).received_bytes >= least)
+        await_that(
+            "the middle", lambda: (self.lab.traffic()[host] - before).received_bytes >= least
+        )
         disturb()
         return self.ranks.answers()
 

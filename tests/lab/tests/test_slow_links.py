@@ -22,7 +22,9 @@ OTHERS = ("h1", "h2", "h3", "h4")
 @unittest.skipIf(lacking(), lacking())
 class SlowLinks(unittest.TestCase):
     def put(self, hoplite: Hoplite, host: Host, name: str) -> None:
-        hoplite.client(host, "put", name, "-", "--dtype", "u8", input=CONTENTS, timeout=TIMEOUT_S, check=True)
+        hoplite.client(
+            host, "put", name, "-", "--dtype", "u8", input=CONTENTS, timeout=TIMEOUT_S, check=True
+        )
 
     def get(self, lab: Lab, host: str, name: str) -> subprocess.Popen[bytes]:
         return lab.host(host).popen([PROGRAMS / "hoplite", "get", name], stdout=subprocess.PIPE)
@@ -60,7 +62,9 @@ class SlowLinks(unittest.TestCase):
             while not self.is_routed_around(hoplite, f"x{attempt}"):
                 self.assertLess(time.monotonic(), deadline, "the slow link was not noticed")
                 attempt += 1
-            shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
+            shown = hoplite.client(
+                h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True
+            )
             worst = json.loads(shown.stdout)[0]
             self.assertEqual((worst["node"], worst["is_slow"]), ("h2", True), shown.stdout)
 
@@ -69,7 +73,16 @@ class SlowLinks(unittest.TestCase):
         lab, h0 = hoplite.lab, hoplite.lab.host("h0")
         before = lab.traffic()["h2"]
         sources = [f"source-{host}" for host in OTHERS]
-        hoplite.client(h0, "reduce", target, *sources, *options, timeout=TIMEOUT_S, check=True, capture_output=True)
+        hoplite.client(
+            h0,
+            "reduce",
+            target,
+            *sources,
+            *options,
+            timeout=TIMEOUT_S,
+            check=True,
+            capture_output=True,
+        )
         moved = lab.traffic()["h2"] - before
         plan = self.stat(hoplite, h0, target)
         hoplite.client(h0, "delete", target, timeout=TIMEOUT_S, check=True, capture_output=True)
@@ -90,11 +103,19 @@ class SlowLinks(unittest.TestCase):
             for attempt in itertools.count():
                 for sender in ("h0", "h1"):
                     self.put(hoplite, lab.host(sender), f"x-{sender}-{attempt}")
-                receivers = [self.get(lab, "h2", f"x-{sender}-{attempt}") for sender in ("h0", "h1")]
+                receivers = [
+                    self.get(lab, "h2", f"x-{sender}-{attempt}") for sender in ("h0", "h1")
+                ]
                 for receiver in receivers:
                     self.assert_got(receiver)
                 for sender in ("h0", "h1"):
-                    hoplite.client(lab.host("h0"), "delete", f"x-{sender}-{attempt}", timeout=TIMEOUT_S, check=True)
+                    hoplite.client(
+                        lab.host("h0"),
+                        "delete",
+                        f"x-{sender}-{attempt}",
+                        timeout=TIMEOUT_S,
+                        check=True,
+                    )
                 plan, received, sent = self.reduced(hoplite, f"sum-{attempt}")
                 if "slow link" in plan:
                     break

@@ -17,7 +17,9 @@ from vllm.model_executor.models import Model
 class Worker:
     def __init__(self) -> None:
         self.model = Model()
-        self.engine = WeightTransferEngineFactory.create_engine(None, None, torch.device("cpu"), self.model)
+        self.engine = WeightTransferEngineFactory.create_engine(
+            None, None, torch.device("cpu"), self.model
+        )
 
     def init_weight_transfer_engine(self, about: dict[str, Any]) -> None:
         self.engine.init_transfer_engine(self.engine.init_info_cls(**about["init_info"]))
@@ -31,7 +33,10 @@ class Worker:
 
     def finish_weight_update(self, about: Any) -> None:
         self.engine.finish_weight_update()
-        print(json.dumps([float(p.detach().double().sum()) for p in self.model.parameters()]), flush=True)
+        print(
+            json.dumps([float(p.detach().double().sum()) for p in self.model.parameters()]),
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ class Worker:
         import torch
 
         await self.engine.send_weights(
-            ((f"layer.{i}", torch.full((500_000,), float(i + step))) for i in range(4)), global_steps=step
+            ((f"layer.{i}", torch.full((500_000,), float(i + step))) for i in range(4)),
+            global_steps=step,
         )
 
     async def receive(self, step: int) -> dict[str, float]:
@@ -47,7 +48,9 @@ def main() -> None:
     config = dict(argument.split("=", 1) for argument in sys.argv[1:])
     assert config["trainer.v1.trainer_mode"] == "separate_async"
     environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
-    ray.init(runtime_env={**environment, "worker_process_setup_hook": config[HOOK]}, log_to_driver=False)
+    ray.init(
+        runtime_env={**environment, "worker_process_setup_hook": config[HOOK]}, log_to_driver=False
+    )
     backend, module = config[f"{ENGINE}.backend"], config[f"{ENGINE}.custom_backend_module"]
     importlib.import_module(module)
     trainers = [Worker.remote(backend, module, is_master=rank == 0) for rank in range(TRAINERS)]
@@ -55,11 +58,15 @@ def main() -> None:
     everybody = [*trainers, *rollouts]
     for step in range(int(config["steps"])):
         metadata = ray.get([worker.call.remote("prepare") for worker in everybody])
-        topology = CheckpointEngineRegistry.get(backend).build_topology(TRAINERS, ROLLOUTS, metadata)
+        topology = CheckpointEngineRegistry.get(backend).build_topology(
+            TRAINERS, ROLLOUTS, metadata
+        )
         for workers, about in zip((trainers, rollouts), topology, strict=True):
             ray.get(
                 [
-                    worker.call.remote("init_process_group", **{name: about[name][index] for name in about})
+                    worker.call.remote(
+                        "init_process_group", **{name: about[name][index] for name in about}
+                    )
                     for index, worker in enumerate(workers)
                 ]
             )

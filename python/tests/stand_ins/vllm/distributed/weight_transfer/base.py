@@ -46,7 +46,9 @@ class WeightTransferEngine(ABC, Generic[Init, Update]):
     init_info_cls: type[Init]
     update_info_cls: type[Update]
 
-    def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: torch.nn.Module) -> None:
+    def __init__(
+        self, config: Any, vllm_config: Any, device: torch.device, model: torch.nn.Module
+    ) -> None:
         self.config, self.vllm_config, self.device, self.model = config, vllm_config, device, model
         self.model_config = None
 
@@ -63,7 +65,9 @@ class WeightTransferEngine(ABC, Generic[Init, Update]):
 
 
 class TrainerWeightTransferEngine(ABC, Generic[Init]):
-    def __init__(self, *, client: Any, source: Any = None, is_sender: bool = True, rank: int = 0) -> None:
+    def __init__(
+        self, *, client: Any, source: Any = None, is_sender: bool = True, rank: int = 0
+    ) -> None:
         self.client, self.source, self.is_sender, self.rank = client, source, is_sender, rank
 
     @classmethod

@@ -10,7 +10,9 @@ class HTTPVLLMWeightSyncClient:
         self.base_url, self.timeout = base_url.rstrip("/"), timeout
 
     def _post(self, path: str, about: Any = None) -> None:
-        request = urllib.request.Request(f"{self.base_url}/{path}", json.dumps(about).encode(), method="POST")
+        request = urllib.request.Request(
+            f"{self.base_url}/{path}", json.dumps(about).encode(), method="POST"
+        )
         urllib.request.urlopen(request, timeout=self.timeout).close()
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -24,5 +26,6 @@ class HTTPVLLMWeightSyncClient:
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._post(
-            "finish_weight_update", None if weight_version is None else {"weight_version": weight_version}
+            "finish_weight_update",
+            None if weight_version is None else {"weight_version": weight_version},
         )
