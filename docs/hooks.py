@@ -1,6 +1,7 @@
 """Links of the pages to files outside of docs/, for the site.
 
-With HOPLITE_REPOSITORY, such as https://github.com/OWNER/NAME, they lead to the repository, else they become text.
+With HOPLITE_REPOSITORY, such as https://github.com/OWNER/NAME, they lead to the repository, else
+they become text.
 """
 
 from __future__ import annotations

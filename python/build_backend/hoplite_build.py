@@ -3,8 +3,8 @@
 maturin puts either a library or programs into a wheel (PyO3/maturin#368).
 
 * `HOPLITE_PROFILE`: the profile of Cargo; "release" by default.
-* `HOPLITE_EXTENSION`: an extension of the workspace to install in place; maturin would build most dependencies
-  again.
+* `HOPLITE_EXTENSION`: an extension of the workspace to install in place; maturin would build most
+  dependencies again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The model of the reinforcement learning example: an actor and a critic in numpy, to balance a pole.
+"""The model of the reinforcement learning example: an actor and a critic in numpy, to balance a
+pole.
 
 The world is gymnasium's CartPole-v1: each step earns 1 until the pole falls, at most 500. The
 weights form one object, and a gradient another one. `parameters` appends zeros, to simulate a

@@ -29,7 +29,8 @@ async def settled(answer: T | Future[T]) -> T:
 
 
 async def reported(answer: Future[T], progress: _native.Progress) -> T:
-    """Reports progress until the call has its answer. An exception of the callback cancels the call."""
+    """Reports progress until the call has its answer. An exception of the callback cancels the
+    call."""
     try:
         while not answer.done():
             await wait((answer,), timeout=REPORT_INTERVAL)

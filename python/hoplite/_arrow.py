@@ -1,14 +1,15 @@
 """Tables and arrays of Arrow, and frames of polars, as Arrow IPC streams, read in place.
 
-An object is padding, which aligns the first large buffer to 64 bytes, and an uncompressed stream. The header
-names the value's form and the padding:
+An object is padding, which aligns the first large buffer to 64 bytes, and an uncompressed stream.
+The header names the value's form and the padding:
 
 | tag | forms |
 | --- | --- |
 | `py1:arrow` | `table`, `batch`, `array`, `chunked` |
 | `py1:polars` | `frame`, `series` |
 
-On reading, Arrow checks lengths, but no offsets and indices. A client that refuses pickles checks these, too.
+On reading, Arrow checks lengths, but no offsets and indices. A client that refuses pickles checks
+these, too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Form(NamedTuple):
 
 
 class _Pieces:
-    """A file-like object that Arrow writes to. It keeps large buffers in place, and joins small ones."""
+    """A file-like object that Arrow writes to. It keeps large buffers in place, and joins small
+    ones."""
 
     closed = False
 

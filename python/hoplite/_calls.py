@@ -1,7 +1,7 @@
 """The methods of both clients, as coroutines over a native client.
 
-`hoplite.aio.Client` inherits them. `hoplite.Client` performs each with `run`: its native client blocks, so the
-coroutine never suspends.
+`hoplite.aio.Client` inherits them. `hoplite.Client` performs each with `run`: its native client
+blocks, so the coroutine never suspends.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class Calls(ManyCalls):
         if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[Any]:
-        """See `hoplite.Client.put`. The handle's methods block, and use the client of `hoplite.init`."""
+        """See `hoplite.Client.put`. The handle's methods block, and use the client of
+        `hoplite.init`."""
         name = new_id() if id is None else id
         quorum = needs_quorum(if_absent)
         encoded = self._encoded(name, value)

@@ -196,15 +196,15 @@ class Client(Many):
 
         Args:
             id: The name; `None` for a new random one.
-            value: An array of numpy, torch (also on CUDA) or JAX; a table or array of Arrow; a frame
-                or series of polars; anything with DLPack or the buffer protocol; `bytes`; any value
-                that can be pickled. Arrays inside it stay outside the pickle. cloudpickle, if
+            value: An array of numpy, torch (also on CUDA) or JAX; a table or array of Arrow; a
+                frame or series of polars; anything with DLPack or the buffer protocol; `bytes`; any
+                value that can be pickled. Arrays inside it stay outside the pickle. cloudpickle, if
                 installed, also pickles lambdas, and functions and classes of `__main__`.
             timeout: Seconds to wait for room, and for the copies.
             confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
                 larger ones. Otherwise `contains` and `stat` may miss it for a moment, and a put of
-                another value under this id elsewhere goes unnoticed. A number waits for this many of
-                the `replicas`.
+                another value under this id elsewhere goes unnoticed. A number waits for this many
+                of the `replicas`.
             replicas: The number of copies to keep, each on another node; `None` for the store's
                 default. The call waits for all, unless `confirm` is a number.
             owner: Deletes the object when all clients of the store that hold this owner have been
@@ -304,9 +304,9 @@ class Client(Many):
     ) -> Any:
         """Waits for an object, and returns its value.
 
-        Blocks until the value is on this node. Arrays, also inside a pickled value, are read-only and
-        in shared memory. The store keeps it while an array or a view lives. Tensors, `bytes`, and
-        arrays of at most 4 KiB are private copies.
+        Blocks until the value is on this node. Arrays, also inside a pickled value, are read-only
+        and in shared memory. The store keeps it while an array or a view lives. Tensors, `bytes`,
+        and arrays of at most 4 KiB are private copies.
 
         Args:
             id: The object; it need not exist yet.
@@ -359,8 +359,9 @@ class Client(Many):
 
         Args:
             id: The object; it need not exist yet.
-            out: A contiguous array or tensor with the object's dtype and shape; or a buffer of bytes, such as a
-                `bytearray`, filled from its start with any object. A tensor may be on a CUDA device.
+            out: A contiguous array or tensor with the object's dtype and shape; or a buffer of
+                bytes, such as a `bytearray`, filled from its start with any object. A tensor may be
+                on a CUDA device.
             progress: As for `get`.
 
         Returns:
@@ -396,8 +397,8 @@ class Client(Many):
     ) -> list[AnyId]:
         """Combines arrays element by element into the new object `target`.
 
-        Blocks until the target is complete. The stores combine arrays while they arrive. Integers wrap
-        around. float16 and bfloat16 are rounded after every operation.
+        Blocks until the target is complete. The stores combine arrays while they arrive. Integers
+        wrap around. float16 and bfloat16 are rounded after every operation.
 
         Args:
             target: The id of the new object.
@@ -551,8 +552,8 @@ class Client(Many):
         node sends and receives at most twice the array.
 
         Args:
-            target: A new id for this round. The object stays until it is deleted; use `delete_allreduce` once
-                all have their result.
+            target: A new id for this round. The object stays until it is deleted; use
+                `delete_allreduce` once all have their result.
             sources: An id for each participant.
             rank: The index of this participant in `sources`.
             value: The array of this participant, put under `sources[rank]`; `None` if it is there.
@@ -611,8 +612,9 @@ class Client(Many):
     ) -> Any:
         """Combines the arrays of all participants, and returns one part of the result to each.
 
-        Of n participants, rank k gets the k-th of n equal parts along the first axis. Arguments are as for
-        `allreduce`. Blocks until the part is here. Each node sends and receives the array once, less one part.
+        Of n participants, rank k gets the k-th of n equal parts along the first axis. Arguments are
+        as for `allreduce`. Blocks until the part is here. Each node sends and receives the array
+        once, less one part.
 
         Args:
             out: A contiguous array with the dtype and shape of the part; `None` for a new one.
@@ -622,8 +624,8 @@ class Client(Many):
 
         Raises:
             InvalidRequest: The first axis cannot be divided by the number of participants.
-            TypeMismatch: As for `allreduce`, which has further errors. Some participants may have an
-                error, and others their part.
+            TypeMismatch: As for `allreduce`, which has further errors. Some participants may have
+                an error, and others their part.
 
         Examples:
             >>> from concurrent.futures import ThreadPoolExecutor
@@ -665,8 +667,8 @@ class Client(Many):
         and shape. Each node receives `out`, less its own array.
 
         Args:
-            out: A contiguous array of that dtype, in the shape of `np.stack` or `np.concatenate`; or a buffer
-                of bytes.
+            out: A contiguous array of that dtype, in the shape of `np.stack` or `np.concatenate`;
+                or a buffer of bytes.
 
         Returns:
             The size of all arrays in bytes.
@@ -731,8 +733,8 @@ class Client(Many):
         values. Arrays of one dtype and shape are fastest. Other arguments are as for `get`.
 
         Args:
-            name: A new id for this round, of at most about 200 bytes; free again after all participants have
-                returned.
+            name: A new id for this round, of at most about 200 bytes; free again after all
+                participants have returned.
             values: A value for each participant, of any kind that `put` takes.
 
         Returns:
@@ -741,8 +743,8 @@ class Client(Many):
         Raises:
             RanksMissing: Names participants that did not come in time.
             ValueError: There is no such rank.
-            Timeout: As for `put` and `get`, which have further errors. Objects may stay under ids that
-                begin with `name` and a slash.
+            Timeout: As for `put` and `get`, which have further errors. Objects may stay under ids
+                that begin with `name` and a slash.
 
         Examples:
             >>> from concurrent.futures import ThreadPoolExecutor
@@ -796,8 +798,8 @@ class Client(Many):
     ) -> Deletion:
         """Removes every copy of one object, or of several.
 
-        Blocks until all copies are gone. Arrays that programs hold stay readable. With `wait="all"`,
-        it also waits until lost nodes return and drop their copies.
+        Blocks until all copies are gone. Arrays that programs hold stay readable. With
+        `wait="all"`, it also waits until lost nodes return and drop their copies.
 
         Returns:
             The number of objects that existed. The result also names lost nodes that may have
@@ -824,8 +826,8 @@ class Client(Many):
                 answer.
 
         Returns:
-            Two lists in the order of `ids`: the available objects, and the others. After a timeout the
-            first list has fewer than `num`; that is no error.
+            Two lists in the order of `ids`: the available objects, and the others. After a timeout
+            the first list has fewer than `num`; that is no error.
 
         Raises:
             InvalidRequest: There are fewer ids than `num`.
@@ -870,7 +872,8 @@ class Client(Many):
         return run(self._calls.stat(id))
 
     def list(self, prefix: str | bytes = b"") -> Objects:
-        """Yields the objects of the cluster whose id begins with `prefix`, in the order of their ids.
+        """Yields the objects of the cluster whose id begins with `prefix`, in the order of their
+        ids.
 
         Blocks for each page. An object that was put without `confirm` may be missing for some
         milliseconds. A notebook shows a table.

@@ -1,7 +1,7 @@
 """The headers of arrays whose dtype the stores do not know.
 
-A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be forged: so
-readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
+A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be
+forged: so readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
 """
 
 from __future__ import annotations

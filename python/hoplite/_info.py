@@ -37,12 +37,14 @@ class Location:
     state: Literal["producing", "partial", "complete"]
     """`"producing"` during a put, `"partial"` during a transfer, then `"complete"`."""
     pinned: bool
-    """`True` if the copy stays until the object is deleted. Others are evicted when their node needs room."""
+    """`True` if the copy stays until the object is deleted. Others are evicted when their node
+    needs room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A decision of the directory that one node fetches the object from another one, and the reason.
+    """A decision of the directory that one node fetches the object from another one, and the
+    reason.
 
     Examples:
         >>> ref = client.put("local", np.ones(4), confirm=True)
@@ -125,7 +127,8 @@ class ObjectInfo:
     """The name of the element type in numpy and torch; `None` for bytes."""
     shape: tuple[int, ...] | None
     kind: Kind | None
-    """The kind of value that was put; `None` for a plain array, and for objects of other languages."""
+    """The kind of value that was put; `None` for a plain array, and for objects of other
+    languages."""
     locations: tuple[Location, ...]
     inline: bool
     """`True` if the directory has the bytes, too."""
@@ -150,7 +153,8 @@ class ObjectInfo:
     """The time to live that the put has set, in seconds."""
     ttl_action: Literal["delete", "free"] | None = None
     expires_in: float | None = None
-    """The rest of the time to live, in seconds, if the store of this client counts it. `None` in listings."""
+    """The rest of the time to live, in seconds, if the store of this client counts it. `None` in
+    listings."""
 
     def _repr_html_(self) -> str:
         return table("Object", OBJECT_HEADINGS, [object_row(self)])

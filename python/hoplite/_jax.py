@@ -38,7 +38,8 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
 def from_host(array: npt.NDArray[Any]) -> Any:
     """Makes an array of JAX on its default device.
 
-    On a CPU device, it shares the memory of `array` if this is aligned to 64 bytes. JAX never writes to it.
+    On a CPU device, it shares the memory of `array` if this is aligned to 64 bytes. JAX never
+    writes to it.
 
     Raises:
         TypeError: for a dtype that this version of JAX cannot store.

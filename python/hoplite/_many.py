@@ -43,7 +43,8 @@ class ManyCalls:
         ttl_action: TtlAction = "delete",
         return_exceptions: bool = False,
     ) -> list[Any]:
-        """See `hoplite.Client.put_many`. The handles' methods block, and use the client of `hoplite.init`."""
+        """See `hoplite.Client.put_many`. The handles' methods block, and use the client of
+        `hoplite.init`."""
         pairs = list(objects.items() if isinstance(objects, Mapping) else objects)
         self._native.check_count(len(pairs))
         named = [(new_id() if id is None else id, value) for id, value in pairs]
@@ -148,22 +149,23 @@ class Many:
     ) -> Any:
         """Stores many values, and returns their handles.
 
-        Small objects share messages, so this takes a fraction of the time of single puts. Blocks as `put` does,
-        until each value is stored or has failed. Other arguments are as for `put`, for each value.
+        Small objects share messages, so this takes a fraction of the time of single puts. Blocks as
+        `put` does, until each value is stored or has failed. Other arguments are as for `put`, for
+        each value.
 
         Args:
-            objects: Values by id, or pairs of an id and a value. The id `None` stands for a new random
-                one.
+            objects: Values by id, or pairs of an id and a value. The id `None` stands for a new
+                random one.
             timeout: Seconds to wait for room, for all values together.
-            return_exceptions: `True` returns a failed value's exception in place of its handle. Otherwise the
-                call raises the first one, and stores the other values.
+            return_exceptions: `True` returns a failed value's exception in place of its handle.
+                Otherwise the call raises the first one, and stores the other values.
 
         Returns:
             The handles, in the order of the values.
 
         Raises:
-            LimitExceeded: There are more than 65,536 values, or another limit of the store. Nothing was
-                put.
+            LimitExceeded: There are more than 65,536 values, or another limit of the store. Nothing
+                was put.
             AlreadyExists: As for `put`, which has further errors.
 
         Examples:
@@ -224,14 +226,15 @@ class Many:
     ) -> list[Any]:
         """Waits for many objects, and returns their values in the order of `ids`.
 
-        Requests for small objects share messages. Blocks until all objects are on this node, or until the
-        timeout. All must fit into the store together. Values and other arguments are as for `get`.
+        Requests for small objects share messages. Blocks until all objects are on this node, or
+        until the timeout. All must fit into the store together. Values and other arguments are as
+        for `get`.
 
         Args:
             ids: The objects; they need not exist yet.
             timeout: Seconds to wait for all of them.
-            return_exceptions: `True` returns a failed object's exception in place of its value, such as
-                `Timeout`. Otherwise the call raises the first one.
+            return_exceptions: `True` returns a failed object's exception in place of its value,
+                such as `Timeout`. Otherwise the call raises the first one.
 
         Raises:
             LimitExceeded: There are more than 65,536 ids, or another limit of the store.
@@ -270,15 +273,15 @@ class Many:
         Args:
             ids: The objects.
             timeout: Seconds to wait for all of them.
-            return_exceptions: `True` returns a failed id's exception in place of its result. Otherwise the call
-                raises the first one, after it has deleted the others.
+            return_exceptions: `True` returns a failed id's exception in place of its result.
+                Otherwise the call raises the first one, after it has deleted the others.
 
         Returns:
             `True` for each id that named an object, in the order of `ids`.
 
         Raises:
-            LimitExceeded: There are more than 65,536 ids, or another limit of the store. Nothing was
-                deleted.
+            LimitExceeded: There are more than 65,536 ids, or another limit of the store. Nothing
+                was deleted.
             Timeout: Not all copies are known to be gone in time.
 
         Examples:

@@ -33,8 +33,8 @@ def memory_of(tensor: Any, torch: Any) -> Bytes:
         return np.empty(0, np.uint8)
     # A dimension of one element has any stride.
     flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` prevents FSDP's resizes; DLPack does not, but its arrays are read-only before numpy 2.1,
-    # and with some versions of torch.
+    # `Tensor.numpy` prevents FSDP's resizes; DLPack does not, but its arrays are read-only before
+    # numpy 2.1, and with some versions of torch.
     lent = np.from_dlpack(flat)
     return lent if lent.flags.writeable else flat.numpy()
 

@@ -40,10 +40,11 @@ def init(
 ) -> Client:
     """Connects this process to the store of its node, and returns the client.
 
-    Every call returns the same client, unless it was closed, disconnected or inherited by a fork. The store is
-    the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If no store listens there, and you
-    named none, this starts a private store with a separate cluster, and warns with the logger `hoplite`. The
-    private store ends with this process, and child processes find it.
+    Every call returns the same client, unless it was closed, disconnected or inherited by a fork.
+    The store is the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If no store
+    listens there, and you named none, this starts a private store with a separate cluster, and
+    warns with the logger `hoplite`. The private store ends with this process, and child processes
+    find it.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 
@@ -274,7 +275,8 @@ class _Launcher:
             return
         finally:
             started.set()
-        # Keeps this thread, because the store would end with it. A wait for the store would race with `stop`.
+        # Keeps this thread, because the store would end with it. A wait for the store would race
+        # with `stop`.
         threading.Event().wait()
 
     def kill(self) -> None:

@@ -52,7 +52,8 @@ def check_fits(size_bytes: int, limit: int) -> None:
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
     """Returns the buffers of a pickle, without copying contiguous arrays.
 
-    With `by_value` and cloudpickle, the pickle may contain lambdas, and functions and classes of `__main__`.
+    With `by_value` and cloudpickle, the pickle may contain lambdas, and functions and classes of
+    `__main__`.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -143,7 +144,8 @@ class _Reducer:
         array = in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # numpy would copy other arrays into the stream, and lose the byte order of non-contiguous ones.
+        # numpy would copy other arrays into the stream, and lose the byte order of non-contiguous
+        # ones.
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented

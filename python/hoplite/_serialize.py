@@ -13,7 +13,8 @@
 
 Arrays have no metadata, so programs in other languages can exchange them.
 
-Only `py1:pickle` reaches the unpickler, if the client allows pickles. `_headers` checks other headers.
+Only `py1:pickle` reaches the unpickler, if the client allows pickles. `_headers` checks other
+headers.
 """
 
 from __future__ import annotations
@@ -189,7 +190,8 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
     name = NAMES.get(array.dtype)
     if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
-        # The fast path. Arrays of ml_dtypes are no buffers; Rust takes no arrays without dimensions.
+        # The fast path. Arrays of ml_dtypes are no buffers; Rust takes no arrays without
+        # dimensions.
         return Encoded([array], name, array.shape, b"")
     # The next steps may copy the array.
     check_fits(array.nbytes, limit)
@@ -393,8 +395,8 @@ def decode(
     """Makes a value from a complete object.
 
     Args:
-        copy: True makes a private value. False makes one in place, even if a write to it ends the process.
-            None makes one in place if it can be read-only; tensors and `bytes` cannot.
+        copy: True makes a private value. False makes one in place, even if a write to it ends the
+            process. None makes one in place if it can be read-only; tensors and `bytes` cannot.
         allow_pickle: False refuses pickles. Nothing else reaches the unpickler.
     Raises:
         PickleRefused: for a pickle, if `allow_pickle` is False.

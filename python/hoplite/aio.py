@@ -6,8 +6,8 @@
         await client.put("weights", weights)
         weights = await client.get("weights")
 
-Calls never block the event loop. Cancelling a coroutine cancels its call, in the store too. Any number of calls
-may be in flight.
+Calls never block the event loop. Cancelling a coroutine cancels its call, in the store too. Any
+number of calls may be in flight.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
     model = hoplite.dask.scatter(array, client)           # a future of Dask, for tasks
     client.map(predict, parts, model=model)
 
-`install` makes all workers send large arrays as handles. The first sender puts an array into its store. Tasks
-get it read-only, in shared memory. See `docs/start/dask.md`.
+`install` makes all workers send large arrays as handles. The first sender puts an array into its
+store. Tasks get it read-only, in shared memory. See `docs/start/dask.md`.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Notes a failed get. After a second one, or at once for other errors, Dask copies the array."""
+        """Notes a failed get. After a second one, or at once for other errors, Dask copies the
+        array."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -264,8 +265,8 @@ def install(
 ) -> None:
     """Makes the workers of a Dask cluster, also later ones, send large arrays through Hoplite.
 
-    Each program that uses the cluster calls this. Each node needs a store: at `$HOPLITE_SOCKET`, at this
-    program's socket, or at the default one. Blocks until all workers are ready.
+    Each program that uses the cluster calls this. Each node needs a store: at `$HOPLITE_SOCKET`, at
+    this program's socket, or at the default one. Blocks until all workers are ready.
 
     Args:
         client: The client of Dask; `None` for the current one.
@@ -296,11 +297,12 @@ def scatter(
 ) -> Any:
     """Puts arrays into the store of this node, and gives them to the workers.
 
-    Like `distributed.Client.scatter`, but a node's workers share the array. Blocks until they have it.
+    Like `distributed.Client.scatter`, but a node's workers share the array. Blocks until they have
+    it.
 
     Args:
-        data: An array, or a list, tuple or dict. Arrays of numpy from `install`'s threshold on go through the
-            store, other values through Dask.
+        data: An array, or a list, tuple or dict. Arrays of numpy from `install`'s threshold on go
+            through the store, other values through Dask.
         client: The client of Dask for which `install` was called; `None` for the current one.
         broadcast: `True` for all workers, `False` for one.
         options: Further arguments of `distributed.Client.scatter`.

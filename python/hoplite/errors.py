@@ -1,7 +1,7 @@
 """One class for each kind of error, all of them under `HopliteError`.
 
-Some derive from a class of Python: a `Timeout` is a `TimeoutError`. Errors can be pickled. The native half
-makes the instances (`src/errors.rs`).
+Some derive from a class of Python: a `Timeout` is a `TimeoutError`. Errors can be pickled. The
+native half makes the instances (`src/errors.rs`).
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class InvalidName(HopliteError, ValueError):
 
 
 class InvalidMetadata(HopliteError, ValueError):
-    """The dtype, shape and size of an object do not match, or its header is too large or unknown."""
+    """The dtype, shape and size of an object do not match, or its header is too large or
+    unknown."""
 
     reason: str
 
@@ -126,8 +127,8 @@ class AlreadyExists(HopliteError):
 class PutConflict(HopliteError):
     """An accepted put has lost to a put of the same id on the other side of a network split.
 
-    The client of the lost put gets this once, from its next get, put, stat or delete of the id. Repeat that
-    call.
+    The client of the lost put gets this once, from its next get, put, stat or delete of the id.
+    Repeat that call.
 
     Examples:
         >>> def publish(id: str, value: object) -> object:
@@ -280,7 +281,8 @@ class ObjectLost(HopliteError):
 
 
 class Superseded(HopliteError):
-    """A target is being reduced again, because a source was lost: the bytes read so far are wrong."""
+    """A target is being reduced again, because a source was lost: the bytes read so far are
+    wrong."""
 
     id: str | bytes
 
@@ -451,7 +453,8 @@ class Draining(HopliteError):
 class SpillFailed(HopliteError):
     """The store has the object only in a spill file on disk, and cannot read the file.
 
-    If the file is damaged, the copy is lost, and later gets raise `ObjectLost`. Otherwise, try again.
+    If the file is damaged, the copy is lost, and later gets raise `ObjectLost`. Otherwise, try
+    again.
 
     Attributes:
         id: The object.
@@ -467,10 +470,11 @@ class ConnectFailed(HopliteError, ConnectionError):
 
     Attributes:
         path: The path of the socket.
-        reason: `"NoSuchSocket"`, `"NotListening"`, `"ClosedEarly"`, `"NotASocket"`, `"PermissionDenied"`,
-            `"PathTooLong"`, `"TimedOut"`, `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`;
-            `"UntrustedPlace"` if another user could replace the socket; `"UntrustedDaemon"` if the
-            store runs as a user other than this one, root, and `HOPLITE_DAEMON_USER`.
+        reason: `"NoSuchSocket"`, `"NotListening"`, `"ClosedEarly"`, `"NotASocket"`,
+            `"PermissionDenied"`, `"PathTooLong"`, `"TimedOut"`, `"NotAStore"`, `"Refused"`,
+            `"Arena"` or `"System"`; `"UntrustedPlace"` if another user could replace the socket;
+            `"UntrustedDaemon"` if the store runs as a user other than this one, root, and
+            `HOPLITE_DAEMON_USER`.
         untrusted: The directory, link or socket that makes the place untrusted; else `None`.
         owner: The user id of its owner, or of the untrusted daemon; else `None`.
 

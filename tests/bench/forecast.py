@@ -14,7 +14,8 @@ _GUESS_S = 30.0
 
 
 class Forecast:
-    """Estimates the time of cells from their limit, and learns each system's ratio of time to limit."""
+    """Estimates the time of cells from their limit, and learns each system's ratio of time to
+    limit."""
 
     def __init__(self, rounds: int, cell_s: float, least_rounds: int = 1) -> None:
         self._rounds = rounds

@@ -74,7 +74,8 @@ class Results:
         systems: title, setting and version of each system, by name.
         missing: why systems or cells were not measured, by name.
         flow_cap_bits_s: the highest rate of a single connection; None for the rate of the link.
-        limits: one uncapped stream on a link, by number of hosts: `payload_bytes_s`, `round_trip_s`.
+        limits: one uncapped stream on a link, by number of hosts: `payload_bytes_s`,
+        `round_trip_s`.
         ended: empty if the run was interrupted.
     """
 
@@ -138,7 +139,8 @@ def same_cell(one: Measurement, other: Measurement) -> bool:
 
 
 def crossed(workload: str, size_bytes: int, moved: list[tuple[int, int]]) -> str:
-    """Returns the bytes that did not cross the links. `moved` has received and sent bytes by rank."""
+    """Returns the bytes that did not cross the links. `moved` has received and sent bytes by
+    rank."""
     for rank, need in WORKLOADS[workload].needs(size_bytes, len(moved)).items():
         for what, least, found in [
             ("received", need.received_bytes, moved[rank][0]),

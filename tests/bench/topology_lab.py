@@ -1,4 +1,5 @@
-"""Measures collectives of Hoplite on labs with racks: with and without labels, and with fixed schedules."""
+"""Measures collectives of Hoplite on labs with racks: with and without labels, and with fixed
+schedules."""
 
 import statistics
 import subprocess

@@ -1,4 +1,5 @@
-"""A campaign: workers and faults in a lab, one fault after another, with checks after each fault and at the end."""
+"""A campaign: workers and faults in a lab, one fault after another, with checks after each fault
+and at the end."""
 
 import random
 import threading
@@ -213,7 +214,8 @@ class Campaign:
         )
 
     def _check_keys(self, cluster: Cluster, keys: Sequence[Key]) -> None:
-        """Checks that an acknowledged replicated value is readable on all stores, and a deleted value on none."""
+        """Checks that an acknowledged replicated value is readable on all stores, and a deleted
+        value on none."""
         for key in keys:
             if not key.writer.acquire(timeout=STUCK_S):
                 self.history.violate(f"hang: the writer of {key.name} does not end")

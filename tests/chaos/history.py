@@ -1,7 +1,7 @@
 """The writes of a campaign, and the values that a read may return.
 
-Each key has one writer at a time, which numbers its values. The number is in the bytes, so a read shows
-its put. A put or delete without an answer may take effect at any later time.
+Each key has one writer at a time, which numbers its values. The number is in the bytes, so a read
+shows its put. A put or delete without an answer may take effect at any later time.
 """
 
 import random

@@ -96,7 +96,8 @@ class Worker(threading.Thread):
         call: Callable[[hoplite.Client], T],
         key: Key | None = None,
     ) -> T | None:
-        """Performs one call with the deadline `timeout_s`; returns `None` after an expected error."""
+        """Performs one call with the deadline `timeout_s`; returns `None` after an expected
+        error."""
         client = self.client(where)
         if client is None:
             return None
@@ -123,7 +124,8 @@ class Worker(threading.Thread):
                 )
 
     def client(self, where: str) -> hoplite.Client | None:
-        """The client of a store, which reconnects with each call; `None` if it cannot connect at first."""
+        """The client of a store, which reconnects with each call; `None` if it cannot connect at
+        first."""
         if where not in self.clients:
             try:
                 self.clients[where] = hoplite.connect(

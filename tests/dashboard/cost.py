@@ -1,4 +1,5 @@
-"""The processor time of the dashboard with 1,000 nodes: `python3 -m dashboard.cost --programs ../target/dist`."""
+"""The processor time of the dashboard with 1,000 nodes:
+`python3 -m dashboard.cost --programs ../target/dist`."""
 
 import argparse
 import os

@@ -1,4 +1,5 @@
-"""The dashboard with TLS: for users with the token or, without a token, for holders of a certificate."""
+"""The dashboard with TLS: for users with the token or, without a token, for holders of a
+certificate."""
 
 import http.client
 import ssl

@@ -134,7 +134,8 @@ class Hoplite:
         self.shards[host.name].await_ready()
 
     def replace_shard(self, at: Host, old: Host, new: Host) -> None:
-        """Starts a shard on the host `new`, and lets it take the place of another one, which goes on.
+        """Starts a shard on the host `new`, and lets it take the place of another one, which goes
+        on.
 
         Raises:
             LabError: the store of the host `at` could not change the list of shards.
@@ -187,7 +188,8 @@ class Hoplite:
         return found
 
     def stat(self, host: Host, name: str) -> str:
-        """Describes an object. Repeats while the store has no session, which a pause of the machine ends."""
+        """Describes an object. Repeats while the store has no session, which a pause of the machine
+        ends."""
         deadline = time.monotonic() + _STAT_TIMEOUT_S
         while True:
             done = self.client(host, "stat", name, capture_output=True, text=True)

@@ -76,7 +76,8 @@ class Lab:
 
     @classmethod
     def existing(cls, name: str | None = None) -> Self:
-        """The lab of another process with this name; without a name, the only lab. Must not be entered."""
+        """The lab of another process with this name; without a name, the only lab. Must not be
+        entered."""
         names = [
             found
             for found in registry.names()
@@ -226,7 +227,8 @@ class Lab:
         system.run([*command, "dev", INTERFACE])
 
     def kill(self, host: str) -> None:
-        """Kills all processes of a host. Cuts its link first, so that no packet reveals their end."""
+        """Kills all processes of a host. Cuts its link first, so that no packet reveals their
+        end."""
         self.cut(self.host(host).name)
         registry.end_processes([namespace(self.name, host)])
 

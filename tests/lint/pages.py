@@ -1,6 +1,7 @@
 """Checks the names in pages: files, functions, limits, links, and Rust programs.
 
-Each step of the remote get in ARCHITECTURE.md names an item of its file and of the next step's file.
+Each step of the remote get in ARCHITECTURE.md names an item of its file and of the next step's
+file.
 """
 
 import re

@@ -72,7 +72,8 @@ LEFT_OUT = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """The limits of one kind of text: openers in 100 comments, riddles in 1,000 sentences, coined words, words."""
+    """The limits of one kind of text: openers in 100 comments, riddles in 1,000 sentences, coined
+    words, words."""
 
     openers: float
     riddles: float

@@ -26,7 +26,8 @@ class Channels:
             return self._upcoming(self._channel(source, destination, tag))
 
     def claim(self, id: str) -> bool:
-        """Reserves a message for this receive. Returns `False` if another receive has reserved it."""
+        """Reserves a message for this receive. Returns `False` if another receive has reserved
+        it."""
         channel = id.rpartition("/")[0]
         with self._lock:
             return self._upcoming(channel) == id and self._take(channel) == id

@@ -1,8 +1,9 @@
 """A rank's objects for its group, and when it can delete them.
 
-Once all ranks have begun collective k, each may delete its objects of earlier ones. A collective *meets* if its
-result depends on every rank, as in an allreduce: its end proves that all have begun it. In others, such as a
-broadcast, a rank can get ahead. Before it gets too far ahead, all ranks perform an extra one that meets.
+Once all ranks have begun collective k, each may delete its objects of earlier ones. A collective
+*meets* if its result depends on every rank, as in an allreduce: its end proves that all have begun
+it. In others, such as a broadcast, a rank can get ahead. Before it gets too far ahead, all ranks
+perform an extra one that meets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Ledger:
         self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:
-        """Counts a collective that does not depend on every rank. All ranks must pass the same `nbytes`."""
+        """Counts a collective that does not depend on every rank. All ranks must pass the same
+        `nbytes`."""
         self._ahead += 1
         self._ahead_bytes += nbytes
 

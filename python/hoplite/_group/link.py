@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection to a store, with its event loop and thread. All groups that use the store share it."""
+    """A connection to a store, with its event loop and thread. All groups that use the store share
+    it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -54,7 +55,8 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Returns `True` if the store answers. An idle connection does not notice the end of its store."""
+        """Returns `True` if the store answers. An idle connection does not notice the end of its
+        store."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable
@@ -69,7 +71,8 @@ class Link:
 
 
 def acquire(socket: str, program: str) -> Link:
-    """Returns the shared link to a store. The store logs the name `program`. Raises `ConnectFailed`."""
+    """Returns the shared link to a store. The store logs the name `program`. Raises
+    `ConnectFailed`."""
     thread = event_loop()
     with _process.lock:
         link = _process.links.get(socket)

@@ -1,12 +1,13 @@
 """One rank of a group: the order and timeouts of its operations, and the end of the group.
 
-All ranks perform the same collectives in the same order. If a collective fails on one rank, it and all later
-ones fail on every rank. A rank that fails, leaves, or sees another die puts an *end*: an object that names
-the last collective that the rank completes. All ranks read the numbered ends in order; a later end may name
-an earlier collective. Messages from rank to rank have no order.
+All ranks perform the same collectives in the same order. If a collective fails on one rank, it and
+all later ones fail on every rank. A rank that fails, leaves, or sees another die puts an *end*: an
+object that names the last collective that the rank completes. All ranks read the numbered ends in
+order; a later end may name an earlier collective. Messages from rank to rank have no order.
 
-The last rank to leave deletes all objects, because slower ranks may need them until then. A failed group may
-have no last rank: each rank then waits for a second, puts another end, and deletes its own objects.
+The last rank to leave deletes all objects, because slower ranks may need them until then. A failed
+group may have no last rank: each rank then waits for a second, puts another end, and deletes its
+own objects.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Operation:
     meets: bool = False
     """For collectives: `True` if the result depends on every rank."""
     nbytes: int = 0
-    """Approximate bytes that stay in the stores. All ranks must pass the same number, unless `meets`."""
+    """Approximate bytes that stay in the stores. All ranks must pass the same number, unless
+    `meets`."""
     message: str = ""
     """For sends and receives: the object's id, known late in a receive from any rank."""
     source: int | None = None
@@ -97,7 +99,8 @@ class Group:
         Args:
             prefixes: the prefix of each rank's object ids.
             failed: makes an error from a message and its cause.
-            neighbours: the process ids of other ranks on this machine, whose end is noticed at once.
+            neighbours: the process ids of other ranks on this machine, whose end is noticed at
+                once.
         """
         self.link = link
         self.neighbours = list((neighbours or {}).values())
@@ -269,7 +272,8 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Returns `True` if a possible sender is in the group, or has put the message before it left."""
+        """Returns `True` if a possible sender is in the group, or has put the message before it
+        left."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -420,7 +424,8 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Runs `saying`, which tells other ranks of an end, in the background. Only `_close` waits for it."""
+        """Runs `saying`, which tells other ranks of an end, in the background. Only `_close` waits
+        for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)

@@ -33,8 +33,8 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Below these sizes, each rank gets the buffers of all ranks, which are in the directory's answers. A reduce
-#: by the stores takes as long as a dozen gets.
+#: Below these sizes, each rank gets the buffers of all ranks, which are in the directory's answers.
+#: A reduce by the stores takes as long as a dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 

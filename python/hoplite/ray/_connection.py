@@ -54,7 +54,8 @@ def is_absent(error: ConnectFailed) -> bool:
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
-    """Calls `act`, and once more if the store has ended and a repetition is safe. `client` may start a store.
+    """Calls `act`, and once more if the store has ended and a repetition is safe. `client` may
+    start a store.
 
     Raises:
         ConnectionLost: if the store may have performed an unrepeatable call, such as a delete.

@@ -2,9 +2,9 @@
 
     python _launcher.py DIRECTORY
 
-It uses only the standard library, to stay small, and is a daemon, because Ray kills workers' children. It ends
-at SIGTERM, or with the node's raylet, and leaves no processes and files. If it is killed, the kernel kills its
-daemons, and the supervisor (`_supervisor.py`) restarts it.
+It uses only the standard library, to stay small, and is a daemon, because Ray kills workers'
+children. It ends at SIGTERM, or with the node's raylet, and leaves no processes and files. If it is
+killed, the kernel kills its daemons, and the supervisor (`_supervisor.py`) restarts it.
 """
 
 from __future__ import annotations

@@ -247,7 +247,8 @@ def reduce(
 
 
 def delete(refs: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
-    """Deletes one object or several, and returns the number that existed. Blocks until all copies are gone.
+    """Deletes one object or several, and returns the number that existed. Blocks until all copies
+    are gone.
 
     Arrays that programs hold stay readable.
 

@@ -27,7 +27,8 @@ def _root() -> Path:
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: Socket of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of another node.
+#: Socket of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of
+#: another node.
 OUTER_SOCKET = _outer_socket()
 
 
@@ -71,7 +72,8 @@ class Place:
             del os.environ[SOCKET_VARIABLE]
 
     def create(self) -> None:
-        """Raises `PermissionError` if the directory is another user's, who could replace the socket."""
+        """Raises `PermissionError` if the directory is another user's, who could replace the
+        socket."""
         root = _root()
         root.mkdir(mode=0o700, exist_ok=True)
         status = root.lstat()

@@ -73,8 +73,8 @@ class _Reducer:
 def keep_serializers(transports: Collection[str]) -> None:
     """Limits the transports' pickling of their types to values that they send. Call it once.
 
-    On first use, Ray replaces a type's serializer also for its own store: a put takes 16 times as long, and
-    each get copies.
+    On first use, Ray replaces a type's serializer also for its own store: a put takes 16 times as
+    long, and each get copies.
     """
     contexts: Any = SerializationContext
     serialize = contexts.serialize_rdt_objects

@@ -1,15 +1,15 @@
 """Decides which objects of ended processes to delete. Performs no I/O.
 
-Ray tells only the producer of an RDT object (Ray Direct Transport) when the last reference is gone. If this
-process was killed:
+Ray tells only the producer of an RDT object (Ray Direct Transport) when the last reference is gone.
+If this process was killed:
 
 * *The producer has ended*: after a grace period for metadata in flight, its objects are deleted,
   unless the owner, the process that called the method, still claims them.
 * *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to
   them.
 
-A supervisor checks the leases of its node. One supervisor also takes over the leases of ended nodes, which it
-finds through their remaining objects.
+A supervisor checks the leases of its node. One supervisor also takes over the leases of ended
+nodes, which it finds through their remaining objects.
 """
 
 from __future__ import annotations

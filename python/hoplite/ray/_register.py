@@ -31,8 +31,8 @@ def register() -> None:
 
         ray.init(runtime_env={"worker_process_setup_hook": "hoplite.ray.register"})
 
-    It may be called several times, also before Ray is initialized, and does not block. An existing hook can
-    call it.
+    It may be called several times, also before Ray is initialized, and does not block. An existing
+    hook can call it.
 
     Examples:
         >>> hoplite.ray.register()

@@ -195,7 +195,8 @@ class Supervisor:
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """Returns the objects of the process of `token` that living processes of this node claim."""
+        """Returns the objects of the process of `token` that living processes of this node
+        claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:

@@ -260,7 +260,8 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group on an interrupt, because the operation may still use the caller's buffers."""
+        """Ends the group on an interrupt, because the operation may still use the caller's
+        buffers."""
         try:
             yield
         except BaseException:

@@ -5,9 +5,11 @@
         @ray.method(tensor_transport="hoplite")
         def weights(self) -> torch.Tensor: ...
 
-The returned tensors become one object in the node's store. The producer may then change them, and may even end.
+The returned tensors become one object in the node's store. The producer may then change them, and
+may even end.
 
-Ray tells the producer when the last reference is gone. `_reclaim` deletes the objects of ended producers.
+Ray tells the producer when the last reference is gone. `_reclaim` deletes the objects of ended
+producers.
 """
 
 from __future__ import annotations

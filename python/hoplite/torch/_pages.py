@@ -1,7 +1,8 @@
-"""Converts pages, the descriptions of the objects of a state dict, to JSON and back. JSON is safe to read.
+"""Converts pages, the descriptions of the objects of a state dict, to JSON and back. JSON is safe
+to read.
 
-Tuples, bytes, dtypes and arrays become dicts of one item, whose key is the kind. Other values, such as enum
-members, turn the page into a pickle, which a reader must allow.
+Tuples, bytes, dtypes and arrays become dicts of one item, whose key is the kind. Other values, such
+as enum members, turn the page into a pickle, which a reader must allow.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ def get_state_dict(
     writer dies. Blocks until all tensors are here.
 
     Args:
-        into: A state dict whose tensors are filled, on any device, after all bytes have arrived; of a
-            `DTensor`, this rank's part, whatever the writer's mesh.
+        into: A state dict whose tensors are filled, on any device, after all bytes have arrived; of
+            a `DTensor`, this rank's part, whatever the writer's mesh.
         version: Only this version.
         newer_than: Waits for a version that was begun after this one.
         strict: With `into`, `True` requires the same tensors and values; `False` fills the

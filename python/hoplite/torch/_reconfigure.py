@@ -1,10 +1,11 @@
 """Groups with changing members, for `init_process_group(..., enable_reconfigure=True)`.
 
-Ranks exchange *handles*, which name their stores. Members call `reconfigure` with all handles and an unused
-number, which determines the group's ids. So a group can grow, shrink, merge or split, also after an abort.
+Ranks exchange *handles*, which name their stores. Members call `reconfigure` with all handles and
+an unused number, which determines the group's ids. So a group can grow, shrink, merge or split,
+also after an abort.
 
-torch reads rank and size from C++ fields that Python cannot set, so `ReconfigurableGroup` overrides these
-methods.
+torch reads rank and size from C++ fields that Python cannot set, so `ReconfigurableGroup` overrides
+these methods.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class ReconfigurableBackend(HopliteBackend):
         return json.dumps(asdict(handle), sort_keys=True)
 
     def reconfigure(self, options: Any) -> Work:
-        """Leaves the group, and joins the ranks of `options.handles`. The work ends when all have joined.
+        """Leaves the group, and joins the ranks of `options.handles`. The work ends when all have
+        joined.
 
         Raises:
             RuntimeError: for a used number, and for invalid handles.
@@ -173,7 +175,8 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the socket of a rank's store. On each machine, a private store gives way to a shared one."""
+    """Returns the socket of a rank's store. On each machine, a private store gives way to a shared
+    one."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

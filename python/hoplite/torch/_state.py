@@ -41,7 +41,8 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Describes the tensors in one object. A rank's last page has no tensors, but all other values."""
+    """Describes the tensors in one object. A rank's last page has no tensors, but all other
+    values."""
 
     entries: list[Entry]
     values: dict[Path, Any]
@@ -151,7 +152,8 @@ class Part(NamedTuple):
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """Returns this process's part; None outside the mesh. Raises `TypeError` unless it is dense and plain."""
+    """Returns this process's part; None outside the mesh. Raises `TypeError` unless it is dense and
+    plain."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not is_distributed(tensor):
         _check_plain(path, tensor)

@@ -31,8 +31,8 @@ class stream_state_dict:
     raises `VersionLost`: discard its tensors.
 
     Args:
-        copy: `True` yields private tensors. `False` yields tensors in the memory of the store; **writing to
-            one ends the process**.
+        copy: `True` yields private tensors. `False` yields tensors in the memory of the store;
+            **writing to one ends the process**.
 
     Examples:
         >>> hoplite.torch.put_state_dict("policy", {"a": torch.zeros(2), "b": torch.ones(2)})

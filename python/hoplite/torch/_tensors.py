@@ -34,7 +34,8 @@ class Reduction(NamedTuple):
 
 
 class Lent:
-    """Lends the memory of a tensor to a collective, or of a copy if the tensor is not contiguous."""
+    """Lends the memory of a tensor to a collective, or of a copy if the tensor is not
+    contiguous."""
 
     def __init__(
         self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False

@@ -8,9 +8,9 @@
 | `weights-data/TOKEN/RANK/page/I` | the description of object I of a rank; without entries, the end of the rank's objects |
 | `weights-data/TOKEN/RANK/I` | tensors and their parts |
 
-Tokens are unique: readers never mix versions, even if another writer takes over. A version can be read while
-it is written: each page precedes its object. Waiting readers poll for the failure of their version, and for a
-newer complete one.
+Tokens are unique: readers never mix versions, even if another writer takes over. A version can be
+read while it is written: each page precedes its object. Waiting readers poll for the failure of
+their version, and for a newer complete one.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ class Versions:
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """Puts the description of an object. A page without entries follows the last object of a rank."""
+        """Puts the description of an object. A page without entries follows the last object of a
+        rank."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -313,7 +314,8 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # In an unfinished version, an object is lost with its store; in a finished one, by a delete.
+                # In an unfinished version, an object is lost with its store; in a finished one, by
+                # a delete.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:
@@ -350,7 +352,8 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Polls, and queues an error when the version fails or is deleted, or a newer one is complete."""
+        """Polls, and queues an error when the version fails or is deleted, or a newer one is
+        complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:

@@ -56,9 +56,9 @@ def put_state_dict(
 ) -> Version:
     """Puts a new version of a state dict.
 
-    Blocks until all tensors are in the stores. Receivers get the first ones earlier. With `DTensor`s, all ranks
-    of the group call this, and each puts its part. Pass `group` at all ranks if some have no `DTensor`;
-    otherwise each puts its own version.
+    Blocks until all tensors are in the stores. Receivers get the first ones earlier. With
+    `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all ranks
+    if some have no `DTensor`; otherwise each puts its own version.
 
     Args:
         name: The name for receivers.
@@ -248,7 +248,8 @@ def at_once(
 ) -> None:
     """Runs calls with limited concurrency.
 
-    After a failure, it calls `failed`, and cancels calls that are still in flight some seconds later.
+    After a failure, it calls `failed`, and cancels calls that are still in flight some seconds
+    later.
     """
     running: deque[Future[None]] = deque()
     try:

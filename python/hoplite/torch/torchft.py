@@ -1,6 +1,8 @@
-"""Brings replicas of torchft that are behind to the state of a healthy one: a `CheckpointTransport`.
+"""Brings replicas of torchft that are behind to the state of a healthy one: a
+`CheckpointTransport`.
 
-    manager = torchft.Manager(..., checkpoint_transport=HopliteTransport(timeout=timedelta(seconds=60)))
+    manager = torchft.Manager(...,
+    checkpoint_transport=HopliteTransport(timeout=timedelta(seconds=60)))
 
 The sender puts its state once, and continues. Any number of receivers get it at the same time.
 """

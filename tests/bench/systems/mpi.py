@@ -121,7 +121,8 @@ class OpenMpi(_Mpi):
 
 
 class OpenMpiTuned(OpenMpi):
-    """Open MPI with the fastest algorithms for large objects: pipelines, and rings for allreduce."""
+    """Open MPI with the fastest algorithms for large objects: pipelines, and rings for
+    allreduce."""
 
     name = "openmpi-tuned"
     setting = "as before, but pipelines and rings of 32 KiB segments forced by hand"

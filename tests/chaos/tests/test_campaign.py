@@ -1,4 +1,5 @@
-"""A short campaign. Needs root, the programs and the Python package; `make chaos` runs a long one."""
+"""A short campaign. Needs root, the programs and the Python package; `make chaos` runs a long
+one."""
 
 import os
 import secrets

@@ -1,4 +1,5 @@
-"""Transfers and collectives over lanes (several connections), in a network that caps single connections.
+"""Transfers and collectives over lanes (several connections), in a network that caps single
+connections.
 
 Needs the requirements of `test_daemons`.
 """
