@@ -115,7 +115,7 @@ impl Copies {
         }
     }
 
-    /// Returns the copies with a free slot, at connected nodes in `group`, best first.
+    /// Returns the copies of `class` with a free slot, at connected nodes in `group`, best first.
     pub(super) fn free(&self, group: Path, class: Class) -> impl Iterator<Item = &LocationRecord> {
         self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }

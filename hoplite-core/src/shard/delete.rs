@@ -255,8 +255,8 @@ impl Shard {
     }
 
     /// Ends an expired tombstone, or extends it if a lost node may have the put and fewer than
-    /// `max_objects` tombstones exist. Fails the put's waiting deletes. The caller has removed the
-    /// deadline.
+    /// `max_objects` tombstones exist. The put's waiting deletes time out. The caller has removed
+    /// the deadline.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let ttl = self.config.limits.tombstone_ttl;
         self.absent.forget_expired(turn.now);

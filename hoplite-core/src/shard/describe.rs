@@ -43,7 +43,7 @@ pub struct ShardStatus {
     pub received_messages: u64,
     pub sent_messages: u64,
     /// The version of the measured groups of nodes, and the capacity of the groups' uplinks;
-    /// unmeasured while no node is in a measured group.
+    /// unmeasured until a node is in a measured group.
     pub measured: (u64, Uplink),
     pub nodes: Vec<KnownNode>,
 }

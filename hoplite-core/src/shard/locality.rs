@@ -129,7 +129,8 @@ impl Shard {
     }
 
     /// Chooses a group's next query: the first, or a later one if all before it come from nodes
-    /// with slow links. The flag is `true` if the query has only a slow sender, so others go first.
+    /// with slow links. The flag is `true` if the query lets others go first, because it has only a
+    /// slow sender.
     fn nearest_in(
         &self,
         now: Time,

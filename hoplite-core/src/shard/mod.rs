@@ -125,7 +125,7 @@ pub enum Event {
     /// A store's session ended. Refused and replaced sessions send no event.
     Disconnected { node: NodeId, incarnation: Incarnation },
     /// The shard has ended a store's session. It keeps the store's locations for a [`LEASE`] or
-    /// longer, because an unaware store serves copies.
+    /// longer, because an unaware store may still serve copies.
     Ended { node: NodeId, incarnation: Incarnation },
     /// A message of a store's current session. The caller has checked the bounds of its fields.
     Message { node: NodeId, message: ToShard },

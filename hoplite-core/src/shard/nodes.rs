@@ -222,7 +222,7 @@ impl Nodes {
     }
 
     /// Begins to use the measured capacity of uplinks if a probe found groups for this node.
-    /// Returns `true` if it was unused.
+    /// Returns `true` if the use begins now.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured =
             self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
@@ -307,6 +307,7 @@ impl Nodes {
         self.records.keys().copied()
     }
 
+    /// Returns `true` if no node has ever connected.
     pub(super) const fn is_unused(&self) -> bool {
         self.next == 0
     }
@@ -348,7 +349,8 @@ impl Nodes {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }
 
-    /// Counts at most `most` nodes that do not drain. A disconnected node may return.
+    /// Counts at most `most` nodes that do not drain, including disconnected ones, which may
+    /// return.
     pub(super) fn count_receivers(&self, most: usize) -> usize {
         self.records.keys().filter(|index| !self.is_draining(**index)).take(most).count()
     }

@@ -138,8 +138,8 @@ impl Shard {
         }
     }
 
-    /// Tells stores that their objects want more copies than there are stores. Keeps the pauses,
-    /// because no store has connected.
+    /// Tells stores whose puts or drains wait for copies if there are too few stores for them.
+    /// Keeps the pauses, because no store has connected.
     pub(super) fn store_lost(&mut self, now: Time) {
         let nodes = self.nodes.count_receivers(MAX_REPLICAS.into());
         let wants_more = |id: &&ObjectId| {

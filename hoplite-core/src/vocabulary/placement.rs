@@ -107,8 +107,8 @@ impl ShardList {
         self.names.symmetric_difference(&other.names).count() == 1
     }
 
-    /// Returns `true` if both lists assign each id to the same shards: they are equal, or both
-    /// configure only one shard, under any spelling.
+    /// Returns `true` if both lists assign each id to the same shards: they are equal, or both have
+    /// version 0 and only one shard, under any spelling.
     pub fn agrees_with(&self, other: &Self) -> bool {
         self == other
             || (self.version.max(other.version) == 0 && self.len() == 1 && other.len() == 1)

@@ -1,4 +1,4 @@
-//! The messages of stores to shards. A message gets only the answers that its documentation names.
+//! The messages of stores to shards. A message gets no answer unless its documentation names one.
 
 use std::time::Duration;
 

@@ -98,8 +98,8 @@ pub enum GrantReason {
     ChainHasBytes,
     /// The sender failed this receiver lately, but is the only one.
     AvoidedButOnly,
-    /// No node of the receiver's group (such as its rack) has a copy, so another group's node
-    /// sends.
+    /// No connected node of the receiver's group (such as its rack) has a copy, so another group's
+    /// node sends.
     FirstOfGroup,
     /// Closer copies have been busy for too long.
     CloserAreBusy,
