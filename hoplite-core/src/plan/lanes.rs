@@ -6,8 +6,8 @@
 //! keeps the new lanes if the stream gained an eighth. It closes lanes that gained nothing, so one
 //! connection stays on a link that it fills.
 //!
-//! A busy machine can feign a gain. So a new second lane then rests, and stays only if the rate
-//! falls without it.
+//! A busy machine can feign a gain. So a new second lane then rests (sends nothing), and stays only
+//! if the rate falls without it.
 //!
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
 //! new lanes took their bytes from other streams. The receiver reports if it has other streams.
@@ -93,6 +93,7 @@ struct Stream {
     peer: NodeId,
     plan: LanePlan,
     next_lane: usize,
+    /// The number of connections that are open, or that the receiver was asked to open.
     asked: usize,
     news: u64,
 }

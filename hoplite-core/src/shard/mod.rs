@@ -194,7 +194,7 @@ pub struct Shard {
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
-    /// Each is an open request of its node.
+    /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
     held_deletes: BTreeMap<ObjectId, HeldDeletes>,
     orphans: Orphans,
     replicas: Replicas,

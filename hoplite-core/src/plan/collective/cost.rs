@@ -33,8 +33,8 @@ pub enum SchedulePreference {
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm), so that streams share no
-    /// link. Node labels must describe two sets of switches with equally many hosts.
+    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm), so that the streams of a
+    /// step share no link. Node labels must describe two sets of switches with equally many hosts.
     Hdrm,
     /// Rings within groups, then rings across groups. Node labels must describe groups of equal
     /// size.
@@ -227,7 +227,7 @@ pub fn arrange(
 }
 
 /// Returns the ring sizes of all schedules that merge adjacent levels of groups, because a level
-/// with fast uplinks needs no rings. One ring comes last.
+/// with fast uplinks needs no rings of its own. The unmerged schedule comes first, one ring last.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

@@ -17,6 +17,7 @@ struct Known {
     /// The number of streams that the network limited during the test.
     streams: usize,
     is_settled: bool,
+    /// The number of successive tests with this result.
     trials: u32,
     at: Time,
 }

@@ -121,7 +121,7 @@ enum Phase {
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
     /// The added connections pause, to confirm that the rate falls without them.
     Resting(Rest),
-    /// The number of connections stays from `since`, or the next frame, until [`retry_after`].
+    /// The number of connections stays for [`retry_after`], from `since` or the next frame on.
     Settled { since: Option<Time> },
 }
 
