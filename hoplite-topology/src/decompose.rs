@@ -186,7 +186,7 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
 }
 
 /// Returns the fastest stages whose ring sizes multiply to the level's nodes: the shortest path
-/// over the divisors. On ties, a larger first ring wins.
+/// over the divisors. On ties, a larger last ring wins.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
@@ -219,8 +219,9 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// Returns the rings of each stage, and the part of the object that each rank has after all
-/// reduce-scatters (BlueConnect, figure 4). Stage i has rings of `factors[i]` ranks.
+/// Returns the rings of each stage, and the index of the part that each rank has after all
+/// reduce-scatters (BlueConnect, figure 4). Stage i has rings of `factors[i]` ranks, which are
+/// adjacent in stage 0. The object has as many equal parts as ranks.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
     let ranks: u32 = factors.iter().product();
     let mut stride = 1;

@@ -25,7 +25,8 @@ pub struct SlowPair {
 
 type Pair = (u64, u32, u32);
 
-/// Returns the pairs that are slower than other pairs between the same two groups, worst first.
+/// Returns the pairs that are slower than other pairs in the same group, or between the same two
+/// groups, worst first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);

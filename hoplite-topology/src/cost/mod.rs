@@ -165,8 +165,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Number that a search minimises: the weighted cost, plus the cost if a stage took the mean
-    /// time of its groups, or a pair of trees their mean time.
+    /// Number that a search minimises: the weighted cost, plus the cost if each stage took the mean
+    /// time of its groups, or both trees their mean time.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {
