@@ -319,8 +319,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks that the socket's directory is sticky, or belongs to a user of this namespace.
-    /// Directories above it may belong to other users, such as the machine's root.
+    /// Checks that the socket's directory is shared and sticky, or belongs to a user of this
+    /// namespace. Directories above it may belong to other users, such as the machine's root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => {

@@ -53,7 +53,8 @@ pub enum Kind {
     Combine = 8,
     /// From the store that performs a hop, to its coordinator: the output is complete.
     Combined = 9,
-    /// Coordinator to store: end the hop of a reduce, or the membership in a collective.
+    /// Coordinator to store: end the hop of a reduce, the membership in a collective, or the part
+    /// in a measurement of the network.
     Release = 10,
     /// `DataProof` that the sender knows the token, after the hellos if both sides have one.
     Proof = 11,

@@ -19,7 +19,8 @@ pub fn encode_max_lanes(max_lanes: usize) -> u32 {
     if max_lanes <= 1 { 0 } else { u32::try_from(max_lanes.min(MAX_LANES)).unwrap_or(0) }
 }
 
-/// Decodes the most connections (lanes) that a receiver permits for a stream, up to [`MAX_LANES`].
+/// Decodes the most connections (lanes) that a receiver permits for a stream. Lowers greater
+/// numbers to [`MAX_LANES`].
 pub fn decode_max_lanes(max_lanes: u32) -> usize {
     usize::try_from(max_lanes).unwrap_or(MAX_LANES).clamp(1, MAX_LANES)
 }
