@@ -30,8 +30,8 @@ pub struct Properties {
     /// `true` if each pair of members exchanges separate parts. The coordinator then begins an
     /// exchange even for small parts, or with one member.
     pub is_paired: bool,
-    /// Largest size of all sources in bytes without an exchange: a reduce makes the target, or
-    /// participants get the sources.
+    /// Up to this size of all sources in bytes, members exchange nothing: a reduce makes the
+    /// target, or participants get the sources.
     pub max_general_bytes: u64,
 }
 

@@ -97,6 +97,7 @@ impl Members {
 
 #[derive(Debug)]
 pub(super) enum SearchState {
+    /// The end of the wait for missing sources; `None` while the wait has no limit.
     Waiting(Option<Time>),
     Ready(Members),
     General(&'static str),

@@ -171,6 +171,7 @@ impl Context {
         effects.append(&mut self.effects);
     }
 
+    /// Answers a call that did not wait, or that stays open.
     pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
         self.reply_after(Duration::ZERO, key, response);
     }

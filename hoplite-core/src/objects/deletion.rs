@@ -63,8 +63,8 @@ pub(crate) struct DeleteCall {
     deleted: usize,
     /// Unreachable stores that may have a copy, by query and reporting shard.
     absent: BTreeMap<(RequestId, usize), Named<NodeId>>,
-    /// Just restarted shards that performed a delete on their own. The call waits for the end of
-    /// their earlier leases.
+    /// Just restarted shards that performed a delete without a shard that ran before. The call
+    /// waits until the leases of their previous runs have ended.
     young: BTreeSet<usize>,
 }
 

@@ -26,7 +26,7 @@ pub struct Holders {
     /// Clients with references to copies that are deleted, evictable or spillable, most bytes
     /// first.
     pub clients: Vec<Holder>,
-    /// The bytes of pinned copies that these clients reference, each counted once.
+    /// The bytes of the pinned copies that `clients` count, each counted once.
     pub pinned_bytes: u64,
 }
 

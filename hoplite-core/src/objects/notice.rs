@@ -40,6 +40,7 @@ pub(crate) enum Notice {
     TargetPublished(ObjectId),
     /// The store has dropped a deleted copy, or a reduce's target.
     Gone(ObjectId, CopyId, Error),
+    /// The call of a reduce or collective has ended, with an error unless it succeeded.
     ReduceEnded(CallKey, ObjectId, Option<Error>),
     /// The target, the source's index, and the source's locations.
     SourceLocated(ObjectId, usize, Locations),

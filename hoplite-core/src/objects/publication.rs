@@ -10,7 +10,7 @@ use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
 /// Conflicting publications after which the store tells a shard to forget the other put: over five
-/// seconds. The other store should withdraw its put within two.
+/// seconds. The other store should withdraw its put within two seconds of a shard's return.
 const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
@@ -22,7 +22,8 @@ struct ShardView {
     /// The run of the shard's process that last proved to have recorded the put.
     listed_in: Option<ShardRun>,
     is_told: bool,
-    /// `true` until the shard confirms that the put was not deleted while contact was lost.
+    /// `true` while the store waits for the shard to confirm that the put was not deleted while
+    /// contact was lost.
     is_unverified: bool,
     has_accepted: bool,
 }
@@ -34,7 +35,7 @@ pub(crate) struct Publication {
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// The shard that alone orders further copies.
+    /// The shard that this store has told to order further copies, alone.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
     /// `true` while a repeated put awaits the number of stores, which may be too small for its

@@ -130,7 +130,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy again after a pause, because shards have different puts of its id.
+    /// Publishes a copy again after a pause, because shards disagree about its put.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
@@ -140,7 +140,8 @@ impl Objects {
     }
 
     /// Publishes a copy again after a conflict at a shard that is not its id's first. Only the
-    /// first shard may reject puts, because others may hear of them in another order.
+    /// first shard may reject puts: two shards that hear of two puts in different order would
+    /// reject both.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication.has_outlasted_rivals() {

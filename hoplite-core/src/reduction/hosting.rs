@@ -44,7 +44,7 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Starts a combination before its inputs exist, because inputs may wait for each other.
+    /// Starts a combination without waiting for its inputs, because inputs may wait for each other.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });

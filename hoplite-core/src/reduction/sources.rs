@@ -29,7 +29,7 @@ const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most bytes of all sources that the store may fetch instead of combining them elsewhere: a small
-/// part of any memory.
+/// part of any store's memory.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
 /// The estimated time to set up combinations at other nodes: a round trip.
 const HOP_SETUP: Duration = Duration::from_micros(250);

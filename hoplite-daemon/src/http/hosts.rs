@@ -27,7 +27,8 @@ pub(crate) struct HostSettings {
 pub(crate) struct NotHosts;
 
 impl HostSettings {
-    /// Sets the host names under which browsers may reach this process. Later calls have no effect.
+    /// Sets further host names under which browsers may reach this process. Later calls have no
+    /// effect.
     pub(crate) fn allow(self) -> Result<(), NotHosts> {
         let names = self.http_hosts.unwrap_or_default();
         let names: Vec<_> =

@@ -58,6 +58,7 @@ pub(crate) async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,
+        // With a token, users log in. Otherwise their browser needs a certificate of the cluster.
         (Some(tls), Some(_)) => Scheme::HttpsForAnybody(tls),
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };

@@ -114,6 +114,7 @@ fn check_private(directory: &Path) -> Result<(), Flaw> {
 
 type Objects = Vec<hoplite_core::node::SpilledObject>;
 
+/// Returns the header, the objects, and the offset of the index.
 pub(super) fn read_file(path: &Path) -> Result<(FileHeader, Objects, u64), Flaw> {
     let file = frames::open(path)?;
     let length_bytes = file.metadata()?.len();

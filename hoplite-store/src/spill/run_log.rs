@@ -71,8 +71,8 @@ impl RunLog {
         let _ = fs::remove_file(directory.join(NAME));
     }
 
-    /// Notes runs of shards that had sessions with this store. A failure removes the log, so no
-    /// later run recovers the objects.
+    /// Notes runs of shards that had sessions with this store, or with a killed store whose files
+    /// it takes over. A failure removes the log, so no later run recovers the objects.
     pub(super) fn note(&mut self, runs: impl IntoIterator<Item = ShardRun>) -> io::Result<()> {
         let mut log = Vec::new();
         for run in runs.into_iter().filter(|run| self.noted.insert(*run)) {

@@ -30,7 +30,8 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Streams to peers without measurements start with the lanes of `first`.
+    /// Streams start with the lanes of `first`, unless a recent test found a number of lanes for
+    /// any peer.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
