@@ -278,8 +278,7 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
     v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
 }
 
-/// Decodes the progress of `member` in a collective; `None` if the answering store is no member of
-/// the attempt.
+/// Decodes the progress of `member` in a collective; `None` if the answering store reports none.
 ///
 /// # Errors
 /// [`Error::Malformed`] for another member's progress, impossible numbers, or control characters in
