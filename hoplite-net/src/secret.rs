@@ -19,7 +19,7 @@ const SECRET_DIGITS: usize = 64;
 /// Longest file of a secret in bytes: digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// Reason why the secret is unusable.
+/// Reason why the secret that authenticates a user's programs is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]

@@ -56,7 +56,7 @@ pub enum TokenError {
     },
 }
 
-/// A secret key, which cannot be read or printed.
+/// The secret key that authenticates a cluster's daemons. No caller can read or print it.
 #[derive(Clone)]
 pub struct Token {
     key: hmac::Key,

@@ -23,7 +23,8 @@ const POPULATE_FROM_BYTES: usize = 128 << 10;
 /// longer than starting a thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// Bytes by which the second thread is ahead of the copy, so that they never fill the same tables.
+/// Head start in bytes of the thread that fills page tables, so that the copying thread never fills
+/// the same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.

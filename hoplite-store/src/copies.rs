@@ -21,9 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// Interval at which a waiting task reads again how many bytes a worker (client process) has
-/// written. The worker's doorbell message wakes the task, but another worker may have cleared the
-/// request for it.
+/// Interval at which a waiting task reads again how many bytes a client has written. The client's
+/// doorbell message wakes the task, but another client may have cleared the request for it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A copy of one object in this store's memory, from `CopyOpened` until `CopyClosed`.
@@ -34,7 +33,7 @@ pub(crate) struct LiveCopy {
     producer: Producer,
     progressed: Notify,
     /// Number of leading bytes that this store knows to be valid. The number in the shared header,
-    /// which every worker can write to, counts only while a worker fills the copy.
+    /// which every client can write to, counts only while a client fills the copy.
     known_bytes: AtomicU64,
     completed: AtomicBool,
     /// The error with which the copy ended, set before another copy can get the memory. A task that
@@ -92,9 +91,9 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// Returns the number of leading bytes that may be read or forwarded. If a worker or a reduce
-    /// fills the copy, this omits the last block until the node declares the copy complete, because
-    /// a receiver with all bytes would count as a source of a complete object.
+    /// Returns the number of leading bytes that may be read or forwarded. If a client or a reduce
+    /// fills the copy, this omits the last block until the store declares the copy complete,
+    /// because a receiver with all bytes would count as a source of a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
@@ -103,8 +102,8 @@ impl LiveCopy {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// Returns the number of valid bytes, read with `header` while a worker fills the copy. The
-    /// result never shrinks, even if the worker writes a smaller number.
+    /// Returns the number of valid bytes, read with `header` while a client fills the copy. The
+    /// result never shrinks, even if the client writes a smaller number.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
             return self.known_bytes();
@@ -127,7 +126,6 @@ impl LiveCopy {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Declares the first `valid_bytes` valid, and wakes waiting tasks.
     pub(crate) fn advance(&self, valid_bytes: u64) {
         // The header omits the last block of an incomplete reduce, because workers read it, too.
         let is_reduce = self.producer == Producer::Reduce;
@@ -207,7 +205,7 @@ impl LiveCopy {
     }
 
     /// Returns the number of valid bytes. If a caller that has `offset_bytes` gains nothing,
-    /// requests a doorbell message from the worker that fills the copy.
+    /// requests a doorbell message from the client that fills the copy.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {

@@ -283,7 +283,6 @@ impl Engine {
         std::mem::take(&mut self.lock().left_shards)
     }
 
-    /// Returns the address of each shard, and `true` if the store has a session with it.
     pub(crate) fn shards_up(&self) -> Vec<(String, bool)> {
         let state = self.lock();
         let shards = state.node.shards();
@@ -292,7 +291,7 @@ impl Engine {
         shards.listed().map(session).collect()
     }
 
-    /// Adds a client, which keeps objects of `owners` alive.
+    /// Adds a client, which keeps the objects alive whose put named one of `owners`.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,

@@ -25,7 +25,7 @@ const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 const FIRST_BYTES: usize = 2 << 10;
 /// Size of the receive buffer during a handshake. The certificates have a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// The number of records that one read may receive.
+/// Size of the receive buffer after the handshake, in TLS records.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -57,7 +57,6 @@ struct Outgoing {
 enum Advance {
     Arrived,
     Queued,
-    /// The handshake needs more bytes of the peer.
     Blocked,
     /// All input is processed, and all output encrypted.
     Ready,

@@ -16,10 +16,12 @@ use crate::cluster::Answer;
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Time after which all stores have sessions with all shards. Earlier deletes may miss objects.
+/// Time from the run's start until all stores are connected to all shards. Earlier deletes may miss
+/// objects.
 pub(super) const SESSIONS_OPEN_AFTER: Duration = Duration::from_millis(300);
 
-/// Longest time of a listing: the wait for a shard that does not answer, and the messages' travel.
+/// Longest time of a client's request to list objects: the wait for a silent shard, and the
+/// messages' travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]
@@ -413,7 +415,6 @@ impl Simulation {
     }
 }
 
-/// Returns `timeout`; for zero, the time of one answer of the directory.
 fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }

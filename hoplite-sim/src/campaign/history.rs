@@ -65,7 +65,7 @@ impl History {
         self.put_ended(id, tag, now + LATE_EFFECTS_TIME);
     }
 
-    /// Returns the tags and sizes of all contents of the id, present and past.
+    /// Returns the tags (which stand for bytes) and sizes of all objects that the id ever named.
     pub(super) fn contents_of(&self, id: &ObjectId) -> Vec<(u64, u64)> {
         let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
         self.contents.range(all).map(|((_, tag), contents)| (*tag, contents.size_bytes)).collect()

@@ -22,7 +22,8 @@ struct Combined {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// A hash of the order in which a partial result was combined; for other operands, `tag`.
+    /// A hash of the order in which a partial result was combined; else `tag`, which stands for the
+    /// bytes.
     pub(crate) shape: u64,
     /// `true` for a partial combination, whose operands count as operands of the whole combination.
     pub(crate) is_of_hop: bool,

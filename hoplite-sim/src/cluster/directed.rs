@@ -82,9 +82,9 @@ pub(super) struct End {
 enum Stage {
     Before,
     Open,
-    /// Coordinator: the hop or member has failed or ended. Host: the last report was sent.
+    /// This end has sent or received the last report about the host's task.
     Failed,
-    /// Coordinator: it ended the hop or member. Host: the coordinator released it.
+    /// This end no longer takes part in the task.
     Over,
 }
 
@@ -314,7 +314,8 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Lets each side notice at a separate time.
+    /// Breaks the matching connections between coordinators and hosts. Each side notices at a
+    /// separate time.
     pub(super) fn break_directed(
         &mut self,
         cause: Break,

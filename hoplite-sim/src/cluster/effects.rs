@@ -138,7 +138,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Sends a message, with the bytes of the copy `inline_from` if it publishes an inline object.
+    /// Sends a message, with the bytes of the copy `inline_from` if the shard keeps the bytes of
+    /// this small object.
     fn tell_shard(
         &mut self,
         store: usize,

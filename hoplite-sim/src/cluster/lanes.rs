@@ -17,7 +17,7 @@ use hoplite_core::plan::lanes::{
 use super::transfers::{Reader, TransferId};
 use super::{Application, Cluster, Network, node_id};
 
-/// The time between two frames of a lane, so short that each measurement of a stream's rate
+/// The time between two frames of a connection, so short that each measurement of a stream's rate
 /// includes several frames.
 const FRAME_TIME: Duration = Duration::from_millis(2);
 
@@ -47,7 +47,7 @@ struct Stream {
     /// The number of acknowledged bytes of each open lane.
     acknowledged: BTreeMap<LaneId, u64>,
     resting: BTreeSet<LaneId>,
-    /// The number of bytes that the receiver had when the lanes last sent frames.
+    /// The number of bytes that the receiver had when the stream's connections last sent frames.
     last_bytes: u64,
 }
 
@@ -116,7 +116,8 @@ impl<A: Application> Cluster<A> {
         self.dirty.insert(reader.0);
     }
 
-    /// Repeats itself while the stream lasts.
+    /// Decides the next action of the stream's connections, every [`FRAME_TIME`] until the stream
+    /// ends.
     fn send_frames(&mut self, reader: Reader, id: StreamId) {
         let Some(stream) = self.lanes.streams.get(&reader).filter(|stream| stream.id == id) else {
             return;
@@ -165,8 +166,8 @@ impl<A: Application> Cluster<A> {
         self.after(FRAME_TIME, move |cluster| cluster.send_frames(reader, id));
     }
 
-    /// Returns the state of a stream, and the bytes that each active lane has sent since its last
-    /// frame.
+    /// Returns the state of a stream, and the bytes that each sending connection has sent since its
+    /// last frame.
     fn progress(&mut self, (key, index): Reader) -> Option<(Progress, u64)> {
         let now = self.elapsed();
         let latency = self.latency();

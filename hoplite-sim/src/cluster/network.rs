@@ -7,7 +7,8 @@ use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Objects have tags as contents, and move in blocks at random speeds. Latencies are random.
+    /// Numbers stand for the bytes of objects, which move in blocks at random speeds. Latencies are
+    /// random.
     Blocks { slowness: u32, damages: bool },
     /// Bytes flow at the links' rates. All latencies are equal.
     Flow {
@@ -22,9 +23,7 @@ pub(crate) enum Network {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
-    /// Each end notices soon, by the reset.
     Reset,
-    /// Each end notices by the missing pings of the other end.
     Silence,
 }
 

@@ -21,7 +21,7 @@ pub struct Outcome {
     pub error: Option<String>,
     /// The plan of the reduce, in words.
     pub plan: Option<String>,
-    /// The number of times that the reduce replaced a failed part.
+    /// The number of repairs of the reduce's tree of nodes after failures.
     pub mendings: u32,
     /// The number of times that the reduce began its target again.
     pub restarts: u32,

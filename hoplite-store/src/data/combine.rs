@@ -66,7 +66,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// The error has the index of the failed input.
+    /// Performs [`combine`](Self::combine). The error has the index of the failed input.
     async fn run(
         &self,
         request: &CombineRequest,
@@ -125,8 +125,8 @@ impl Puller {
         Ok(())
     }
 
-    /// An input that has enough bytes is not read during the wait, and its sender would time out.
-    /// So a long wait closes the input's connection, and a later request resumes the stream.
+    /// Waits until each input has `needed_bytes`. A long wait closes the connections of inputs with
+    /// enough bytes, because their senders would time out. Later requests resume these streams.
     async fn all_reach(
         &self,
         inputs: &mut [Input<'_>],

@@ -9,8 +9,7 @@ use hoplite_net::{Token, TransportKind};
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
 
-/// Number of bytes combined at a time. Two pieces stay in the first two levels of the cache while
-/// they are read, combined and written.
+/// Number of bytes combined at a time. Two pieces fit into the first two cache levels.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
 /// Number of bytes combined before other tasks have their turn: the longest frame, about 100 us.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
@@ -32,7 +31,8 @@ pub(crate) struct DataConfig {
     pub(crate) first_lanes: Start,
     /// Maximum number of connections in their handshake. One more closes the oldest.
     pub(crate) max_half_open: usize,
-    /// Maximum number of idle connections to one store, besides the lanes of one stream.
+    /// Maximum number of idle connections to one store, besides the extra connections of one
+    /// stream.
     pub(crate) max_idle_per_peer: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) connect_timeout: Duration,

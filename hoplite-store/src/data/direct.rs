@@ -46,7 +46,8 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Returns the hop's failure; `None` if the coordinator ended the hop.
+    /// Lets `host` perform a partial reduce. Returns its failure; `None` if the coordinator ended
+    /// it.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,

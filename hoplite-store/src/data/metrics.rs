@@ -16,7 +16,7 @@ pub(crate) struct DataMetrics {
     pub(crate) received_bytes: AtomicU64,
     pub(crate) serves: AtomicU64,
     pub(crate) pulls: AtomicU64,
-    /// Transfers and hops that ended because of a damaged or unknown frame.
+    /// Transfers, partial reduces and collectives that ended because of a damaged or unknown frame.
     pub(crate) corrupt_frames: AtomicU64,
     /// Open connections of streams (lanes), besides the first one of each stream.
     pub(crate) lanes: AtomicU64,

@@ -30,7 +30,7 @@ pub(crate) struct Puller {
 
 pub(super) struct Flow<'a>(&'a Puller);
 
-/// Counts an arriving stream until dropped.
+/// Counts an arriving stream until dropped. Senders use the count to plan connections.
 #[derive(Debug)]
 pub(super) struct LanedStream(Arc<AtomicUsize>);
 
@@ -73,7 +73,6 @@ impl Puller {
         Self { config, metrics, pool, reports, link, intake, laned_streams, origin }
     }
 
-    /// Returns `true` if bytes go directly from sockets to the arena.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.config.transport, TransportKind::Plain)
     }

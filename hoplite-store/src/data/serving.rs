@@ -26,7 +26,7 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
     /// Moves the store's objects to other stores. Without a timeout, only reports the progress. The
-    /// caller holds the token until it has sent the report, because a drained store exits.
+    /// returned token delays the drained store's exit until the caller has sent the report.
     fn drain(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -140,7 +140,6 @@ pub(crate) struct Hosted {
 impl Hosted {
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// Calls `end` when dropped.
     pub(crate) fn new(
         reports: mpsc::Receiver<HopReport>,
         end: impl FnOnce() + Send + Sync + 'static,

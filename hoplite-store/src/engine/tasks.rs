@@ -42,7 +42,8 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Combines small local inputs at once, so that messages about the result leave together.
+    /// Combines small local inputs before it returns, so that messages about the result's start and
+    /// end leave together.
     pub(super) fn start_combine(
         self: &Arc<Self>,
         state: &mut State,

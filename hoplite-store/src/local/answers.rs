@@ -10,7 +10,7 @@ use crate::copies::LiveCopy;
 
 pub(crate) type Answer = (CallId, Result<Response, Error>);
 
-/// Work that the node requests of the client's connection for one call.
+/// Work of the client's connection for one call, as the store's state machine requests.
 #[derive(Debug)]
 pub(crate) enum CallWork {
     /// Reports when more than `beyond_bytes` of a copy are valid, or the copy has failed.
@@ -19,7 +19,8 @@ pub(crate) enum CallWork {
         live: Arc<LiveCopy>,
         beyond_bytes: u64,
     },
-    /// Answers an inspection from these shards, and tells the node that the call is over.
+    /// Answers a request about the cluster with reports of `shards`, and tells the state machine
+    /// that the call is over.
     Inspect {
         call: CallId,
         inspection: Inspection,
@@ -31,7 +32,7 @@ pub(crate) enum CallWork {
 }
 
 /// The answers that wait for one client, in order. A newer update of a subscription replaces the
-/// older one, so each open call has at most one answer here, even if the client reads slowly.
+/// older one, so each open call has at most one answer here.
 ///
 /// A suspended client is not dropped, because the store would reuse the memory of the client's
 /// views.

@@ -36,7 +36,6 @@ use crate::engine::Engine;
 
 /// Number of unwritten bytes from which the connection reads no requests and takes no answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
-/// Maximum number of requests handled before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
 /// The read buffer's initial size. A longer request counts against the user's memory limit.
 const READ_BYTES: usize = 64 << 10;
@@ -47,7 +46,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which the rest of a long request must arrive, because other requests wait for its
 /// memory.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Memory that one page of a listing takes from its user's limit.
+/// Memory that one request to list objects takes from its user's limit.
 const INSPECTION_BYTES: usize = 4 << 20;
 
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
@@ -70,11 +69,11 @@ struct Connection {
     intake: AnswerIntake,
     /// A place for one client, and its user's limits.
     seat: Seat,
-    /// Memory and ids that open calls take from the user's limits.
+    /// Memory and object ids that each open call takes from the user's limits.
     open_requests: HashMap<CallId, OpenRoom>,
     /// The memory of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
-    /// Dropped last: the client's place must be free when the engine stops counting the client.
+    /// Tells the engine that the client is gone. Dropped last, because `seat` must be free by then.
     _entry: Entry,
 }
 
@@ -450,8 +449,6 @@ impl Connection {
         }
     }
 
-    /// Writes as many bytes as the socket takes.
-    ///
     /// A failed write discards the answers. The connection ends only after all requests were read,
     /// because a client may leave after a request, for example the seal of a put.
     fn flush(&mut self, socket: &Socket) {
@@ -471,7 +468,7 @@ impl Connection {
         }
     }
 
-    /// Sends the reason of the end as an answer to call 0, if the socket takes it.
+    /// Tells the client why its connection ends, if the socket takes the answer. Call 0 marks it.
     fn say_last(&mut self, socket: &Socket, error: Error) {
         if self.write((CallId(0), Err(error))).is_ok() {
             self.flush(socket);

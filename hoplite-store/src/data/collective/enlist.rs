@@ -49,8 +49,8 @@ impl Puller {
         }
     }
 
-    /// Tells a store that the attempt to make `target` failed. If the store is unreachable, its
-    /// clients notice the failure later.
+    /// Tells a store that the collective's attempt to make `target` failed. Clients of an
+    /// unreachable store notice later.
     pub(crate) async fn reject(
         &self,
         peer: &Peer,

@@ -23,7 +23,7 @@ pub(crate) struct Exchange {
     sources: Vec<Arc<LiveCopy>>,
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// For each step of the program: wakes the streams that wait for this step.
+    /// For each step of this member's sends and receives: wakes the streams that wait for the step.
     steps: Vec<Notify>,
     /// Wakes the streams that wait until the sources are combined in the target.
     fold: Notify,
@@ -109,7 +109,7 @@ impl Exchange {
         self.steps[block.step].notify_waiters();
     }
 
-    /// Notes that `block`, which a lane had claimed, was sent after all blocks before it.
+    /// Records that `block` and all blocks before it in its stream were sent.
     pub(in super::super) fn sent(&self, block: &Block) {
         self.progress().sent(block);
         self.steps[block.step].notify_waiters();
@@ -149,7 +149,6 @@ impl Exchange {
         self.progress().reading(&self.plan, block)
     }
 
-    /// Returns the copy that has a block's bytes, and their range in this copy.
     pub(in super::super) fn origin<'a>(
         &'a self,
         block: &Block,

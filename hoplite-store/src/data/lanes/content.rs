@@ -29,14 +29,15 @@ pub(in super::super) enum Content {
 pub(in super::super) struct ProgramBlocks {
     target: Served,
     exchange: Arc<Exchange>,
-    /// The blocks that lanes have claimed to send, in order; `true` if a block was sent.
+    /// The blocks that the stream's connections have taken to send, in order; `true` if a block was
+    /// sent.
     claimed: Mutex<VecDeque<(Block, bool)>>,
     _sending: TaskTrackerToken,
 }
 
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
-    /// The position of the first byte that no lane has taken yet.
+    /// The position of the first byte that no connection has taken to send.
     pub(super) next_bytes: u64,
     pub(super) end_bytes: u64,
     program: Option<Stream>,

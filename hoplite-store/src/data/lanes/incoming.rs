@@ -39,7 +39,8 @@ pub(in super::super) struct Incoming<'a> {
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
     has_requested_lanes: bool,
-    /// Counts this stream as arriving from when its first bytes arrive; `None` before.
+    /// Counts this stream among the store's arriving streams, for the senders' plans; `None` before
+    /// its first bytes.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
     ended: Vec<Call<'a>>,
@@ -102,8 +103,7 @@ enum LaneEvent {
 }
 
 impl<'a> Incoming<'a> {
-    /// Makes a stream whose first lane is the connection of `call`, the request for the bytes. The
-    /// request allows `max_lanes`.
+    /// Begins a stream with the connection of `call`, the request for the bytes.
     pub(in super::super) fn new(
         puller: &'a Puller,
         peer: Peer,
@@ -200,8 +200,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Returns the end of a stream whose lanes have ended; `None` if bytes are missing that were
-    /// lost, or may still arrive.
+    /// Returns the end of a stream whose connections have ended; `None` if bytes are missing
+    /// (`has_arrived` is `false`) that were lost, or may still arrive.
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
         let complete =
             || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
@@ -367,7 +367,6 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Restarts the time limits after a pause in reading.
     pub(in super::super) fn resume(&mut self) {
         let limit = Some(self.puller.config.silence_timeout);
         self.lanes.iter_mut().for_each(|lane| lane.call.connection().expect_within(limit));

@@ -30,8 +30,8 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Streams start with the lanes of `first`, unless a recent test found a number of lanes for
-    /// any peer.
+    /// Streams start with the connections (lanes) of `first`, unless a recent test found a number
+    /// for any peer.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
@@ -77,8 +77,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Adds a lane if the stream needs one. `others` is the number of further streams that the peer
-    /// receives.
+    /// Adds a connection (lane) if the stream needs one. `others` is the number of further streams
+    /// that the peer receives.
     pub(super) fn join(
         &self,
         (key, others): (StreamKey, usize),
@@ -99,8 +99,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides a lane's next step. A send has at most `block_bytes`. The peer has acknowledged
-    /// `new_bytes` of the lane since its last turn.
+    /// Decides the next action of the connection `lane`. A send has at most `block_bytes`. The peer
+    /// has acknowledged `new_bytes` since the connection's last turn.
     pub(super) fn take_turn(
         &self,
         stream: &Outgoing,
@@ -143,17 +143,18 @@ pub(in super::super) struct Outgoing {
     pub(super) peer: NodeId,
     pub(super) content: Content,
     key: OnceLock<StreamKey>,
-    /// Lanes wait in line for this lock, and its holder takes the next piece.
+    /// The stream's connections wait in line for this lock, and its holder takes the next bytes.
     cursor: tokio::sync::Mutex<Cursor>,
-    /// `true` while some lanes rest (send nothing). The end of a lane wakes them.
+    /// `true` while some connections pause, to measure the stream without them. The end of a
+    /// connection wakes them.
     resting: watch::Sender<bool>,
-    /// `None` if the stream stays with one lane.
+    /// The stream's name in [`HostLanes`]; `None` if it may have only one connection.
     id: Option<StreamId>,
 }
 
 pub(super) struct Turn {
     pub(super) action: Action,
-    /// Number of open or requested lanes; `None` if the stream stays with one.
+    /// Number of the stream's active or requested connections; `None` if it may have only one.
     pub(super) lanes: Option<usize>,
     pub(super) delivery: Option<Delivery>,
 }
@@ -161,13 +162,13 @@ pub(super) struct Turn {
 pub(super) enum Action {
     Send(Piece),
     Ask(usize),
-    /// Leave the stream, which needs fewer lanes.
+    /// Leave the stream, which needs fewer connections.
     Leave,
-    /// Pause in [`Outgoing::rest`], to measure the stream without this lane.
+    /// Pause in [`Outgoing::rest`], to measure the stream's rate without this connection.
     Rest,
 }
 
-/// The next piece of the stream, and the lock that lets one lane at a time take it.
+/// The next bytes of the stream, and the lock that lets one connection at a time take them.
 pub(super) struct Ready<'a> {
     cursor: TurnGuard<'a, Cursor>,
     piece: Piece,
@@ -175,7 +176,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for a lane's turn, and then for bytes.
+    /// Waits for a connection's turn to take bytes, and then for bytes.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();
@@ -183,7 +184,7 @@ impl Outgoing {
         Ok(Ready { cursor, piece, starved: begun.elapsed() })
     }
 
-    /// Waits until the stream needs its resting lanes, or for [`REST_LIMIT`].
+    /// Pauses a connection until the stream needs it again, for at most [`REST_LIMIT`].
     pub(super) async fn rest(&self) {
         let mut resting = self.resting.subscribe();
         let _ = timeout(REST_LIMIT, resting.wait_for(|is_resting| !is_resting)).await;

@@ -20,8 +20,8 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::content::{Content, Cursor};
 use super::outgoing::{Action, Outgoing};
 
-/// Smallest limit of a lane's unsent bytes in the kernel: two of the smallest blocks. A faster lane
-/// cannot take over bytes that the kernel has accepted.
+/// Smallest limit of a connection's unsent bytes in the kernel: two of the smallest blocks. A
+/// faster connection cannot take over bytes that the kernel has accepted.
 const MIN_UNSENT_BYTES: u64 = 32 << 10;
 
 enum LaneEnd {

@@ -30,7 +30,8 @@ impl Echo {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Answers only requests of `asker` with `nonce` from now on.
+    /// Answers only echo requests from `asker` with `nonce` from now on; `None` ignores all
+    /// requests.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| EchoResponder::new(nonce, asker));
     }

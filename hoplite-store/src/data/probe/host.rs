@@ -22,7 +22,7 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::echo::Echo;
 use super::train;
 
-/// Longest time in a probe: 2,000 nodes under load take a quarter of an hour.
+/// Longest time in a probe of links: 2,000 nodes under load take a quarter of an hour.
 const MAX_PARTICIPATION: Duration = Duration::from_secs(60 * 60);
 
 /// The store's part in a probe of the network: at most one.
@@ -75,8 +75,8 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Charges an answer to the limit of the peer with `nonce`. Returns `false` if the limit is
-    /// spent or the nonce is wrong.
+    /// Charges an answer (echo or burst) to the probing peer's limit. Returns `false` if the limit
+    /// is spent or `nonce` is wrong.
     fn charge_budget(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
@@ -112,7 +112,8 @@ enum Next {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in a probe until the coordinator ends it, disconnects, or is silent for too long.
+    /// Takes part in a probe of links until the coordinating store ends it, disconnects, or is
+    /// silent for too long.
     pub(in super::super) async fn host_probe(
         &self,
         connection: &mut PeerConnection,

@@ -26,9 +26,10 @@ use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
-/// Maximum number of queued orders to one node: one to answer a peer, others to measure.
+/// Maximum number of the survey's queued orders to one node: one to answer a peer, others to
+/// measure links.
 const MAX_QUEUED_DIRECTIONS: usize = 4;
-/// Maximum number of queued events for the state machine. Further events block their nodes.
+/// Maximum number of queued reports from nodes. A full queue delays the reading of further reports.
 const MAX_EVENTS: usize = 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +62,7 @@ impl From<SurveyFailure> for Error {
     }
 }
 
-/// Coordinates probes, one at a time, as the state machine commands.
+/// Coordinates probes of the links between nodes, one at a time.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
     config: Arc<DataConfig>,
@@ -74,7 +75,6 @@ pub(crate) struct Surveyor {
 pub(crate) struct SurveyTally {
     pub(crate) complete: u64,
     pub(crate) failed: u64,
-    /// Number of probes whose caller went away.
     pub(crate) cancelled: u64,
     pub(crate) last: Option<LastSurvey>,
 }
@@ -97,7 +97,7 @@ impl Surveyor {
         }
     }
 
-    /// Returns zero steps if no probe runs.
+    /// Returns the finished and total steps of the running probe of links; zeros if none runs.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -205,7 +205,7 @@ impl Drop for RunningSurvey<'_> {
     }
 }
 
-/// Dropping this closes all connections.
+/// The nodes of a probe. Dropping this closes the connections to them.
 struct Participants {
     members: Vec<Member>,
     missing: Vec<(String, SurveyLoss)>,
@@ -216,7 +216,7 @@ struct Participants {
 struct Member {
     peer: Peer,
     echo_address: Option<SocketAddr>,
-    /// `None` after the node has left the probe.
+    /// Orders to the node; `None` after its release from the probe.
     directions: Option<mpsc::Sender<Direction>>,
 }
 
@@ -263,7 +263,7 @@ impl Participants {
         Self { members, missing, events, tasks }
     }
 
-    /// Returns an event if the node is gone.
+    /// Sends the command to its node. Returns the node's loss if the node is gone.
     fn forward(&mut self, command: SurveyCommand) -> Option<SurveyEvent> {
         let (node, direction) = match command {
             SurveyCommand::Arm { node, peer, nonce } => {
