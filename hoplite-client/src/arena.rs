@@ -19,8 +19,9 @@ const MAX_TRIES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Writable mapping, set once the store has granted writes. Grants to other connections do not
-    /// count, or a store could offer memory that the store itself may only read.
+    /// Writable mapping, set once this connection's store has granted writes. A grant of another
+    /// connection does not count, because a store with read access could then make the client
+    /// write.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,

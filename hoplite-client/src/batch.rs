@@ -24,7 +24,7 @@ use crate::options::{Confirmation, GetOptions, PutOptions};
 use crate::view::ObjectView;
 use crate::writer;
 
-/// Most bytes in a batch, which fit into the store's initial read buffer.
+/// Most bytes in one request with several puts, which fit into the store's initial read buffer.
 const BATCH_BYTES: usize = 48 << 10;
 const ITEM_OVERHEAD_BYTES: usize = 64;
 const MAX_IN_FLIGHT: usize = 64;

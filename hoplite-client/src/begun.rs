@@ -30,7 +30,7 @@ const MAX_ASKED_IDS: usize = 1024;
 pub(crate) enum Access {
     /// Connection that calls replace after a loss.
     Lasting(Arc<Lasting>),
-    /// Connection that the blocking client replaces.
+    /// Connection of a blocking client, which replaces it after a loss.
     Single(Single),
     /// Connection of an outer call, for inner calls, which send no notices.
     Inner(Arc<Connection>),
@@ -113,7 +113,6 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// Objects for which the call waits, if any.
     pub(crate) needs: &'a [ObjectId],
 }
 
@@ -134,7 +133,6 @@ impl<'a> Wait<'a> {
 /// Condition for repeating a call whose connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Always, because a repetition changes nothing.
     Harmless,
     /// Only if the call's single request was not sent.
     IfUnsent,

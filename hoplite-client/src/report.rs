@@ -18,7 +18,7 @@ use hoplite_proto::v1;
 /// Description of an object by this store and the best-informed directory shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Address of that directory shard.
+    /// Address of the best-informed directory shard.
     pub shard: String,
     /// Object and its copies.
     pub locations: Locations,
@@ -41,7 +41,7 @@ pub struct Grant {
     pub sender: String,
     /// Reason for this sender.
     pub reason: String,
-    /// Time of the grant, counted from the start of the shard.
+    /// Time of the grant since the shard's start.
     pub at: Duration,
     /// Outcome of the pull; `None` while the pull runs.
     pub outcome: Option<String>,
@@ -60,7 +60,7 @@ pub struct ReduceRecord {
     pub hops: u64,
     /// Schedule and the reason for its choice.
     pub plan: String,
-    /// Bandwidth of a stream that the plan assumes; zero if another store made the plan.
+    /// Stream bandwidth that the plan assumes; zero if another store made it.
     pub bytes_per_second: u64,
     /// Latency between nodes that the plan assumes.
     pub latency: Duration,
@@ -132,7 +132,7 @@ pub struct NodeStatus {
     pub reduces: u64,
     /// Combining steps (hops) of reduces, and memberships in collectives, at this store.
     pub hops: u64,
-    /// Hops and memberships, at any store, that this store coordinates.
+    /// Hops of reduces and memberships in collectives, at all stores, that this store coordinates.
     pub directed_hops: u64,
     /// Running computations that combine several inputs.
     pub combinations: u64,
@@ -173,7 +173,7 @@ pub struct Troubles {
     pub waiting_for_room: u64,
     /// Clients' calls that have waited for more than 10 s.
     pub long_waits: u64,
-    /// Descriptions of at most 16 of these calls.
+    /// Descriptions of at most 16 of the `long_waits` calls.
     pub waits: Vec<LongWait>,
     /// Directory shards to which the store is not connected.
     pub shards: Vec<PeerFault>,
@@ -197,7 +197,7 @@ pub struct PeerFault {
 }
 
 impl NodeStatus {
-    /// Returns the lines of the present problems by kind, the most important kind first.
+    /// Returns the present problems' lines by kind, the most important first.
     pub fn problems(&self) -> Vec<(ProblemKind, Vec<String>)> {
         let mut kinds = self.troubles.by_kind();
         if self.troubles.waiting_for_room == 0 {
@@ -278,15 +278,15 @@ pub struct PeerLink {
     pub link: Link,
     /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
-    /// Connections (lanes) that all transfers share, as the last trial with the node found; `None`
-    /// before a trial.
+    /// Connections (lanes) that all transfers with the node share, as the last test of more
+    /// connections found; `None` before a test.
     pub lanes: Option<u32>,
 }
 
 /// Label keys, such as `zone`, and the nodes that use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceKeys {
-    /// Keys, outermost first; may be empty.
+    /// Label keys, largest groups first; may be empty.
     pub keys: Vec<String>,
     /// Nodes whose labels use exactly these keys.
     pub nodes: u32,
@@ -315,7 +315,7 @@ pub struct ShardStatus {
     pub place_keys: Vec<PlaceKeys>,
     /// Version of the measured groups of nodes (places) in use; zero if none.
     pub places_version: u64,
-    /// Measured capacity of the groups' uplinks, in thousandths of a host's link; zero if
+    /// Measured capacity of the node groups' uplinks, in thousandths of a host's link; zero if
     /// unknown.
     pub uplink_permille: u32,
 }
@@ -343,20 +343,21 @@ pub struct ProbeReport {
     pub train_bytes: u64,
     /// Duration of the probe.
     pub elapsed: Duration,
-    /// Groups that daemons now use; `None` if they were not applied.
+    /// Node groups from this probe that daemons now use; `None` if they were not applied.
     pub applied: Option<AppliedPlaces>,
 }
 
 /// Measured groups of nodes and their uplinks, as daemons use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// Version of these groups. Daemons use the highest one.
+    /// Version of the node groups. Daemons use the highest one.
     pub version: u64,
     /// Number of innermost groups.
     pub groups: u32,
-    /// Capacity of groups' uplinks, in thousandths of a host's link; `None` without groups.
+    /// Capacity of the node groups' uplinks, in thousandths of a host's link; `None` without
+    /// groups.
     pub uplink_permille: Option<u32>,
-    /// Shards that use these groups.
+    /// Directory shards that use the node groups.
     pub shards: u32,
     /// Number of all shards.
     pub all_shards: u32,

@@ -11,7 +11,7 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Largest view that is copied: a reference costs as much memory.
+/// Bytes of the largest view that is copied, because a reference costs the client as much memory.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 const ALIGNMENT: usize = 64;
 

@@ -205,8 +205,8 @@ impl ObjectWriter {
     }
 }
 
-/// Requests memory for a put. If none is free, or a quota is exceeded, drops unneeded views and
-/// retries once.
+/// Requests memory for a put. If none is free, or a quota is exceeded, lets the application drop
+/// unneeded views, and retries once.
 async fn once_more_if_full(
     connection: &Arc<Connection>,
     timeout: Duration,

@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Clone, Copy)]
 enum Wanted {
     Each(u64),
-    /// The object that all stores of `--copies` have.
+    /// The one object that each of the `copies` stores has.
     Hot,
 }
 

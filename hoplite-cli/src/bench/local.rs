@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Rounds; the first does not count.
+/// Rounds of small objects; the first is a warm-up.
 const ROUNDS: u32 = 11;
 const IDLE: Duration = Duration::from_millis(20);
 const VIEWS: u32 = 1000;

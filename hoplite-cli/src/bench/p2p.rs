@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Rounds; the first does not count.
+/// Rounds of small objects; the first is a warm-up.
 const ROUNDS: u32 = 11;
 
 #[derive(Debug, clap::Args)]

@@ -9,7 +9,7 @@ use super::own_directory::{self, Existence};
 
 const LOGS: &str = "logs";
 
-/// Directory of a local cluster. Dropping this removes the cluster's files.
+/// Removes the cluster's files when dropped.
 #[derive(Debug)]
 pub(super) struct Workplace {
     root: Root,
@@ -23,7 +23,7 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// Lock of the logs' directory against other clusters. Stores lock the parent to create
+        /// Lock of the logs' directory against other clusters. Stores lock `path` itself to create
         /// their sockets.
         _lock: File,
     },

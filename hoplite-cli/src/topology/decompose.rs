@@ -1,5 +1,3 @@
-//! `hoplite topology decompose`.
-
 use std::io::{self, Write};
 
 use hoplite_topology::decompose;

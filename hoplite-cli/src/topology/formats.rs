@@ -3,7 +3,6 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use hoplite_core::topology::Matrix;
 
-/// The output format of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// The order with its cost, the cost of the matrix's own order, and a lower bound

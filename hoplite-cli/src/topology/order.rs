@@ -1,5 +1,3 @@
-//! `hoplite topology order`.
-
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -45,7 +43,6 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Serialize)]
 struct Order {
-    /// The index of the node of each rank.
     order: Vec<u32>,
     cost_ps: u128,
     before_ps: u128,

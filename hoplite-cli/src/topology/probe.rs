@@ -1,5 +1,3 @@
-//! `hoplite topology probe`.
-
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -46,7 +44,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A matrix that the other verbs read, with remarks.
+/// A matrix of links, for other verbs, and details of the probe.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     nodes: &'a [String],

@@ -1,5 +1,3 @@
-//! `hoplite topology show`.
-
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

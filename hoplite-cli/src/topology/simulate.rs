@@ -1,5 +1,3 @@
-//! `hoplite topology simulate`.
-
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -39,7 +39,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The order of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Sort {
     Size,

@@ -155,7 +155,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if json { Ok(output::json(&mut out, &report)?) } else { Ok(print(&mut out, &report)?) }
 }
 
-/// Performs one change, and waits until the stores have followed.
+/// Adds or removes a shard, and waits until all stores use the new list.
 async fn change(
     client: &Client,
     change: ShardChange,

@@ -1,8 +1,7 @@
-//! All-to-all: each participant has one part for each participant.
+//! All-to-all: each participant puts one object, its source, with a part for each participant.
 //!
-//! Each participant puts its parts as one object, its source, and the stores exchange the parts
-//! (`hoplite_core::collective`). If they cannot, they make an empty target, and each pair of ranks
-//! uses an object.
+//! The stores exchange the participants' sources (`hoplite_core::collective`). If they cannot, they
+//! make an empty target, and each pair of ranks uses an object.
 
 use std::pin::pin;
 use std::slice;
@@ -131,7 +130,8 @@ struct AllToAll<'a, P> {
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
-    /// Metadata of the source; `None` if parts are empty or differ in length.
+    /// Metadata of the object with this rank's parts; `None` if parts are empty or differ in
+    /// length.
     stacked: Option<Metadata>,
 }
 
@@ -194,8 +194,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Puts the source and receives the parts with `take`. Returns `None` if the stores cannot
-    /// exchange the parts.
+    /// Puts this rank's parts as one object, and receives the others' parts with `take`. Returns
+    /// `None` if the stores cannot exchange parts.
     async fn together<T>(
         &self,
         take: impl Future<Output = Result<Option<T>>>,
@@ -244,8 +244,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         })
     }
 
-    /// Returns the offset in bytes of this rank's parts in the object with the parts of its node.
-    /// `order` lacks the part that a rank sends to itself.
+    /// Returns the offset in bytes of this rank's parts in the target, which has all parts for this
+    /// node's ranks. `order` lacks the part that a rank sends to itself.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());

@@ -16,14 +16,13 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 
-/// Time after which a participant queries its source again. Longer than a fast allreduce: 16
-/// participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
+/// Time after which a participant without a result queries its source. Longer than a fast
+/// allreduce: 16 participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Reduces the objects of all participants as [`Client::allreduce_into`] does. Returns a new
-    /// vector.
+    /// Acts as [`Client::allreduce_into`], but returns a new vector.
     pub async fn allreduce<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -128,8 +127,8 @@ impl Client {
     }
 }
 
-/// Joins with the remembered size and type of the source. If the result is late or does not fit,
-/// queries the source, which may have been replaced, and joins again.
+/// Joins with the size and type with which this rank's source was put. If the result is late or
+/// does not fit, queries the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,
@@ -161,8 +160,7 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Joins, and copies the result into `out`; repeats both if the reduce restarts. Returns the
-/// result's length.
+/// Joins, and copies the result into `out`; repeats both if the reduce restarts.
 async fn join(
     allreduce: &Participant,
     connection: &Arc<Connection>,

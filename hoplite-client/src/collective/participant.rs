@@ -177,7 +177,7 @@ impl Participant {
         }
     }
 
-    /// Requests the target. `is_again` is `true` if the target of an earlier attempt restarted.
+    /// Requests the target. `is_again` is `true` if an earlier join failed with `Superseded`.
     pub(super) async fn join(
         &self,
         connection: &Arc<Connection>,

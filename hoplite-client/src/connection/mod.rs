@@ -374,7 +374,7 @@ impl Drop for Connection {
     }
 }
 
-/// An open call. Dropping it before its answer cancels the call.
+/// Cancels the call if dropped before its answer.
 struct OpenCall<'a> {
     shared: &'a Arc<Shared>,
     call: CallId,

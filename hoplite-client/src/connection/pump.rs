@@ -184,7 +184,7 @@ impl Pace {
     }
 }
 
-/// Makes another waiting thread the leader when dropped.
+/// Lets another waiting thread receive for all, as the leader, when dropped.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {

@@ -32,8 +32,8 @@ pub(crate) struct Context<'a> {
 pub(crate) enum Action {
     Perform(CollectiveEffect),
     Withdraw(RequestId),
-    /// Query the directory for these missing sources, by rank, so that nodes that put one later get
-    /// the participants' disagreement too.
+    /// Query the directory for these missing sources, by rank. Nodes that put one later also learn
+    /// that ranks disagreed about the operation.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
     /// Answer rank 0's call, unless it has ended, with the number of combined sources.
     Answer(CallKey, Result<usize>),
@@ -84,11 +84,13 @@ pub(crate) struct Found {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Search(ObjectId),
-    /// The coordinator stops reporting a disagreement to participants whose sources appear later.
+    /// The coordinator stops telling nodes with later sources that ranks disagreed about the
+    /// operation.
     Disagreement(ObjectId),
     Member(MembershipId),
     Orphan(ObjectId),
-    /// A participant gets the error of an earlier disagreement, unless another attempt has begun.
+    /// A participant that joined after ranks disagreed about the operation gets that error, unless
+    /// another attempt has begun.
     Join(CallKey, ObjectId),
 }
 

@@ -23,7 +23,7 @@ pub enum AttemptState {
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// Dismiss a member that is not needed any more.
+    /// Dismiss an unneeded member.
     Dismiss(EnlistmentId),
     /// Take the general path (a reduce and a broadcast) for this reason.
     FallBack(String),
@@ -31,7 +31,7 @@ pub enum AttemptAction {
     Fail(Error),
 }
 
-/// The state of an attempt at its coordinator.
+/// The coordinator's state of one try to make a collective's target.
 #[derive(Debug)]
 pub struct Attempt {
     kind: Collective,

@@ -145,7 +145,8 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Uses a source's locations for the target's search or disagreement. Otherwise, returns them.
+    /// Uses a source's locations in the search for all sources, or to report ranks' disagreement
+    /// there. Otherwise, returns them.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -212,7 +213,7 @@ impl Coordinator {
         }
     }
 
-    /// From now on, participants get an error if the collective fails.
+    /// Ends the search for sources. From now on, participants get an error if the collective fails.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -327,7 +328,8 @@ impl Coordinator {
         }
     }
 
-    /// The other members continue without rank 0's call, unless all members end together.
+    /// Answers rank 0's call once rank 0 has its parts, unless members wait for the coordinator's
+    /// commit.
     pub(super) fn answer_rank_0(&mut self, ctx: &mut Context<'_>, put: PutId) {
         let Some(Coordinated { call, .. }) = self.attempts.get_mut(&put) else { return };
         if !call.kind.properties().awaits_commit {
@@ -335,8 +337,8 @@ impl Coordinator {
         }
     }
 
-    /// Makes the target of an allreduce with a reduce, which takes over the search's queries. For a
-    /// collective of parts, makes an empty target, so that participants make their parts
+    /// Makes an allreduce's target with a reduce, which takes over the open queries for sources.
+    /// For a collective of parts, makes an empty target, so that participants make their parts
     /// themselves.
     fn fall_back(
         &mut self,

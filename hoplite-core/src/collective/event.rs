@@ -52,14 +52,14 @@ pub enum CollectiveEffect {
     },
     /// Tell a member the decision. `Stop` also ends the enlistment.
     Tell { enlistment: EnlistmentId, decision: Decision },
-    /// End the enlistment of a member that is not needed any more.
+    /// End the enlistment of an unneeded member.
     Dismiss { enlistment: EnlistmentId },
     /// Report to the coordinator of a remote attempt.
     Report { membership: MembershipId, report: Report },
     /// Tell another store's participants that an attempt failed.
     Reject {
         node: NodeId,
-        /// The address of the node's data plane.
+        /// The address of the other store's data plane.
         address: SocketAddr,
         target: ObjectId,
         /// The latest failed attempt.

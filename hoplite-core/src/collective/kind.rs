@@ -67,7 +67,8 @@ const ALL_TO_ALL: Properties = Properties {
 };
 
 impl Properties {
-    /// Returns `true` if all participants end together, and the sources are deleted afterwards.
+    /// Returns `true` if participants return, and delete their sources, only once all have their
+    /// parts.
     pub const fn ends_together(self) -> bool {
         self.awaits_commit && !self.makes_target
     }

@@ -324,7 +324,7 @@ impl Memberships {
         }
     }
 
-    /// `failure` counts only if bytes are missing; `None` if the member's copy was dropped.
+    /// Uses `failure` only if bytes are missing. It is `None` if the member's copy was dropped.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,

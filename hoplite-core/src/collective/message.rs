@@ -53,7 +53,7 @@ pub enum MembershipId {
     Elsewhere(u64),
 }
 
-/// A store that takes part in an attempt.
+/// A store that helps to make a collective's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The node.

@@ -81,8 +81,8 @@ impl Outcomes {
         self.recent_errors(now, target).next().map(|(_, error)| error)
     }
 
-    /// Returns the latest disagreement, and the time until which joining participants get it as
-    /// their error.
+    /// Returns ranks' latest disagreement about the operation, and the time until which joining
+    /// participants get it as their error.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
         let found = self.recent_errors(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))

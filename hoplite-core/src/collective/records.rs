@@ -18,7 +18,7 @@ pub struct ReduceRecord {
     pub op: ReduceOp,
     /// The numbers of reduced sources and of all sources.
     pub reduced: (usize, usize),
-    /// The number of nodes that combine beside the receiver, or of a collective's members.
+    /// The number of nodes that combine, besides the target's node, or of a collective's members.
     pub hops: usize,
     /// The schedule, its predicted time, and the runner-up.
     pub plan: String,
@@ -28,7 +28,7 @@ pub struct ReduceRecord {
     pub elapsed: Duration,
     /// The number of repairs after failures.
     pub mendings: u32,
-    /// The number of times that the target was made again because a lost source was replaced.
+    /// The number of restarts of the target because a lost source was replaced.
     pub restarts: u32,
     /// `true` until the call ends.
     pub is_running: bool,

@@ -153,7 +153,7 @@ pub enum Effect {
         id: ObjectId,
         /// The first put.
         winner: PutId,
-        /// A node with a copy of `winner`, and the address of its data plane.
+        /// A node with a copy of the id's first put, and the address of its data plane.
         holder: (NodeId, SocketAddr),
     },
     /// Log that an accepted put has lost after a network split.
@@ -175,7 +175,7 @@ pub enum Effect {
     CancelCombine {
         combine: CombineId,
     },
-    /// Request a hop, a step of a reduce, from another node. Forward its reports until `EndHop`.
+    /// Request a hop (reduce step) from another node. Forward its reports until `EndHop`.
     StartHop {
         hop: HopId,
         node: NodeId,

@@ -102,14 +102,14 @@ pub enum Event {
         outcome: PullOutcome,
     },
     /// Another node requests a copy. Answered by `ServeAccepted`, `ServeSpilled` or `ServeRefused`:
-    /// at once, or, if `awaits_hop`, when the hop begins here.
+    /// at once, or, if `awaits_hop`, when the reduce step that makes the copy begins here.
     ServeRequested {
         serve: ServeId,
         /// The node's name from its handshake.
         peer: NodeId,
         id: ObjectId,
         put: PutId,
-        /// `true` for the output of a step of a reduce (a hop), which may not have begun.
+        /// `true` for the output of a reduce step, which may not have begun.
         awaits_hop: bool,
     },
     /// A serve has ended, accepted or not, and no longer touches memory. Exactly one for each
@@ -148,18 +148,19 @@ pub enum Event {
         valid_bytes: u64,
         outcome: CombineOutcome,
     },
-    /// A remote coordinator requests a hop. Answered by at most one `Complete`, and by `Failed` at
-    /// any time as the last report.
+    /// A remote coordinator requests a hop (reduce step). Answered by at most one `Complete`, and
+    /// by `Failed` at any time as the last report.
     HopRequested {
         hosting: HostingId,
         hop: Hop,
     },
-    /// The store that requested a step of a reduce is gone, or no longer needs the output. Exactly
-    /// one for each `HopRequested`.
+    /// The store that requested a hop is gone, or no longer needs the output. Exactly one for each
+    /// `HopRequested`.
     HopReleased {
         hosting: HostingId,
     },
-    /// A report on a hop that this store coordinates. None comes after `Failed` or `EndHop`.
+    /// A report on a hop (reduce step) that this store coordinates. None comes after `Failed` or
+    /// `EndHop`.
     HopReported {
         hop: HopId,
         report: HopReport,

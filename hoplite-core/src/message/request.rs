@@ -145,7 +145,8 @@ pub enum Request {
     },
     /// Requests all quotas of this store. Answered by `Quotas`.
     ListQuotas,
-    /// Sets both limits of a quota, or removes the quota. Answered by `Quotas` with this one quota.
+    /// Sets a quota's byte and object limits, or removes the quota. Answered by `Quotas` with this
+    /// one quota.
     SetQuota {
         subject: QuotaSubject,
         limits: Option<QuotaLimits>,

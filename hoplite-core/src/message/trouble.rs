@@ -40,7 +40,7 @@ pub struct Troubles {
     pub full_waiters: usize,
     /// Calls that have waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
     pub long_waits: usize,
-    /// At most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS) of these calls.
+    /// At most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS) of the `long_waits` calls.
     pub waits: Vec<LongWait>,
     /// Directory shards without a session.
     pub shards: Vec<ShardFault>,

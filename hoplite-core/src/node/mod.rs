@@ -366,7 +366,7 @@ impl Node {
         self.objects.ctx.next_deadline()
     }
 
-    /// Returns the version of a shard's session.
+    /// Returns the protocol version of the session with a shard.
     pub fn shard_version(&self, shard: usize) -> Option<Version> {
         self.objects.ctx.sessions.version(shard)
     }

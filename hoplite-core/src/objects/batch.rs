@@ -25,7 +25,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Gets of small objects return bytes instead of references.
+    /// Answers a batch. Gets of small objects return bytes instead of references.
     pub(crate) fn end_batch(&mut self, key: CallKey) {
         let Some(mut answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);

@@ -352,8 +352,8 @@ impl Calls {
         self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
-    /// At its limit, a client can still put, because `Write` has a reserve of one reference for
-    /// each possible open call.
+    /// Limits a client's references. At the limit, a client can still put, because `Write` has a
+    /// reserve of one reference for each possible open call.
     pub(crate) fn check_may_refer(
         &self,
         limits: &Limits,

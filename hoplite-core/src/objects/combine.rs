@@ -65,8 +65,8 @@ impl Objects {
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
-    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes
-    /// unless the filled copy is gone.
+    /// Ends a combination that no longer touches memory. Returns its user (target, hop or
+    /// membership), and the valid bytes unless the filled copy is gone.
     pub(crate) fn combine_ended(
         &mut self,
         combine: CombineId,

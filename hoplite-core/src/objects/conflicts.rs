@@ -17,7 +17,7 @@ pub(crate) struct Conflicts {
 }
 
 impl Conflicts {
-    /// A full list forgets its oldest put.
+    /// Notes a lost put. A full list forgets its oldest one.
     pub(crate) fn note(&mut self, client: ClientId, id: ObjectId) {
         if self.waiting.len() >= MAX_CONFLICTS
             && let Some((oldest, _)) = self.waiting.iter().min_by_key(|(_, number)| **number)

@@ -47,9 +47,9 @@ impl Objects {
         shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::WITH_TERMS))
     }
 
-    /// Sends a delete to a shard. A shard of protocol version 8 ignores the delete's terms, and
-    /// might remove a newer put. So it is only told to forget the deleted put, and a delete that
-    /// waits for unreachable stores fails.
+    /// Sends a delete to a shard. A shard of protocol version 8 ignores the put and stores that a
+    /// delete names, and might remove a newer put. So it is only told to forget the put, and a
+    /// delete that waits for unreachable stores fails.
     pub(super) fn send_delete(
         &mut self,
         shard: usize,
@@ -105,8 +105,8 @@ impl Objects {
         }
     }
 
-    /// Returns `false` if no put was found and this shard has just restarted, so it could not
-    /// confirm that.
+    /// Returns `true` if this shard must confirm another shard's delete. A just restarted shard
+    /// cannot confirm that no put exists.
     fn must_confirm(&self, shard: usize, step: DeleteStep) -> bool {
         step.has_found() || self.ctx.sessions.is_trusted(shard)
     }

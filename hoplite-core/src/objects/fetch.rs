@@ -73,7 +73,8 @@ impl Fetches {
         self.by_id.entry(id.clone()).or_insert_with(|| Fetch::new(step)).step = step;
     }
 
-    /// Begins a fetch, unless there is one. The fetch queries the directory only at `until`.
+    /// Begins a fetch, unless there is one. It queries the directory at `until`, unless a
+    /// coordinator's plan comes first.
     pub(crate) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
         if !self.contains(id) {
             self.by_id.insert(id.clone(), Fetch::new(FetchStep::BackingOff { until }));

@@ -37,8 +37,8 @@ impl Objects {
         self.retry_get(key, &id, terms);
     }
 
-    /// Answers a get with a local copy. An empty object or a private copy must be complete. A stale
-    /// copy, which may be deleted elsewhere, answers only gets that allow it.
+    /// Answers a get with a local copy. An empty copy, or one unknown to the directory, must be
+    /// complete. A stale copy, which may be deleted elsewhere, answers only gets that allow it.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -373,7 +373,8 @@ impl Objects {
         self.publish_elsewhere(copy, shard);
     }
 
-    /// Opens a copy for bytes that a shard has sent; `None` without memory, or beyond a limit.
+    /// Opens a copy for bytes from a shard; `None` without memory, or for an invalid size or
+    /// metadata.
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;

@@ -161,7 +161,8 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
-    /// Notes an acceptance, which counts while the shard decides about the id.
+    /// Notes a shard's acceptance, which counts for a quorum, and while the shard orders the id's
+    /// puts.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }

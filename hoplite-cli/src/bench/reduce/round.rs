@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const START_DELAY: Duration = Duration::from_millis(20);
 const TARGET: &str = "reduce/target";
 
-/// A round on the clients of all nodes; the first gets the result of a reduce.
+/// One run of each operation on the clients of all nodes. The first client gets a reduce's result.
 pub(super) struct Round<'a> {
     first: &'a Client,
     clients: &'a [Client],
@@ -24,7 +24,6 @@ pub(super) struct Round<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) elapsed: Duration,
-    /// The most that any node sent and received.
     pub(super) traffic: Traffic,
 }
 
