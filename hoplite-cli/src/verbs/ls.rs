@@ -88,7 +88,7 @@ async fn parts(
     Ok(each(sorted)?)
 }
 
-/// Objects with the same key keep the order of their ids.
+/// Keeps the order of ids among objects with the same key.
 fn sort(entries: &mut [Entry], key: Sort) {
     match key {
         Sort::Size => entries.sort_by_key(|entry| Reverse(entry.size_bytes)),

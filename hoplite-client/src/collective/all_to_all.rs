@@ -353,7 +353,6 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// Exchange with one object per pair of ranks.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
     has: UnboundedSender<usize>,

@@ -44,7 +44,7 @@ pub(crate) enum Action {
         request: Reduce,
         reason: String,
         /// The open queries for sources, with their answers; `None` after a failed attempt, which
-        /// has withdrawn the queries.
+        /// withdrew them.
         found: Option<Found>,
     },
     /// Make an empty target, which tells participants that the exchange is over.

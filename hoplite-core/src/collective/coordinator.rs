@@ -36,11 +36,10 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// The empty targets that announce the end of an exchange, each with its query until the
-    /// directory knows the target.
+    /// Empty targets that announce an exchange's end, each with its query until the directory knows
+    /// the target.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// The participants in each target, from the end of the search for sources until rank 0's call
-    /// ends.
+    /// The participants in each target, after the search for sources, until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }

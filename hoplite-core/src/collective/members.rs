@@ -29,8 +29,8 @@ const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// The targets of coordinators that left without a decision, each with the coordinator's last
-    /// attempt and the end of the search for the target.
+    /// The targets of coordinators that left without a decision, each with the last attempt and the
+    /// search's end.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 

@@ -16,8 +16,8 @@ pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 /// Ranks try again at the same time, but a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// The number of ended attempts that a store remembers: the attempts of some seconds, in which
-/// other members may still request bytes.
+/// The number of ended attempts that a store remembers: enough for the seconds in which members may
+/// still request bytes.
 const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]

@@ -89,14 +89,13 @@ impl View<'_> {
         self.objects.missing_of_verdict(copy)
     }
 
-    /// Returns the memory or the quota for which a reduce waits to open its target.
+    /// Returns the memory or quota that a reduce awaits to open its target.
     fn missing_of_reduce(&self, key: CallKey, target: &ObjectId) -> Option<Missing> {
         let waiter = SpaceWaiter::Target(target.clone());
         let size_bytes = self.reductions.target_size(target)?;
         self.objects.missing_of_room(&waiter, key.client, (target, size_bytes))
     }
 
-    /// Returns the cause of a wait for the target of a reduce or collective.
     fn missing_of_target(&self, target: &ObjectId) -> Option<Missing> {
         if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.objects.copies.lacks_room(self.reductions.target_size(target)?));

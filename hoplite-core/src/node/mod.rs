@@ -253,7 +253,7 @@ impl Node {
         self.reductions.reconsider(&mut self.objects, target);
     }
 
-    /// Ends the reduce or collective of a deleted object. Returns `true` if there was one.
+    /// Ends a deleted object's reduce or collective. Returns `true` if there was one.
     fn delete_target(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.makes(target);
         self.adapter().withdraw_announcement(target);

@@ -19,7 +19,7 @@ use crate::metadata::Metadata;
 use crate::shard::RequestId;
 use crate::time::Time;
 
-/// Limit on the bytes of puts that wait for memory. They stay outside the arena.
+/// Most bytes, outside the arena, of puts that wait for memory.
 const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone)]

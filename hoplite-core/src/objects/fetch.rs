@@ -13,7 +13,7 @@ use crate::time::Time;
 /// once.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
-/// The most avoided senders that a query names: the limit of the wire format.
+/// Most avoided senders in a query: the wire format's limit.
 const MAX_AVOIDED: usize = 64;
 
 /// The fetch of an object, which lasts while a call waits for it or a transfer runs.

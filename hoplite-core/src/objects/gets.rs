@@ -386,7 +386,7 @@ impl Objects {
         ))
     }
 
-    /// Keeps a small object whose bytes only a shard has now, if there is memory.
+    /// Keeps a small object whose bytes only a shard has, if there is memory.
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
         if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard)
