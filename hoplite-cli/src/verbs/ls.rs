@@ -88,7 +88,7 @@ async fn parts(
     Ok(each(sorted)?)
 }
 
-/// Keeps the order of ids among objects with the same key.
+/// Keeps objects with the same key in id order.
 fn sort(entries: &mut [Entry], key: Sort) {
     match key {
         Sort::Size => entries.sort_by_key(|entry| Reverse(entry.size_bytes)),
