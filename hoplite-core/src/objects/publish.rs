@@ -13,7 +13,6 @@ use crate::shard::{
 use crate::version::Version;
 
 impl Objects {
-    /// Returns the connected shards that are responsible for a copy, or were told of it.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
         let responsible = self.ctx.responsible_shards(&local.id);
@@ -90,8 +89,8 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// Notes a copy's publication at a shard. If this shard listed the put before contact was lost,
-    /// returns the time since then, by which the shard recognizes a delete.
+    /// Notes a copy's publication at a shard. If this run of the shard had listed the put, returns
+    /// the time since contact was lost: the shard rejects puts deleted since.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -306,8 +305,8 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy that `shard` ordered, also at `shard` if that is no longer responsible: it
-    /// must stop ordering, and hear of the copy's end.
+    /// Publishes a copy that `shard` told this store to keep, also at `shard` if it is no longer
+    /// responsible, so that it stops its orders and hears of the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

@@ -209,7 +209,8 @@ impl Objects {
         }
     }
 
-    /// Seals a copy for its writer. With `confirm`, the answer waits for the directory's verdict.
+    /// Seals a copy for its writer. With `confirm`, answers once the directory accepts or rejects
+    /// the put, or after this time.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
@@ -413,7 +414,6 @@ impl Objects {
         }
     }
 
-    /// Gives the copy the id of the earlier put, which has equal bytes.
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
         // The second shard may have accepted the copy under its old put id.
         self.unpublish(copy, UnpublishReason::Conceded);

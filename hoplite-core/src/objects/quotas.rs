@@ -97,7 +97,7 @@ impl Quotas {
         self.users.is_empty() && self.prefixes.is_empty()
     }
 
-    /// Creates a quota, or changes its limits. `used` is the present use.
+    /// Creates a quota, or changes its limits.
     pub(crate) fn set(
         &mut self,
         subject: QuotaSubject,
@@ -283,8 +283,8 @@ impl Entry {
     }
 }
 
-/// Each step takes the last prefix up to `rest` in byte order, and shortens `rest` to the bytes
-/// that both share.
+/// Returns the longest of `prefixes` that begins `id`. Each step takes the last prefix up to `rest`
+/// in byte order, and shortens `rest` to their common bytes.
 fn longest_prefix<'a>(
     prefixes: &'a BTreeMap<ObjectId, Entry>,
     id: &[u8],

@@ -10,7 +10,7 @@ use crate::id::{ObjectId, PutId};
 use crate::shard::ToShard;
 use crate::time::Time;
 
-/// Enough messages for some seconds of a busy store.
+/// Most messages about ended copies kept for reconnecting shards: some seconds of a busy store.
 const MAX_RECENT_ENDS: usize = 4096;
 
 #[derive(Debug, Default)]

@@ -140,8 +140,8 @@ impl Objects {
         self.ctx.push(Effect::Unrecovered { id: object.id.clone(), put: object.put, reason });
     }
 
-    /// Counts a shard as having recorded a recovered put if the killed store had a session with its
-    /// run.
+    /// Notes that a shard listed a recovered put, if the killed store that spilled it had a session
+    /// with this run of the shard.
     pub(crate) fn recognize(&mut self, copy: CopyId, shard: usize) {
         if !self.copies[&copy].publication.is_recovered() {
             return;

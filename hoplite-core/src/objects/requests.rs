@@ -231,7 +231,8 @@ impl Objects {
         }
     }
 
-    /// Waits for more bytes of a growing copy. The shell watches its progress in shared memory.
+    /// Waits for more bytes of a growing copy. The daemon watches the copy's progress in shared
+    /// memory.
     fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
@@ -254,7 +255,7 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// Hands an inspection to the shell, which queries the shards and limits the time.
+    /// Hands a tool's query to the daemon, which queries the shards and limits the time.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),

@@ -46,8 +46,8 @@ impl Objects {
         self.copies.complete_copy(id).filter(|copy| self.may_serve(*copy))
     }
 
-    /// Removes shards at which a copy may not be published yet after lost contact: shards that have
-    /// listed its put come first.
+    /// Removes shards at which a copy may not be published yet: after lost contact, shards that
+    /// listed its put must confirm it first.
     pub(crate) fn limit_to_witnesses(
         &mut self,
         copy: CopyId,

@@ -29,9 +29,9 @@ const MIN_HOP: Duration = Duration::from_micros(100);
 /// Longest estimate of a hop's time: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample
 /// means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
-/// A shorter sample is ignored: it shows the speed of a shard that processes a backlog.
+/// Shortest accepted sample of a hop's time: a shorter one shows a shard that processes a backlog.
 const MIN_SAMPLE: Duration = Duration::from_micros(50);
-/// Inverse weight of a sample in the mean.
+/// Inverse weight of the newest sample in the mean of hop times.
 const WEIGHT: u32 = 16;
 
 /// Returns the number of running transfers below which an object's receivers always form chains.

@@ -37,7 +37,7 @@ pub const DEFAULT_MAX_LANES: usize = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
-/// The next action of a lane.
+/// The next action of a lane (one connection of a stream).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneAction {
     /// Send a frame.
@@ -58,7 +58,7 @@ pub struct Turn {
     pub action: LaneAction,
     /// The number of the stream's connections that send, or that are being opened.
     pub lanes: usize,
-    /// `true` while some lanes rest.
+    /// `true` while some connections send nothing, to test the rate without them.
     pub is_resting: bool,
     /// The sum of the kernel's measurements of the active lanes.
     pub delivery: Option<Delivery>,
@@ -83,8 +83,8 @@ pub struct HostLanes {
     limited: usize,
     tester: Option<StreamId>,
     changes: u64,
-    /// Counts results of tests, and `changes`. A stream that saw a smaller number adapts to the
-    /// results.
+    /// Counts tests of more connections, and `changes`. A stream that saw a smaller number adapts
+    /// to the results.
     news: u64,
 }
 
@@ -99,7 +99,7 @@ struct Stream {
 }
 
 impl HostLanes {
-    /// Makes an empty state. Streams to peers without results of tests start with `first`.
+    /// Makes an empty state. Streams start with `first` until a test has found another number.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
@@ -167,7 +167,7 @@ impl HostLanes {
         stream.asked = stream.asked.saturating_sub(1);
     }
 
-    /// Returns the number of connections of all streams to a peer, by the last test.
+    /// Returns the number of connections of all streams to a peer, as last tested.
     pub fn last_result(&self, peer: &NodeId) -> Option<usize> {
         self.memory.last(peer)
     }
@@ -205,7 +205,6 @@ impl HostLanes {
         Turn { result, ..self.act(id, lane, progress) }
     }
 
-    /// Adapts a stream to the result of other streams' tests for its peer.
     fn follow(&mut self, now: Time, id: StreamId, peer: &NodeId, busy: usize) {
         let known = self.memory.known(now, peer, busy);
         if let (Some(known), Some(stream)) = (known, self.streams.get_mut(&id)) {

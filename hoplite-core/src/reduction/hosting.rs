@@ -33,7 +33,8 @@ enum Output {
     Failed,
 }
 
-/// Failed hops stay until their coordinators release them.
+/// The combinations (hops) that this store performs for reduces. Failed ones stay until their
+/// coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,

@@ -240,7 +240,7 @@ impl Reduction {
         }
     }
 
-    /// Plans the hops of a vertex and of its released inputs again.
+    /// Plans the hop of a vertex again, and the hops of its inputs that were ended as complete.
     pub(super) fn redo(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {

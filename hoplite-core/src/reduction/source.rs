@@ -26,10 +26,9 @@ pub(super) enum SourcePlace {
     Apart,
     /// This store fetches the source, which counts as joined.
     Fetching(CallId),
-    /// The reduce holds this local copy.
     Here {
         copy: CopyId,
-        /// This node's address, to stream a spilled copy, if the directory lists it.
+        /// This store's address, if the directory lists it, to stream a spilled copy.
         address: Option<SocketAddr>,
     },
     Elsewhere,

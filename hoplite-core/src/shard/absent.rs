@@ -105,7 +105,8 @@ impl LostNodes {
         }
     }
 
-    /// Returns the puts of `id`, except `live`, with each lost node that may have a copy.
+    /// Returns the puts of `id`, except the present `live`, with each lost node that may have a
+    /// copy.
     pub(super) fn holders_of(
         &self,
         id: &ObjectId,

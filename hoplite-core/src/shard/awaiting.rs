@@ -16,7 +16,7 @@ impl Shard {
         Named::of(nodes.into_iter().cloned())
     }
 
-    /// Returns `false` if no lost node may have the object.
+    /// Makes a request wait for lost nodes that may have the object. Returns `false` without any.
     pub(super) fn await_absent(
         &mut self,
         node: NodeIndex,

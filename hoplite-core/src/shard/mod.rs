@@ -135,7 +135,7 @@ pub enum Event {
     Tick,
 }
 
-/// An action for the shell, which performs effects in order.
+/// An action for the shard's caller, which performs effects in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Effect {
@@ -152,9 +152,9 @@ pub enum Effect {
 pub enum Reception {
     /// The shard uses the session from now on.
     Accepted,
-    /// The session replaces an older one of the same process. The shell must close the older one.
+    /// The session replaces an older one of the same process. The caller must close the older one.
     Replaces,
-    /// The shell must close the session with this error. An older session of the node stays.
+    /// The caller must close the session with this error. An older session of the node stays.
     Refused(Error),
 }
 
@@ -194,7 +194,7 @@ pub struct Shard {
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
-    /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
+    /// Deletes of unknown ids during the warm-up. Each is an open request of the node that sent it.
     held_deletes: BTreeMap<ObjectId, HeldDeletes>,
     orphans: Orphans,
     replicas: Replicas,

@@ -16,12 +16,13 @@ use crate::placement::mix;
 use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 
-/// Pace of sending orphans to stores: 200 MB/s, a sixth of a link of 10 Gbit/s.
+/// Pace of sending orphans (objects whose bytes only shards have) to stores: 200 MB/s, a sixth of a
+/// link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// Most stores that are asked to keep an orphan, before a [`ROUND_PAUSE`].
+/// Most stores that are asked to keep an object, before a [`ROUND_PAUSE`].
 const MAX_OFFERS: usize = 16;
-/// Time after which the same stores are asked again, because they may have memory then.
+/// Time after which stores are asked again to keep an object, because they may have memory then.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
 impl Shard {

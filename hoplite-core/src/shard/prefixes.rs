@@ -11,7 +11,7 @@ use crate::time::Time;
 
 /// Most groups of ids. The groups with the fewest bytes are added up.
 pub const MAX_PREFIXES: usize = 200;
-/// Most creators named in a sum.
+/// Most creators of objects that a [`PrefixSum`] names.
 pub const MAX_CREATORS: usize = 4;
 const SEPARATOR: u8 = b'/';
 

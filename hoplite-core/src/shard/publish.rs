@@ -19,7 +19,7 @@ const MAX_COMPARED: usize = 64;
 
 enum Relation {
     New,
-    /// The put of a lost object.
+    /// The put of an object that counts as lost.
     Returned,
     Known,
     Refused(Verdict),

@@ -124,7 +124,7 @@ impl Shard {
         }
     }
 
-    /// Ends the pauses of objects with too few copies, because a store has connected.
+    /// Ends the pauses before new copies of objects, because a store has connected.
     pub(super) fn store_came(&mut self, now: Time) {
         self.replicas.is_dirty = true;
         let stalled =
@@ -139,7 +139,7 @@ impl Shard {
     }
 
     /// Tells stores whose puts or drains wait for copies if there are too few stores for them.
-    /// Keeps the pauses, because no store has connected.
+    /// Keeps the pauses before new attempts, because no store has connected.
     pub(super) fn store_lost(&mut self, now: Time) {
         let nodes = self.nodes.count_receivers(MAX_REPLICAS.into());
         let wants_more = |id: &&ObjectId| {
@@ -305,7 +305,8 @@ impl Shard {
         self.replicas.is_dirty = false;
     }
 
-    /// Returns `false` if all stores are busy, or it is too early for a repair.
+    /// Orders a store to fetch a copy. Returns `false` if all stores are busy, or it is too early
+    /// for a repair.
     fn assign_one(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> bool {
         let Some(entry) = self.entries.get(id) else { return true };
         let Some(shortage) = self.replicas.objects.get(id) else { return true };

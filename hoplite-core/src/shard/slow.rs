@@ -208,7 +208,8 @@ impl Shard {
         self.mark_servable(id);
     }
 
-    /// `slowly` tells which senders receive over slow links.
+    /// Returns `true` if the receiver's bytes would cross a slow link. `slowly` tells which senders
+    /// receive over slow links.
     fn is_slow_behind(
         &self,
         entry: &Entry,

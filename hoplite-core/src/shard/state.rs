@@ -18,8 +18,8 @@ pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 pub(super) const MAX_PASSED: usize = 2 * MAX_SLOW_PEERS;
 pub(super) const MAX_GROUPS: usize = 64;
 
-/// Pause between objects that stores must keep, besides the time for their bytes, because a dead
-/// node's hundred thousand objects would flood another node's session.
+/// Pause between orders to keep objects, besides the time for their bytes, because a dead node's
+/// hundred thousand objects would flood another node's session.
 const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
@@ -46,7 +46,7 @@ pub(super) struct Orphans {
     /// The earliest time to offer another orphan (an inline object without a copy) to a first
     /// store.
     pub(super) next: Time,
-    /// The earliest time to offer another orphan to a further store.
+    /// The earliest time to offer another orphan to a second or later store.
     pub(super) next_again: Time,
 }
 

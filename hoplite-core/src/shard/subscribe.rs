@@ -14,8 +14,8 @@ use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 
 /// Most copies of an object whose subscribers hear of each change at once.
 const MAX_PROMPT_COPIES: usize = 64;
-/// Pause per listed copy and subscriber. Listing a copy takes about 0.3 us, so updates take at most
-/// a thirtieth of the shard's time.
+/// Pause between updates to subscribers, per listed copy and subscriber. Listing a copy takes about
+/// 0.3 us, so updates take at most a thirtieth of the shard's time.
 const PAUSE_PER_COPY: Duration = Duration::from_micros(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 

@@ -3,11 +3,11 @@
 
 use super::error::TopologyError;
 
-/// Most blocks. Half a million links are then between blocks.
+/// Most blocks (sets of close nodes). Half a million links are then between blocks.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// Each node's block, and each link's position in the matrix: first the pairs within each block,
-/// then the pairs of blocks.
+/// Sets of close nodes (blocks) with one link between each two sets. In the matrix, links within
+/// each block come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
@@ -26,7 +26,7 @@ pub enum BlockLink {
 }
 
 impl Blocks {
-    /// Makes blocks from each node's block number, counted from zero.
+    /// Puts nodes with equal numbers, counted from zero, into one block.
     ///
     /// # Errors
     /// Fails if a block has no node, or if there are more than [`MAX_BLOCKS`].

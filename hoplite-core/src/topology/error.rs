@@ -24,7 +24,7 @@ impl std::fmt::Display for Quantity {
     }
 }
 
-/// The reason why a matrix, order, model or system is invalid.
+/// The reason why a matrix or an order of nodes is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]

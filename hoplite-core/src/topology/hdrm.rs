@@ -11,13 +11,14 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// Most switches, for up to eight million ranks.
+/// Most switches of a BiGraph, for up to eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
-/// The ranks at each switch of a BiGraph's upper half, then of its lower half.
+/// The ranks at each switch of a BiGraph's (bipartite network's) upper half, then of its lower
+/// half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason why ranks cannot be mapped to a BiGraph's switches.
+/// The reason why ranks cannot be mapped to a bipartite network's switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -46,7 +47,7 @@ pub enum HdrmError {
     },
 }
 
-/// The first fault of a mapping of ranks to a BiGraph's switches.
+/// The first fault of a mapping of ranks to a bipartite network's switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -60,7 +61,7 @@ pub enum Conflict {
         /// The difference between the ranks of `pair`.
         distance: u32,
         pair: [u32; 2],
-        /// The half of the switches with both ranks: 0 for upper, 1 for lower.
+        /// The half of the switches with both ranks of `pair`: 0 for upper, 1 for lower.
         half: usize,
     },
     #[error(
@@ -69,10 +70,10 @@ pub enum Conflict {
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
-        /// The difference between the ranks of each pair.
+        /// The difference between the two ranks of `pair`, and of `other`.
         distance: u32,
         pair: [u32; 2],
-        /// The pair that uses the same link.
+        /// Another pair of ranks over the same link.
         other: [u32; 2],
         upper: usize,
         lower: usize,
@@ -83,8 +84,8 @@ const fn half_name(half: usize) -> &'static str {
     if half == 0 { "upper" } else { "lower" }
 }
 
-/// Maps a rank to each host of a BiGraph, so that the pairs of each halving-doubling step use
-/// separate links.
+/// Maps a rank to each host of a BiGraph (bipartite network of switches), so that the pairs of each
+/// halving-doubling step use separate links.
 ///
 /// # Errors
 /// Fails unless `switches` is a power of two from 2 to [`MAX_SWITCHES`], and `hosts_per_switch` is

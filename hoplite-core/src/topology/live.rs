@@ -16,7 +16,7 @@ use crate::time::Time;
 /// A transfer's measurement of the link to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// The smallest round-trip time in nanoseconds.
+    /// The shortest recent round trip in nanoseconds.
     pub round_trip_ns: u64,
     /// The time per byte in picoseconds.
     pub ps_per_byte: u64,
@@ -44,7 +44,8 @@ impl From<Delivery> for Sample {
 /// Most peers whose links are estimated, in 64 KB. A further peer replaces the one with the oldest
 /// sample.
 pub const MAX_PEERS: usize = 1024;
-/// A link unused for this long is ignored if others are in use: its node may be gone.
+/// A link unused for this long is neither compared nor shown if others are in use: its node may be
+/// gone.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
 /// A link is slow above this percentage of the median link's latency or time per byte. Links on two
 /// levels of a network differ as much.
@@ -54,10 +55,9 @@ const MIN_LINKS: usize = 3;
 pub const MAX_SLOW_PEERS: usize = 8;
 /// If this many nodes report slow links to a node of their group, all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
-/// A node reports a link above this percentage of the median link's time per byte. Several senders
-/// to one receiver cause smaller ratios.
+/// A node reports a link to shards above this percentage of the median link's time per byte.
+/// Several senders to one receiver cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
-/// Time for which a link must be slow before the node reports it.
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
 /// Time for which a link must be fast again before the node reports it, so that an intermittent
 /// fault does not reroute transfers each time.
@@ -125,7 +125,8 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// Sets the rate at which this node receives.
+    /// Notes this node's measured receive rate, with which [`Self::news`] compares fewer than three
+    /// links.
     pub fn received(&mut self, bytes_per_second: u64) {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }

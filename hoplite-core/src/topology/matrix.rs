@@ -9,8 +9,8 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// The largest cost of a message in picoseconds: three days. The lower bound of rings adds six
-/// costs, each with two multipliers of this size, and fits 64 bits.
+/// The largest cost of a message in picoseconds: three days. The lower bound of a ring's cost adds
+/// six costs, each with two multipliers up to this size, and fits 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
 /// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -33,7 +33,8 @@ impl Link {
     }
 }
 
-/// The links of all pairs of nodes. With blocks, one link stands for all pairs of two blocks.
+/// The links of all pairs of nodes. With blocks (sets of nodes), one link stands for all pairs
+/// between two blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,

@@ -14,22 +14,23 @@ use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measure
 use crate::id::NodeId;
 use crate::link::Uplink;
 
-/// Most nodes with measured places. With names of 40 bytes, they take a megabyte on the wire.
+/// Most nodes whose groups are measured. With names of 40 bytes, they take a megabyte on the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
-/// The highest version of measured places, in milliseconds since 1970.
+/// The highest version of [`MeasuredPlaces`], in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
 /// The size in bytes of messages whose time defines groups, because rates under load separate
 /// groups better than round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns a version of measured places above all known ones, even if clocks differ or jump.
+/// Returns a version of [`MeasuredPlaces`] that replaces all known ones, even if clocks differ or
+/// jump.
 pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration) -> u64 {
     let now = u64::try_from(since_1970.as_millis()).unwrap_or(MAX_VERSION);
     let next = known.into_iter().max().map_or(1, |known| known.saturating_add(1));
     now.max(next).min(MAX_VERSION)
 }
 
-/// The measured places of nodes, and the capacity of the groups' uplinks.
+/// Each node's measured groups, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
     /// Shards (directory servers) keep the places with the highest version; on ties the larger
@@ -42,8 +43,8 @@ pub struct MeasuredPlaces {
 }
 
 impl MeasuredPlaces {
-    /// Computes places from a matrix measured under load, and from labels. Without much slower
-    /// links, there are no groups.
+    /// Computes each node's groups from a matrix of links measured under load, and from labels.
+    /// Without much slower links, there are no groups.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -73,7 +74,7 @@ impl MeasuredPlaces {
     }
 }
 
-/// The groups of a matrix's nodes.
+/// The groups of close nodes in a matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
     /// Each node's groups.
@@ -150,7 +151,7 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
     }
 }
 
-/// Numbers a level's groups by their first member's name, so that all probes agree.
+/// Numbers a level's groups by their first member's name, so that all measurements agree.
 fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     let mut firsts: BTreeMap<u32, &String> = BTreeMap::new();
     for (path, name) in paths.iter().zip(names).filter(|(path, _)| path[level] != 0) {
@@ -162,7 +163,7 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// A single node with slow links is no group.
+/// Returns `true` if a level has several groups. A single node with slow links is none.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {
@@ -176,7 +177,7 @@ fn divides(paths: &[Path], level: usize) -> bool {
 ///
 /// Under load, all pairs that cross a group's border share its uplink, whose capacity is the rate
 /// of one pair times the mean number of such pairs. Pairs that also cross outer uplinks may be
-/// slower, so rates at the same distance are averaged first.
+/// slower, so rates at the same distance (number of crossed levels) are averaged first.
 fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {
@@ -261,8 +262,8 @@ impl Gaps {
     }
 }
 
-/// Returns the number of pairs across the border of a group of `inside` among `all` nodes in a
-/// random matching, averaged over these pairs.
+/// Returns the number of pairs across a group's border in a random matching of `all` nodes,
+/// `inside` of them in the group: the mean over such pairs.
 ///
 /// With a nodes inside and b outside, k crossing pairs have a probability proportional to C(a, k)
 /// C(b, k) k! (a-k-1)!! (b-k-1)!!.

@@ -10,7 +10,7 @@ pub mod train;
 
 /// The percentile of a pair's round trips that stands for the link without other traffic.
 pub const PERCENTILE: u32 = 10;
-/// The number of round trips between two checks of the percentile.
+/// The number of round trips between two comparisons of the [`PERCENTILE`].
 pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;

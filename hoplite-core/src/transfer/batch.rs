@@ -13,9 +13,10 @@ use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 use crate::vocabulary::local::Urgency;
 
-/// Time for which a deferrable message waits for others: about ten small puts.
+/// Time for which a deferrable message waits for others to share a frame: as long as ten small
+/// puts.
 pub const LINGER: Duration = Duration::from_micros(200);
-/// Most messages that wait in a store's session with a shard. At the default limit, the
+/// Most messages that wait in a store's session with a shard. At the default limit of objects, the
 /// publications of all copies fit.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
 /// Most answers that wait for one store: 16 times the default limit on a client's open requests.
@@ -42,7 +43,7 @@ pub struct BatchQueue<T> {
 pub enum NextFrame {
     /// The frame leaves now.
     Now,
-    /// The frame leaves at this time, or earlier with a prompt message.
+    /// The frame leaves at this time, or earlier with an urgent message.
     At(Time),
     /// No message waits.
     Never,

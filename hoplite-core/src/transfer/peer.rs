@@ -16,8 +16,8 @@ pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a sender gives up a receiver that accepts no bytes: several times
 /// [`SILENCE_TIMEOUT`], because a receiver may combine slowly.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest wait of a node in a reduce or collective for memory. Then the consumer can replace a
-/// reduce's node, and a reduce and a broadcast can replace an allreduce.
+/// Longest wait of a node in a reduce or collective for memory. Then the reduce replaces the node,
+/// or an allreduce falls back to a reduce and a broadcast.
 pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for which a collective's member waits for a peer that has not begun its part. The peer may
 /// wait for memory, then be silent.

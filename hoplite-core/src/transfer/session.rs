@@ -148,7 +148,7 @@ impl Attempts {
     }
 }
 
-/// Returns `true` if a refusal may pass: a name or a shard list becomes free when its holders are
+/// Returns `true` if a refusal may pass: names and shard lists become free when their stores are
 /// found dead. A connection that breaks at its start can look malformed.
 fn may_pass(refusal: &Error) -> bool {
     matches!(

@@ -25,7 +25,7 @@ pub enum Operation {
     ReduceScatter,
     /// Waits for objects of participants.
     Allgather,
-    /// Waits for parts of participants.
+    /// Waits for each participant's part for this one.
     AllToAll,
     /// Waits for several objects.
     Gather,

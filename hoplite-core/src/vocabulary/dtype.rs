@@ -79,7 +79,7 @@ pub enum MetadataError {
     /// No element type has this name.
     #[error("unknown dtype {name:?}")]
     UnknownDtype {
-        /// The name, cut to 32 characters.
+        /// The unknown name, cut to 32 characters.
         name: String,
     },
     /// The shape has too many dimensions.

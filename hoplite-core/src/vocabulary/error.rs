@@ -37,7 +37,7 @@ pub enum Error {
     /// A node or cluster id has a wrong length or character.
     #[error("{}", IdError::Name { name: name.clone() })]
     InvalidName {
-        /// The name, cut to 63 characters.
+        /// The invalid id, cut to 63 characters.
         name: String,
     },
     /// Element type, shape and size of an object do not fit together.
@@ -61,7 +61,7 @@ pub enum Error {
         "the put of {id} was accepted, and has lost to another one on the other side of a network split"
     )]
     PutConflict {
-        /// The id of both puts.
+        /// The id of the lost put and its winner.
         id: ObjectId,
     },
     /// The object can never fit into the store.
@@ -89,7 +89,8 @@ pub enum Error {
         /// The store and the users of its memory, in words; empty if unknown.
         holders: String,
     },
-    /// A put or reduce did not fit its quota before the deadline, or exceeds the whole quota.
+    /// A put or reduce did not fit its user's or id prefix's quota before the deadline, or exceeds
+    /// the whole quota.
     #[error("{0}")]
     QuotaExceeded(Box<QuotaExcess>),
     /// The deadline of a call passed.
@@ -184,7 +185,7 @@ pub enum Error {
     /// The peer lacks a proof of its identity, or a right.
     #[error("permission denied: {reason}")]
     PermissionDenied {
-        /// The missing proof or right.
+        /// The proof or right that the peer lacks.
         reason: Cow<'static, str>,
     },
     /// The peer sent a message that breaks the protocol.
@@ -393,7 +394,7 @@ pub enum Missing {
         /// The arena's size.
         capacity_bytes: u64,
     },
-    /// A put or reduce exceeds its quota. On a timeout, the call fails with
+    /// A put or reduce exceeds its user's or id prefix's quota. On a timeout, the call fails with
     /// [`Error::QuotaExceeded`] instead.
     Quota {
         /// The exceeded quota.
@@ -442,7 +443,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// Returns a stable name of the kind of cause, for programs.
+    /// Returns a stable name for the cause of the wait, for programs.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Object { .. } => "object",

@@ -54,7 +54,6 @@ pub(crate) struct Table {
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
-    /// Memory allocated for copies that do not exist yet.
     reserved_bytes: u64,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
@@ -256,7 +255,8 @@ impl Table {
         is_more
     }
 
-    /// Turns the copy into a copy of another put with equal bytes, without its own put's lifetime.
+    /// Turns the copy into one of another put with equal bytes, without the expiry (lifetime) of
+    /// its first put.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
@@ -333,7 +333,7 @@ impl Table {
     }
 
     /// Ends the pull with this grant, so that another receiver can use the sender. Keeps a pull
-    /// that no local client or order needs.
+    /// that neither a local client nor a shard's order needs.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,

@@ -138,7 +138,7 @@ impl Table {
         picked
     }
 
-    /// Returns the live copies in the new file, with their offsets.
+    /// Ends a spill file's writing. Returns its live copies with their offsets.
     pub(crate) fn spilled(
         &mut self,
         ctx: &mut Context,

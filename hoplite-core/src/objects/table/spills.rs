@@ -15,11 +15,9 @@ use crate::time::Time;
 
 /// Used share of the arena from which the store spills even if no call lacks memory.
 const START_PERCENT: u64 = 80;
-/// Used share of the arena at which spilling ends.
 const STOP_PERCENT: u64 = 70;
 /// The most bytes of copies in one file, unless one copy is larger.
 const BATCH_BYTES: u64 = 100 << 20;
-/// A batch has at most the arena's size divided by this number.
 const BATCHES_PER_ARENA: u64 = 8;
 pub(super) const MAX_BATCH_OBJECTS: usize = RecoveredFile::MAX_OBJECTS;
 const MAX_BATCHES: usize = 2;
@@ -177,7 +175,7 @@ impl Spills {
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
     }
 
-    /// Chooses directories in turn. Without a usable one, sets a deadline for the next attempt.
+    /// Chooses spill directories in turn. If none is usable, sets a deadline to try again.
     pub(super) fn choose_directory(&mut self, ctx: &mut Context) -> Option<usize> {
         let count = self.directories.len();
         let in_turn = (0..count).map(|step| (self.next_directory + step) % count);

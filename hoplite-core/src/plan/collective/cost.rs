@@ -10,8 +10,8 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// The estimated time of a step besides its transfer: two wake-ups, a checksum, a system call.
-/// Measured with 16 stores on 2 cores.
+/// The estimated time of a collective's step besides its transfer: two wake-ups, a checksum, a
+/// system call. Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
 /// The factor by which slow links are assumed slower. Links count as slow only from this factor on.
 const SLOWER_TIMES: f64 = 2.0;

@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// The steps of one member.
+/// The sends and receives of one member of a collective.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     steps: Vec<Step>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::program::{Program, ReceiveMode, Step};
 
-/// The most members of a schedule, so that the plan's message fits in a frame.
+/// The most members of a schedule, so that the coordinator's plan fits in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
 /// Parts of the data begin at multiples of this: a cache line, with whole elements of any type.

@@ -35,7 +35,7 @@ impl Known {
 pub(super) struct LaneMemory {
     first: Start,
     peers: BTreeMap<NodeId, Known>,
-    /// The last test's result for any peer, used for peers without one.
+    /// The latest tested number for any peer, used for peers without one.
     latest: Option<Known>,
 }
 
@@ -73,7 +73,6 @@ impl LaneMemory {
         self.peers.get(peer).map(|known| known.lanes)
     }
 
-    /// Keeps a test's number of connections, found while the network limited `streams` streams.
     pub(super) fn learnt(&mut self, now: Time, peer: &NodeId, streams: usize, verdict: Verdict) {
         let Verdict { lanes, is_settled } = verdict;
         let before = self.peers.get(peer).filter(|known| now.since(known.at) < KEPT_FOR);

@@ -19,7 +19,6 @@ pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
 /// Time after which a failed test of more connections is repeated, because other traffic may have
 /// disturbed it. Each further failure quadruples the time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Shortest time (window) over which a rate is measured.
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// Time after which a measurement (window) ends even if a lane has sent few frames.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
@@ -30,7 +29,8 @@ pub const REST_LIMIT: Duration = MAX_WINDOW;
 const MIN_FRAMES: usize = 3;
 /// Most rate measurements in a test of more connections, while TCP's congestion window opens.
 const MAX_WINDOWS: usize = 8;
-/// Shortest rest of new lanes after a gain. Disturbances last for tens of milliseconds.
+/// Shortest pause of added connections, to test the rate without them. Disturbances last for tens
+/// of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
 /// Most aborted tests of more connections in a stream, because each opens connections.
 const MAX_ABORTED: usize = 4;
@@ -105,7 +105,8 @@ pub(super) struct LanePlan {
     window: Option<Window>,
     supply: Supply,
     is_limited: bool,
-    /// `true` if the receiver has other streams, which a gain may have slowed down.
+    /// `true` if the receiver has other streams, which this stream's added connections may slow
+    /// down.
     is_contended: bool,
     aborted: usize,
     rejected: u32,

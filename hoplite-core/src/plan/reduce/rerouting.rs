@@ -56,7 +56,8 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns vertices to exchange with this one: the latest in its group whose nodes can combine.
+    /// Returns vertices that may trade places with this one: the newest in its group whose nodes
+    /// can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) =
             self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)

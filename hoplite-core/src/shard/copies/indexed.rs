@@ -184,7 +184,7 @@ impl Group {
     }
 }
 
-/// Returns a property before and after a change, or `None` twice if it is the same.
+/// Returns property `of` of a location before and after a change, or `None` twice if equal.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

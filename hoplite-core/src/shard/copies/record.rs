@@ -38,8 +38,8 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// The order of copies with a free slot: class, time, latest grant, node. The time is `since` for
-/// an unfinished copy, and zero for a complete one.
+/// The order of copies with a free slot (permission to pull): complete first, then time, latest
+/// grant, node. The time is `since` for an unfinished copy, and zero for a complete one.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {

@@ -11,15 +11,14 @@ use std::time::Duration;
 
 use super::{BLOCK, Probes, Samples};
 
-/// The time to wait for the first reply. Each further timeout doubles it.
+/// The time to wait for a peer's first reply. Each further timeout doubles it.
 const FIRST_TIMEOUT_NS: u64 = 100_000_000;
-/// Shortest time to wait for a reply, because hosts pause for some milliseconds.
+/// Shortest time to wait for a peer's reply, because hosts pause for some milliseconds.
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
 const TIMEOUT_ROUND_TRIPS: u64 = 8;
 const MAX_TIMEOUT_NS: u64 = 800_000_000;
 /// After this many requests without reply (1.5 seconds), the peer's port counts as closed.
 const MAX_SILENT: u32 = 4;
-/// A series of echoes ends after this many lost requests in a row.
 const MAX_LOST_IN_A_ROW: u32 = 8;
 /// A late reply to one of this many latest requests is still a valid round trip.
 const MAX_REMEMBERED: usize = 8;

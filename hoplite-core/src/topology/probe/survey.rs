@@ -44,8 +44,8 @@ pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
 /// Shortest duration of a burst (train) that measures a rate. A shorter one is repeated with more
 /// bytes, because buffers absorb the first milliseconds.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
-/// Time in which both nodes must confirm that they answer: a round trip, and a store's longest
-/// silence.
+/// Time in which both nodes of a pair must confirm that they answer each other: a round trip, and a
+/// store's longest silence.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time in which a pair must report its echoes: far above the longest measurements, by TCP
 /// after a silent UDP port, or a burst of 64 MiB at 50 Mbit/s.

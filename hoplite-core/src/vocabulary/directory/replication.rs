@@ -13,7 +13,8 @@ pub struct Lead {
     pub id: ObjectId,
     /// The object's put.
     pub put: PutId,
-    /// `true` if the shard leads. It then answers with [`Replication`] now and at each change.
+    /// `true` if the shard leads the creation of copies. It then sends [`Replication`] now and when
+    /// the copies change.
     pub leads: bool,
     /// `true` until the put is answered. Until then, the shard creates copies without a pause.
     pub is_new: bool,

@@ -33,7 +33,7 @@ pub enum ToShard {
     Subscribe {
         request: RequestId,
         id: ObjectId,
-        /// The content of the first answer.
+        /// The content of the subscription's first answer.
         wants: Wants,
     },
     /// Ends a subscription. Changes may still be in flight.
@@ -107,7 +107,8 @@ pub struct Publish {
     pub pulling_from: Option<NodeId>,
     /// The bytes of a complete small object that this store put.
     pub inline: Option<InlineBytes>,
-    /// The slot from which a complete copy got its last bytes. The announcement returns it.
+    /// The permission to pull (slot) with which a complete copy got its last bytes. The
+    /// announcement returns it.
     pub slot: Option<GrantId>,
     /// `true` if the store needs an answer even if the copy is accepted.
     pub wants_answer: bool,
@@ -143,7 +144,7 @@ pub enum UnpublishReason {
     Evicted,
     /// The pull ended early.
     PullEnded,
-    /// The writing worker gave up or died: no copy of this put can become complete.
+    /// The writing client gave up or died: no copy of this put can become complete.
     Aborted,
     /// The producer makes the object again under another put id. Waiting calls continue.
     Superseded,

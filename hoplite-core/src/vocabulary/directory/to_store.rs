@@ -87,9 +87,9 @@ pub enum GrantReason {
     OnlyCandidate,
     /// The only complete copy.
     CompleteBeforePartial,
-    /// The closest candidate, although another one had waited longer for a grant.
+    /// The sender closest to the receiver, although another had waited longer.
     Closest,
-    /// Among the closest candidates, the one without a grant for the longest time.
+    /// Among the closest senders, the one without a new receiver for the longest time.
     LeastRecentlyUsed,
     /// Among the closest partial copies, the first one to have bytes.
     EarliestBytes,
@@ -121,7 +121,7 @@ impl GrantReason {
 pub struct Grant {
     /// The query.
     pub request: RequestId,
-    /// The slot, returned with [`Publish::slot`](super::Publish::slot) or
+    /// The permission to pull (slot), returned with [`Publish::slot`](super::Publish::slot) or
     /// [`ToShard::ReturnSlot`](super::ToShard::ReturnSlot).
     pub grant: GrantId,
     /// The object.
@@ -138,7 +138,7 @@ pub struct Grant {
     pub sender_address: SocketAddr,
     /// The completeness of the sender's copy.
     pub sender_state: LocationState,
-    /// The reason for the choice.
+    /// The reason for the choice of the sender.
     pub reason: GrantReason,
     /// The number of complete copies at connected stores, including the sender's.
     pub complete_copies: u32,
@@ -147,13 +147,13 @@ pub struct Grant {
 /// The shard's answer to `Publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The shard knows the location.
+    /// The shard records the copy.
     Accepted,
     /// Another put was first. If both are equal, the store may give its copy the put id `winner`.
     Conflict {
         /// The first put.
         winner: PutId,
-        /// The comparison of both puts.
+        /// The comparison with the first put.
         equality: Equality,
     },
     /// The put was deleted: the store must drop the copy.

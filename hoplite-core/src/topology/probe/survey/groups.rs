@@ -8,8 +8,8 @@ pub(super) const UNKNOWN: u32 = u32::MAX;
 /// Two round trips are alike up to this ratio in percent, because two levels of a network differ by
 /// a half.
 const ALIKE_PERCENT: u64 = 125;
-/// A node may join a group if at most one in this many of its round trips is longer than the
-/// group's.
+/// A node may join a group if at most one in this many of its round trips to landmarks is longer
+/// than the group's.
 const PER_DELAY: usize = 16;
 /// The largest group that may join another one, because only delays may have separated it.
 const MAX_DELAYED: usize = 2;

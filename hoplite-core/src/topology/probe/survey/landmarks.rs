@@ -37,11 +37,11 @@ const MAX_DIVISIONS: u32 = 8;
 const MAX_LEFT_PERCENT: usize = 95;
 /// The largest group in which each pair of nodes is measured.
 const MAX_GROUP: usize = 128;
-/// Most groups before large parts are cut, which adds one group per 128 nodes, and one per set of
-/// nodes.
+/// Most groups before those above [`MAX_GROUP`] are cut, which adds one group per 128 nodes, and
+/// one per set of nodes.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
-/// The number of rounds in which many pairs measure rates at once, half of them within groups.
+/// The number of rounds in which many pairs measure rates at once, in half of them within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,8 @@ pub(super) struct Landmarks {
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// For each node, the number of its set, or later of its group, and its index there.
+    /// For each node, the number of its set, or after the divisions of its group, and its index
+    /// there.
     positions: Vec<Option<(u32, u32)>>,
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,

@@ -6,13 +6,13 @@ use super::super::super::matrix::Matrix;
 use super::super::Probes;
 use super::super::echo::Echoes;
 
-/// Most nodes of a survey.
+/// Most nodes of a survey of links.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
 /// Most nodes if each pair measures its rate alone. The survey then takes half an hour, half of the
 /// time for which stores take part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
-/// The options of a survey.
+/// The options of a survey of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyOptions {
     /// The number of echoes per pair.
@@ -35,7 +35,7 @@ pub enum Bandwidth {
     Pairs,
 }
 
-/// The reason why a survey fails.
+/// The reason why a survey of links fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
@@ -64,7 +64,7 @@ pub enum SurveyError {
     NothingMeasured,
 }
 
-/// The reason why a survey lost a node.
+/// The reason why a survey of links leaves a node out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// The node cannot be reached.
@@ -105,7 +105,7 @@ pub enum SurveyWork {
     },
 }
 
-/// The result of a pair's work.
+/// The result of a measurement between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
     /// The pair's echoes.
@@ -126,7 +126,7 @@ pub enum Finding {
     Nothing,
 }
 
-/// A command of a survey to a node. Nodes are indices.
+/// A command of a survey to a node. Nodes are indices into its list of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyCommand {
@@ -150,7 +150,7 @@ pub enum SurveyCommand {
     Dismiss { node: u32 },
 }
 
-/// An event for a survey's coordinator.
+/// An event for the coordinator of a survey of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyEvent {
