@@ -2,8 +2,8 @@
 //!
 //! 1. With `--recover`, the store gives each complete spill file an index
 //!    (`Effect::IndexSpillFile`). The store retires a record there once no copy needs it.
-//! 2. The shell of a later run reads the indices of complete files, before clients and shards
-//!    connect (`Event::Recover`). Each object becomes a pinned copy that is only in its file.
+//! 2. A later run reads the indices of complete files, before clients and shards connect
+//!    (`Event::Recover`). Each object becomes a pinned copy that is only in its file.
 //! 3. The copy *returns* ([`returning`](super::returning)): the store serves it only after a shard
 //!    has confirmed the put.
 //!

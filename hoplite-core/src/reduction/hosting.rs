@@ -1,5 +1,4 @@
-//! Hops (combinations for a reduce) that this store performs, for itself or for a remote
-//! coordinator.
+//! Hosts hops (combinations) of reduces, also for remote coordinators.
 
 use std::collections::BTreeMap;
 

@@ -53,7 +53,6 @@ pub(super) struct Orphans {
 #[derive(Debug, Default)]
 pub(super) struct Orphan {
     pub(super) due: Option<Time>,
-    /// The time to offer the object to all stores again, if none kept it.
     pub(super) again_at: Option<Time>,
     /// Stores that get no further offer of the object until `again_at`, at most `MAX_OFFERS`.
     pub(super) offered: BTreeSet<NodeIndex>,

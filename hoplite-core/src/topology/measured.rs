@@ -212,8 +212,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-/// Nodes of one block and group. A single link of the matrix stands for their links to all nodes of
-/// another block.
+/// Nodes of one block and group. One matrix link stands for all their links to another block.
 type Cells = BTreeMap<(u32, Path), Vec<usize>>;
 
 fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
