@@ -14,7 +14,7 @@ pub const MAX_OWNERS_PER_CLIENT: usize = 8;
 /// Longest time to live.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The events that end an object. Without any, the object stays until it is deleted.
+/// Events that end an object. Without any, the object stays until it is deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifetime {
     /// A name that clients hold. The store deletes the object when no client has held it for the
@@ -31,7 +31,7 @@ impl Lifetime {
     }
 }
 
-/// The name of an owner: 1 to 255 bytes of text without control characters.
+/// Name of an owner: 1 to 255 bytes of text without control characters.
 ///
 /// Clients hold owners while they are connected. Each client also holds one that is unique to it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,7 +55,7 @@ impl Owner {
         }
     }
 
-    /// The name as text.
+    /// Name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -88,7 +88,7 @@ pub struct Ttl {
     action: TtlAction,
 }
 
-/// The action at the end of a time to live.
+/// Action at the end of a time to live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TtlAction {
     /// The object is deleted everywhere.
@@ -131,7 +131,7 @@ impl Ttl {
         Duration::from_millis(self.after_ms)
     }
 
-    /// The action at the end.
+    /// Action at the end.
     pub const fn action(self) -> TtlAction {
         self.action
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The limits of a store or shard. `docs/reference/limits.md` has a row for each.
+/// Limits of a store or shard. `docs/reference/limits.md` has a row for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes.
@@ -27,7 +27,8 @@ pub struct Limits {
     pub slots_per_location: u32,
     /// Time for which a node may be away before its copies count as lost.
     pub node_grace: Duration,
-    /// Time for which a shard remembers deleted objects, to reject late publications.
+    /// Time for which a shard remembers deleted objects, to reject copies published after the
+    /// deletion.
     pub tombstone_ttl: Duration,
     /// Time after which the objects of an owner are deleted, once no client holds the owner.
     pub owner_grace: Duration,

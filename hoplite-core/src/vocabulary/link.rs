@@ -2,7 +2,7 @@
 
 use super::place::{MAX_LEVELS, Path};
 
-/// The capacity of the links that lead out of groups such as racks, by level, in thousandths of a
+/// Capacity of the links that lead out of groups such as racks, by level, in thousandths of a
 /// host's link; zero if unmeasured. Without any measurement, an uplink counts as one host's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
@@ -21,7 +21,7 @@ impl Uplink {
         Self { permille }
     }
 
-    /// The capacity at each level, outermost first, in thousandths of a host's link; zero if
+    /// Capacity at each level, outermost first, in thousandths of a host's link; zero if
     /// unmeasured.
     pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille

@@ -8,30 +8,30 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
-/// Most transfers, and most reduces, in a report.
+/// Most transfers, and most reduces, in a load report.
 pub const MAX_REPORTED: usize = 16;
-/// Most links in a report.
+/// Most links to other stores in a load report.
 pub const MAX_LINKS: usize = 32;
 /// Longest description of a reduce's plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
-/// Most troubles in a report.
+/// Most troubles in a load report.
 pub const MAX_TROUBLES: usize = 16;
 /// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
-/// Most clients in a report.
+/// Most clients in a load report.
 pub const MAX_CLIENTS: usize = 64;
 /// Longest name of a client, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 256;
-/// Most log lines in a report.
+/// Most log lines in a load report.
 pub const MAX_LOG_LINES: usize = 64;
 /// Longest log line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 512;
-/// Shortest time between two reports.
+/// Shortest time between a store's load reports.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest time for which one request causes reports.
+/// Longest time for which a shard's request causes load reports.
 pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
-/// The state of a store.
+/// State of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
     /// The arena's size.
@@ -76,7 +76,7 @@ pub struct Load {
     pub detail: Option<Detail>,
 }
 
-/// The kind of a trouble.
+/// Kind of a trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TroubleKind {
     /// Calls or transfers wait for memory.
@@ -118,9 +118,9 @@ pub struct ClientLoad {
     pub name: String,
     /// References to copies that the client holds.
     pub references: u64,
-    /// The size of the referenced copies.
+    /// Size of the referenced copies.
     pub bytes: u64,
-    /// The size of the deleted or evictable copies that only the client's references keep.
+    /// Size of the deleted or evictable copies that only the client's references keep.
     pub held_bytes: u64,
     /// Open calls.
     pub calls: u64,
@@ -152,7 +152,7 @@ pub struct ReduceLoad {
     pub sources: u64,
     /// A description of the schedule so far.
     pub plan: String,
-    /// The time since the start.
+    /// Time since the start.
     pub elapsed: Duration,
 }
 
@@ -167,8 +167,8 @@ pub struct LinkLoad {
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
-    /// The number of parallel connections (lanes) that the store's last test chose for all
-    /// transfers to this peer together; zero before a test.
+    /// Number of parallel connections (lanes) that the store's last trial of several connections
+    /// chose for all transfers to this peer together; zero before a trial.
     pub lanes: u32,
 }
 
@@ -204,7 +204,7 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts or extends the reports.
+    /// Starts or extends the load reports that the shard requests.
     pub fn watch(&mut self, now: Time, interval: Duration, duration: Duration) {
         let interval = interval.clamp(MIN_INTERVAL, MAX_WATCH);
         if self.next.is_none() {
@@ -244,10 +244,10 @@ impl Reporter {
     }
 }
 
-/// The interval of reports for the dashboard's history, without a watching tool.
+/// Interval of reports for the dashboard's history, without a watching tool.
 pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
 const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
-/// Time for which stores report after a request for a watching tool.
+/// Time for which stores report their load after a request for a dashboard or `hoplite top`.
 pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// Most reports per second that a shard requests from all stores together. Each costs a shard some
@@ -266,7 +266,7 @@ pub struct ReportRequests {
 /// A shard's request for load reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportRequest {
-    /// The interval between reports.
+    /// Interval between reports.
     pub interval: Duration,
     /// Time for which the stores report.
     pub duration: Duration,

@@ -85,7 +85,7 @@ pub enum Producer {
     Reduce,
 }
 
-/// The urgency of a message to a shard. A deferrable message may wait to share a frame.
+/// Urgency of a message to a shard. A deferrable message may wait to share a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Urgency {
     /// A client may wait for the effect.
@@ -97,7 +97,7 @@ pub enum Urgency {
 /// A range of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
-    /// The offset of the first byte.
+    /// Offset of the first byte.
     pub offset_bytes: u64,
     /// The length.
     pub length_bytes: u64,

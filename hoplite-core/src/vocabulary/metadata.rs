@@ -18,12 +18,12 @@ pub const MAX_USER_METADATA_BYTES: usize = 4096;
 /// Most pinned copies of an object.
 pub const MAX_REPLICAS: u8 = 64;
 
-/// The number of pinned copies that a put requests.
+/// Number of pinned copies that a put requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Replicas {
-    /// The number of pinned copies, each on a different node. Zero means the store's default.
+    /// Number of pinned copies, each on a different node. Zero means the store's default.
     pub wanted: u8,
-    /// The number of copies that the put waits for. Zero means all.
+    /// Number of copies that the put waits for. Zero means all.
     pub awaited: u8,
     /// `true` if both shards that know the id must accept the put.
     pub quorum: bool,
@@ -52,16 +52,16 @@ impl Replicas {
 pub struct Metadata {
     /// The element type.
     pub dtype: Dtype,
-    /// The dimensions in elements, row-major: `None` for bytes without a shape, `Some([])` for a
+    /// Dimensions in elements, row-major: `None` for bytes without a shape, `Some([])` for a
     /// scalar.
     pub shape: Option<Vec<u64>>,
     /// The application's bytes, at most 4 KiB.
     pub user: Bytes,
-    /// The parameters of the collective that made the object, if any.
+    /// Parameters of the collective that made the object, if any.
     pub agreement: Option<Agreement>,
-    /// The number of copies to keep. Puts with equal contents may differ in it.
+    /// Number of copies to keep. Puts with equal contents may differ in it.
     pub replicas: Replicas,
-    /// The owner and the time to live. Puts with equal contents may differ in it: the first put's
+    /// Owner and time to live. Puts with equal contents may differ in it: the first put's
     /// lifetime counts.
     pub lifetime: Option<Arc<Lifetime>>,
 }

@@ -12,12 +12,12 @@ pub const MAX_NAMED: usize = 8;
 pub struct Named<T> {
     /// At most [`MAX_NAMED`] things.
     pub first: Vec<T>,
-    /// The number of all things.
+    /// Number of all missing things.
     pub count: u64,
 }
 
 impl<T> Named<T> {
-    /// Counts all things and keeps the first few.
+    /// Counts the missing things, and keeps the first [`MAX_NAMED`].
     pub fn of(all: impl IntoIterator<Item = T>) -> Self {
         let mut named = Self { first: Vec::new(), count: 0 };
         for one in all {
@@ -29,7 +29,7 @@ impl<T> Named<T> {
         named
     }
 
-    /// Returns `true` if nothing is missing.
+    /// Returns `true` if there are no missing things.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }

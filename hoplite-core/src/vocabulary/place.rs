@@ -5,17 +5,17 @@ use crate::vocabulary::placement::{fnv1a, mix};
 /// Most levels of groups.
 pub const MAX_LEVELS: usize = 4;
 
-/// The keys of place labels, outermost first. A prefix is allowed: `topology.kubernetes.io/zone`.
+/// Keys of place labels, outermost first. A prefix is allowed: `topology.kubernetes.io/zone`.
 pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
-/// The numbers of a node's groups, such as its zone, outermost first; zero at levels without a
+/// Numbers of a node's groups, such as its zone, outermost first; zero at levels without a
 /// group.
 ///
 /// A path also names a group: zeros follow the group's own number, and all zeros name the group of
 /// all nodes.
 pub type Path = [u32; MAX_LEVELS];
 
-/// The group of all nodes.
+/// Group of all nodes.
 pub const EVERYWHERE: Path = [0; MAX_LEVELS];
 
 /// A node's place in the network.
@@ -66,14 +66,15 @@ fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// Returns the number of a measured group: a hash of its level and its first node's name. Zero
-/// bytes in the hashed text distinguish the group from a label's.
+/// Returns the number of a group found by measurement: a hash of its level and its first node's
+/// name. Zero bytes in the hashed text distinguish it from a label.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
-/// Returns the number of a label's group: a hash, so that all processes agree. Equal hashes merge
-/// two groups by mistake: with 1,000 groups, in one of 10,000 clusters.
+/// Returns the number of the group of nodes with this place label's value: a hash, so that all
+/// processes agree. Equal hashes merge two groups by mistake: with 1,000 groups, in one of 10,000
+/// clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)

@@ -12,7 +12,7 @@ use crate::vocabulary::error::{Error, Result};
 use crate::vocabulary::id::ObjectId;
 use crate::vocabulary::text::escape;
 
-/// The number of shards that know each id, so that the loss of one shard loses no location.
+/// Number of shards that know each id, so that the loss of one shard loses no location.
 pub const REPLICAS: usize = 2;
 
 /// Most shards of a cluster. 16 shards handle a million messages per second.
@@ -24,7 +24,7 @@ pub const MAX_INDICES: usize = 16 * MAX_SHARDS;
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
 const MAX_SHOWN_BYTES: usize = 480;
 
-/// The addresses of the directory's shards. Their spelling, but not their order, decides to which
+/// Addresses of the directory's shards. Their spelling, but not their order, decides to which
 /// shards an id belongs.
 ///
 /// Operators add and remove shards one at a time. Each change makes a list of the next version, so
@@ -47,7 +47,7 @@ impl ShardList {
         Self { version, ..self }
     }
 
-    /// The number of changes since the configured list. The list with the highest version counts.
+    /// Number of changes since the configured list. The list with the highest version counts.
     pub const fn version(&self) -> u64 {
         self.version
     }
@@ -57,7 +57,7 @@ impl ShardList {
         self.names.iter().map(String::as_str)
     }
 
-    /// The number of shards.
+    /// Number of shards.
     pub fn len(&self) -> usize {
         self.names.len()
     }
@@ -125,7 +125,7 @@ pub enum ShardChange {
 }
 
 impl ShardChange {
-    /// The address of the shard that joins or leaves.
+    /// Address of the shard that joins or leaves.
     pub fn address(&self) -> &str {
         match self {
             Self::Add(address) | Self::Remove(address) => address,
@@ -150,7 +150,7 @@ impl fmt::Display for ShardList {
     }
 }
 
-/// The shards of a cluster, ranked for each id. All stores need the same list, in any order.
+/// Shards of a cluster, ranked for each id. All stores need the same list, in any order.
 ///
 /// Each shard has an index, which stays when the list changes. Removed shards keep theirs, too, and
 /// are not ranked.
@@ -162,12 +162,12 @@ pub struct ShardMap {
     are_listed: Vec<bool>,
 }
 
-/// The effect of a new list on a [`ShardMap`].
+/// Effect of a new list on a [`ShardMap`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardMapChange {
-    /// The indices of new shards.
+    /// Indices of new shards.
     pub added: Vec<usize>,
-    /// The indices of removed shards.
+    /// Indices of removed shards.
     pub removed: Vec<usize>,
 }
 
@@ -207,7 +207,7 @@ impl ShardMap {
         Some(ShardMapChange { added, removed })
     }
 
-    /// The version of the list.
+    /// Version of the list.
     pub const fn version(&self) -> u64 {
         self.version
     }
@@ -222,7 +222,7 @@ impl ShardMap {
         self.are_listed.get(shard).is_some_and(|is_listed| *is_listed)
     }
 
-    /// The indices of the shards, without removed ones.
+    /// Indices of the shards, without removed ones.
     pub fn listed(&self) -> impl Iterator<Item = usize> {
         (0..self.names.len()).filter(|&shard| self.are_listed[shard])
     }
@@ -232,7 +232,7 @@ impl ShardMap {
         self.names.get(shard).map_or("", String::as_str)
     }
 
-    /// The number of indices: shards, and removed shards.
+    /// Number of indices: shards, and removed shards.
     pub fn len(&self) -> usize {
         self.seeds.len()
     }

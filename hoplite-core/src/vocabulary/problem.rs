@@ -25,7 +25,7 @@ pub fn slow_links<'a>(peers: impl IntoIterator<Item = &'a str>) -> Option<String
     })
 }
 
-/// The kinds of problems, the most important first.
+/// Kinds of problems, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProblemKind {
     /// Calls or transfers wait for memory.
@@ -56,7 +56,7 @@ pub enum ProblemKind {
     Left,
 }
 
-/// The urgency of a problem.
+/// Urgency of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Calls fail or wait now.
@@ -70,7 +70,7 @@ pub enum Severity {
 pub struct Problem {
     /// The kind.
     pub kind: ProblemKind,
-    /// The number of nodes or objects with the problem.
+    /// Number of nodes or objects with the problem.
     pub count: usize,
     /// The first [`MAX_PLACES`] of these nodes or objects.
     pub places: Vec<Place>,

@@ -4,16 +4,16 @@ use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most quotas of a store. A put searches them in logarithmic time, at most once for each byte of
-/// its id.
+/// Most quotas of a store. A put searches the quotas of its id's prefixes in logarithmic time, at
+/// most once for each byte of the id.
 pub const MAX_QUOTAS: usize = 1024;
 
-/// The objects that a quota limits.
+/// Objects that a quota limits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QuotaSubject {
-    /// The objects put by this user's programs.
+    /// Objects put by this user's programs.
     User(u32),
-    /// The objects whose id begins with these bytes.
+    /// Objects whose id begins with these bytes.
     Prefix(ObjectId),
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for QuotaSubject {
     }
 }
 
-/// The limits of a quota. `None` sets no limit.
+/// Limits of a quota. `None` sets no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QuotaLimits {
     /// Bytes of shared memory.
@@ -74,7 +74,7 @@ impl QuotaResource {
 /// A put that does not fit a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaExcess {
-    /// The objects that the quota limits.
+    /// Objects that the quota limits.
     pub subject: QuotaSubject,
     /// The quantity that runs out.
     pub resource: QuotaResource,

@@ -21,10 +21,10 @@ pub struct Reduce {
     pub op: ReduceOp,
     /// The order in which sources are combined.
     pub order: ReduceOrder,
-    /// The range of each source to combine, aligned to elements; `None` for whole sources. The
+    /// Range of each source to combine, aligned to elements; `None` for whole sources. The
     /// store chooses the tree of transfers as if concurrent reduces combined the other ranges.
     pub range: Option<ByteRange>,
-    /// The number of pinned copies of the target, each on another node. Zero means the store's
+    /// Number of pinned copies of the target, each on another node. Zero means the store's
     /// default.
     pub replicas: u8,
     /// Time until the reduce fails.
@@ -59,13 +59,13 @@ impl Reduce {
     }
 }
 
-/// The order in which a reduce combines its sources.
+/// Order in which a reduce combines its sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReduceOrder {
-    /// The order of readiness and topology. Sums and products of floats may differ between runs by
+    /// Order of readiness and topology. Sums and products of floats may differ between runs by
     /// rounding.
     #[default]
     Any,
-    /// The order of the request, from left to right: the same bits in every run.
+    /// Order of the request, from left to right: the same bits in every run.
     Fixed,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The number of classes in the histogram of waiting times. Class `n` starts at 2^n microseconds;
+/// Number of classes in the histogram of waiting times. Class `n` starts at 2^n microseconds;
 /// the last one has no end.
 pub const WAIT_CLASSES: usize = 28;
 
@@ -13,7 +13,7 @@ pub struct Tally {
     pub gets: u64,
     /// Failed calls.
     pub failures: u64,
-    /// The waiting times of the calls in `gets`.
+    /// Waiting times of the calls in `gets`.
     pub waits: Waits,
 }
 
@@ -34,7 +34,7 @@ impl Tally {
     }
 }
 
-/// The number of calls in each class of waiting times.
+/// Number of calls in each class of waiting times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Waits(pub [u64; WAIT_CLASSES]);
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// The span that caused a call, as in W3C Trace Context.
+/// Span that caused a call, as in W3C Trace Context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceContext {
     trace: [u8; 16],
