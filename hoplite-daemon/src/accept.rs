@@ -52,7 +52,7 @@ impl Acceptor {
     }
 }
 
-/// Fails if a new descriptor's number is one of the highest, which are reserved for accepted
+/// Fails if only the highest descriptor numbers are free: they are reserved for work of accepted
 /// connections.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();

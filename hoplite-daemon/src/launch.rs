@@ -15,7 +15,7 @@ const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_TLS_NAME",
 ];
 
-/// A store that listens on loopback.
+/// Arguments of a store that listens on loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Store<'a> {
     /// Name of the node.

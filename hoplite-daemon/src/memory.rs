@@ -51,8 +51,8 @@ fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// Returns the lowest limit of `group`, a line `NUMBER:CONTROLLERS:PATH`, and its ancestors.
-/// Version 2 has no controllers.
+/// Returns the lowest memory limit of a control group and its ancestors. `group` is a line
+/// `NUMBER:CONTROLLERS:PATH`, in version 2 without controllers.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
     // Above `memory.high`, the kernel throttles the group.

@@ -305,7 +305,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
     }
 }
 
-/// A connection that serves gRPC until its end is requested.
 pub(crate) struct Incoming {
     stream: Box<dyn ByteStream>,
     peer: Peer,
@@ -323,8 +322,8 @@ impl Incoming {
         Self { stream, peer, end: Some(Box::pin(end)), _handle: handle }
     }
 
-    /// Fails once `end` is complete. Called for reads and writes, because HTTP/2 stops reading from
-    /// a peer that reads no answers.
+    /// Fails once `end` has requested the connection's end. Called for reads and writes, because
+    /// HTTP/2 stops reading from a peer that reads no answers.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end {
             if end.as_mut().poll(cx).is_pending() {

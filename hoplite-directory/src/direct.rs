@@ -34,8 +34,8 @@ pub(crate) struct DirectSessions {
 }
 
 impl DirectSessions {
-    /// Serves a connection until it, its session or the daemon ends. Until then, `held` takes a
-    /// permit and delays the shutdown.
+    /// Serves a connection until it, its session or the daemon ends. Until then, `held` takes one
+    /// of the shard's connection permits and delays the shutdown.
     pub(crate) fn adopt(
         &self,
         socket: Socket,

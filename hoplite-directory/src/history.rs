@@ -36,7 +36,7 @@ pub(crate) struct Point {
     pub(crate) failures: f32,
     /// Median wait of successful gets, in seconds.
     pub(crate) median: f32,
-    /// 99th percentile of these waits, in seconds.
+    /// 99th percentile of the waits of successful gets, in seconds.
     pub(crate) slowest: f32,
 }
 
@@ -146,7 +146,7 @@ impl Series {
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Number of steps so far.
+    /// Number of ten-second steps so far.
     last: u64,
     all: Series,
     nodes: BTreeMap<NodeId, Series>,

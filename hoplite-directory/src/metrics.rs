@@ -26,7 +26,6 @@ pub(crate) enum SessionEnd {
     Replaced,
     /// The store did not read its messages.
     Deaf,
-    /// The shard has paused.
     Paused,
 }
 

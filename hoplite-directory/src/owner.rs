@@ -25,7 +25,7 @@ use crate::pauses::Pauses;
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
-/// Most queued commands. The owner reads the clock once for all, so this bounds its error.
+/// Most commands that wait for the shard's task, which takes all of them at once.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
 /// Number of a session, which is never reused.
@@ -45,7 +45,7 @@ enum Command {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlacesOutcome {
-    /// `true` if the shard uses the given places.
+    /// `true` if the shard now uses the measured places.
     pub(crate) counts: bool,
     pub(crate) nodes: usize,
 }
@@ -57,7 +57,7 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// The shard adds messages for the store to `send_queue`.
+    /// Opens a session of the store `info`. `send_queue` takes the messages to the store.
     ///
     /// # Errors
     /// The shard's refusal, or [`Error::ShuttingDown`].
@@ -328,7 +328,7 @@ impl ShardOwner {
         });
     }
 
-    /// Messages from before a pause may be out of date.
+    /// Ends all sessions after a pause of this process: queued messages may be out of date.
     fn end_sessions_after_pause(&mut self) {
         let pauses = self.pauses.count();
         if std::mem::replace(&mut self.handled_pauses, pauses) == pauses {

@@ -15,7 +15,8 @@ use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Shortest pause that counts: shorter than the silence after which a store gives up its session.
+/// Shortest pause of this process that ends all sessions: stores give theirs up after a slightly
+/// longer silence.
 const SHORTEST_PAUSE: Duration = STORE_PINGS.timeout.saturating_sub(Duration::from_millis(100));
 
 #[derive(Debug, Clone)]
@@ -23,7 +24,7 @@ pub(crate) struct Pauses(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// The latest call of [`Pauses::count`], and the number of pauses.
+    /// Time of the latest [`Pauses::count`], and the number of this process's pauses.
     counted: Mutex<(Instant, u64)>,
     news: Notify,
 }
@@ -33,7 +34,7 @@ impl Pauses {
         Self(Arc::new(State { counted: Mutex::new((Instant::now(), 0)), news: Notify::new() }))
     }
 
-    /// Returns the number of pauses: long gaps between two calls of this function.
+    /// Returns the number of this process's pauses: long gaps between two calls.
     pub(crate) fn count(&self) -> u64 {
         let mut state = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (latest, count) = &mut *state;
@@ -45,12 +46,12 @@ impl Pauses {
         *count
     }
 
-    /// Waits until [`count`](Self::count) has found a pause. Only one task may wait.
+    /// Waits until [`count`](Self::count) finds a pause of this process. Only one task may wait.
     pub(crate) async fn next(&self) {
         self.0.news.notified().await;
     }
 
-    /// Calls [`count`](Self::count) often enough that each long gap between two calls is a pause.
+    /// Calls [`count`](Self::count) often, so that only a pause of this process makes a long gap.
     pub(crate) async fn watch(self, stop: CancellationToken) {
         let mut ticks = interval(INTERVAL);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {

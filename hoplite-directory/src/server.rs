@@ -47,9 +47,9 @@ const WINDOW_BYTES: u32 = 4 << 20;
 /// Most streams of a connection: a session, and tools' calls.
 const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Window of a visitor's stream, and the most bytes of its headers and messages.
+/// Stream window of a client without the token, and the most bytes of its headers and messages.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// Window of a visitor's connection: HTTP/2's least.
+/// Connection window of a client without the token: HTTP/2's least.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -189,7 +189,7 @@ pub async fn run(
     ended
 }
 
-/// Serves stores and visitors until the shard stops and all sessions have ended.
+/// Serves stores and other clients until the shard stops and all sessions have ended.
 async fn serve(gate: Gate, listener: Listener) -> Result<(), tonic::transport::Error> {
     let (host, sessions) = (gate.direct.host.clone(), gate.direct.tasks.clone());
     let (stop, events) = (host.stop.clone(), gate.events.clone());
@@ -232,7 +232,6 @@ fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     }
 }
 
-/// Serves stores and tools that belong to the cluster, until `stop`.
 fn serve_members(
     directory: DirectoryServer<DirectoryService>,
     health: HealthServer<impl Health>,
@@ -253,8 +252,8 @@ fn serve_members(
         .serve_with_incoming_shutdown(connection::served(connections), stop.cancelled_owned())
 }
 
-/// Serves visitors until `stop`, within small limits. The guard permits only calls of the health
-/// service.
+/// Serves clients without the token until `stop`, within small limits. `guard` permits only health
+/// checks.
 fn serve_visitors(
     directory: DirectoryServer<DirectoryService>,
     health: HealthServer<impl Health>,
@@ -278,7 +277,8 @@ fn serve_visitors(
 /// Runs `server` until its end, or until [`SHUTDOWN_GRACE`] after `stop`.
 ///
 /// # Errors
-/// The server's error, or [`DirectoryError::ShardEnded`] if `owner` ends before `stop`.
+/// The server's error, or [`DirectoryError::ShardEnded`] if the shard's task `owner` ends before
+/// `stop`.
 async fn first_end(
     server: impl Future<Output = Result<(), tonic::transport::Error>>,
     owner: JoinHandle<()>,

@@ -76,7 +76,6 @@ impl Loads {
         }))
     }
 
-    /// Requests reports from all stores for a while.
     pub(crate) fn request_reports(&self) {
         let mut state = self.lock();
         let stores = state.loads.len();
@@ -85,7 +84,6 @@ impl Loads {
         }
     }
 
-    /// Requests detailed reports from a store for a while, because a user looks at its page.
     pub(crate) fn request_detailed_reports(&self, node: &NodeId) {
         self.request_reports();
         let now = self.now();

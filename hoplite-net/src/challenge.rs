@@ -34,7 +34,7 @@ pub struct HelloFields<'a> {
     pub newest: u32,
     /// Name of the side's cluster.
     pub cluster: &'a str,
-    /// The name of the side's store; empty for other programs.
+    /// Name of the side's store; empty for other programs.
     pub node: &'a str,
     /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],

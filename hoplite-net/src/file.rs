@@ -13,7 +13,7 @@ const OTHER_USERS_BITS: u32 = 0o077;
 /// read the file, because root chose the group: Kubernetes mounts secrets this way.
 const OTHER_USERS_BITS_FOR_ROOT: u32 = 0o037;
 
-/// Reason to reject a file.
+/// Reason to reject a file of secrets or certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]

@@ -68,7 +68,7 @@ pub struct Sealer {
     next: u64,
 }
 
-/// Checks incoming records, and takes their bytes out.
+/// Checks records (checksummed pieces of a connection's bytes), and takes their bytes out.
 pub struct Opener {
     check: Check,
     next: u64,

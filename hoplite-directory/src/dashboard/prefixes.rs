@@ -19,11 +19,11 @@ use super::rows::age_ms;
 use super::share::Share;
 use crate::owner::ShardHandle;
 
-/// Time for which sums over a prefix's objects answer further requests.
+/// Time for which the totals of a prefix's objects answer further requests.
 const FRESH: Duration = Duration::from_secs(20);
 const MAX_KEPT: usize = 16;
 
-/// Finished sums over objects by prefix, with the time of their completion.
+/// Totals of the objects with each requested prefix, with the time of their completion.
 type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// Unfinished sums over objects, the time of their latest examination, and the last examined
+    /// Unfinished totals of a prefix's objects, the time of their latest part, and the last counted
     /// id.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
@@ -46,7 +46,8 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// Sums up the objects with `prefix`, or returns sums that are at most [`FRESH`] old.
+    /// Counts objects with `prefix`, their bytes and copies, or returns totals at most [`FRESH`]
+    /// old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
         // The shard works on one sum at a time.
         let mut state = self.0.lock().await;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause after a turn of an inspection, in turns: the shard serves stores for nine tenths of the
-/// time.
+/// Pause after each part of a dashboard's query, as a multiple of the part's time: stores get nine
+/// tenths of the time.
 const PAUSE: u32 = 9;
-/// Assumed length of an inspection's turn if its request is cancelled.
+/// Assumed time of a query's part if the query is cancelled during it.
 const ASSUMED_TURN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]

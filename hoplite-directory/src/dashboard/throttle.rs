@@ -69,7 +69,6 @@ impl Debt {
 }
 
 impl Throttle {
-    /// Returns the time until the next login attempt of `source` is checked.
     pub(super) fn wait(&self, source: Source, now: Instant) -> Duration {
         let own = match self.sources.get(&source) {
             Some(debt) => *debt,
