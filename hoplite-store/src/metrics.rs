@@ -31,7 +31,8 @@ use counted::{
 /// Maximum number of values of the label `peer`, which bounds the number of series.
 const MAX_PEERS: usize = 32;
 
-/// The engine passes each event before the node handles it, and each effect afterwards.
+/// Updates the store's metrics. Sees each event before the state machine handles it, and each
+/// effect afterwards.
 pub(crate) struct Observer {
     operations: OperationMetrics,
     transfers: TransferMetrics,

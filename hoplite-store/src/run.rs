@@ -43,7 +43,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time in which the shards must learn that this store leaves.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The addresses of a running store.
+/// Addresses of a running store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Addresses {
@@ -53,7 +53,7 @@ pub struct Addresses {
     pub dashboard: Option<SocketAddr>,
 }
 
-/// The progress of a store's start.
+/// Progress of a store's start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Milestone {
     /// Clients can connect.
@@ -170,7 +170,7 @@ fn socket_access(config: &StoreConfig) -> SocketAccess {
     SocketAccess { mode, owner, group, clients: config.clients.clone() }
 }
 
-/// The parts of a running store. Dropping it ends all of them at once.
+/// Parts of a running store. Dropping it ends all of them at once.
 struct Running {
     addresses: Addresses,
     engine: Arc<Engine>,
@@ -286,7 +286,6 @@ fn data_config(config: &StoreConfig, advertised: Option<Advertised>) -> DataConf
     }
 }
 
-/// Describes this store to the directory, as a new incarnation.
 fn local_plane(
     engine: &Arc<Engine>,
     config: &StoreConfig,
@@ -329,7 +328,6 @@ fn shares(limits: &Limits) -> Shares {
     Shares::new(limits.max_clients, max_request_bytes(limits), limits.max_ids_per_request)
 }
 
-/// Lets metrics and traces follow the engine, if they are exported.
 fn observe(
     engine: &Arc<Engine>,
     config: &StoreConfig,
@@ -357,7 +355,8 @@ fn start_upkeep(
     tasks.spawn(async move { pool.close_idle_connections(pool_stop).await });
 }
 
-/// Waits until each shard has had a session and the pages are touched, or until memory is missing.
+/// Waits until each shard has had a session and the arena's pages are touched. Fails if they do not
+/// fit into memory.
 async fn ready(
     sessions: SessionStates,
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
@@ -377,7 +376,6 @@ async fn ready(
     tokio::try_join!(connected, touched).map(drop)
 }
 
-/// Waits until a shard refuses this store for good.
 async fn refusal(sessions: SessionStates) -> StoreError {
     let watches = sessions.into_iter().map(|(shard, mut state)| {
         Box::pin(async move {
@@ -394,7 +392,6 @@ async fn refusal(sessions: SessionStates) -> StoreError {
     futures::future::select_all(watches).await.0
 }
 
-/// Waits briefly until the shards have taken the queued messages and the sessions have ended.
 async fn goodbye(mut sessions: SessionStates) {
     let ended =
         sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));

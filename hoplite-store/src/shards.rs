@@ -70,7 +70,6 @@ impl ShardLinks {
         Self { credentials, caller, links: RwLock::default() }
     }
 
-    /// Makes a link to any shard; `None` if the address is not `HOST:PORT`.
     pub(crate) fn to(&self, address: &str) -> Option<ShardLink> {
         self.over(Route::Network, address)
     }

@@ -24,7 +24,8 @@ use hoplite_daemon::{Span, SpanKind, Tracer};
 /// that caused it.
 const MAX_SOURCES: usize = 256;
 
-/// The engine passes each event before the node handles it, and each effect afterwards.
+/// Records the store's spans. Sees each event before the state machine handles it, and each effect
+/// afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -56,7 +57,6 @@ struct Work {
 struct Ask {
     work: Work,
     shard: usize,
-    /// `true` if the shard answers the query several times.
     is_subscription: bool,
 }
 

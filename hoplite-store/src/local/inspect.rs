@@ -48,7 +48,8 @@ const OBJECT_OVERHEAD_BYTES: usize = 6;
 
 /// Time limit for querying all members of a collective for their progress.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for a query to one member, so that a slow member does not delay the rest.
+/// Time limit for querying one store about a collective, so that a slow store does not delay
+/// others.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
 const MAX_ASKED_AT_ONCE: usize = 32;
 
@@ -296,8 +297,8 @@ async fn in_turn<T>(
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries stores for their record of a reduce: those with a pinned copy of its target, or all if
-/// there is no copy.
+/// Queries other stores about the reduce that makes `id`: those with a pinned copy of the object,
+/// or all if there is no copy.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],

@@ -55,9 +55,9 @@ pub enum SocketError {
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     pub(crate) mode: u32,
-    /// The owner of the socket; by default the process's user.
+    /// Owner of the socket; by default the process's user.
     pub(crate) owner: Option<u32>,
-    /// The group of the socket; by default the process's group.
+    /// Group of the socket; by default the process's group.
     pub(crate) group: Option<u32>,
     pub(crate) clients: ClientRules,
 }

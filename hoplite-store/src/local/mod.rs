@@ -30,7 +30,7 @@ use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::shards::ShardLinks;
 
-/// The interval at which the store checks its socket file. A client that misses the file retries.
+/// Interval at which the store checks its socket file. A client that misses the file retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of connections before their first message. One more closes the oldest.
 pub(crate) const MAX_HALF_OPEN: usize = 1024;

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum number of bytes of a user's long requests that arrive at once. One request always fits.
+/// Maximum bytes, arriving at once, of a user's requests longer than a connection's first buffer.
+/// One request always fits.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
-/// Maximum number of bytes of a user's long requests whose calls are open.
+/// Maximum bytes of a user's open requests longer than a connection's first buffer.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
 /// Maximum number of ids in a user's open calls: twice the limit of one client. A shard limits all
 /// clients of a node together, so no user may take all ids.

@@ -6,7 +6,7 @@ use hoplite_daemon::metrics::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Metrics, label_of,
 };
 
-/// The operations that metrics distinguish. A put with two requests (memory, then seal) counts
+/// Operations that metrics distinguish. A put with two requests (memory, then seal) counts
 /// once.
 pub(super) const OPERATIONS: [&str; 11] = [
     "put", "get", "reduce", "delete", "wait", "locate", "join", "allreduce", "reduce-scatter",
@@ -15,7 +15,7 @@ pub(super) const OPERATIONS: [&str; 11] = [
 pub(super) const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
     [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
-/// The label of all stores beyond the first `MAX_PEERS`. No node can have this name.
+/// Label of all stores beyond the first `MAX_PEERS`. No node can have this name.
 pub(super) const OTHER_PEERS: &str = "(others)";
 const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Complete,
@@ -40,7 +40,7 @@ const GRANT_REASONS: [GrantReason; 11] = [
     GrantReason::SlowButOnly,
 ];
 pub(super) const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
-/// The label of failed TLS handshakes. Other failures have the code of their error.
+/// Label of failed TLS handshakes. Other failures have the code of their error.
 pub(crate) const TLS: &str = "tls";
 
 pub(super) struct OperationMetrics {

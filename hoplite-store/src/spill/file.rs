@@ -30,7 +30,7 @@ use crate::copies::LiveCopy;
 const FILE_MAGIC: &[u8; 8] = b"HOPSPILL";
 const RECORD_MAGIC: &[u8; 4] = b"HREC";
 const VERSION: u32 = 2;
-/// Longest file that is recovered.
+/// Longest spill file that a later run recovers.
 const MAX_FILE_BYTES: u64 = 1 << 44;
 const FILE_HEADER_BYTES: usize = SpillRecord::FILE_HEADER_BYTES as usize;
 const HEADER_BYTES: usize = SpillRecord::HEADER_BYTES as usize;
@@ -51,7 +51,7 @@ pub(super) struct Owner {
 
 pub(super) type FileHeader = [u8; FILE_HEADER_BYTES];
 
-/// The headers that a read must find.
+/// Headers of a spill file and its record that each read checks.
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) file: FileHeader,
@@ -75,8 +75,8 @@ impl Owner {
     }
 }
 
-/// Returns the header of another run's file, the offset and size of each record, and the offset of
-/// the index.
+/// Returns the header of another run's spill file, the offset and size of each object, and the
+/// offset of the file's index.
 ///
 /// # Errors
 /// The flaw of the file.
@@ -274,7 +274,7 @@ impl Record {
     }
 }
 
-/// Distinguishes a failure to read an old file from a failure to write the new file.
+/// Distinguishes a failure to read a spilled object from a failure to write its new file.
 fn unread(fault: SpillFault) -> SpillFault {
     match fault {
         SpillFault::Failed(reason) => SpillFault::Unread(reason),

@@ -67,7 +67,7 @@ pub(super) fn encode_retired(offset_bytes: u64) -> Vec<u8> {
     log
 }
 
-/// Returns the objects that the index does not mark as gone. `records` maps the offset of each
+/// Returns the objects in a spill file's index that still exist. `records` maps the offset of each
 /// record to the size of its object.
 ///
 /// # Errors

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use hoplite_core::node::{SpillFile, SpillRecord, SpilledObject};
 use hoplite_core::shard::ShardRun;
 
-/// Maximum number of changes that wait for a disk. With more, no later run recovers the objects.
+/// Maximum number of queued changes of spill files. With more, some are lost, so no later run
+/// recovers the files.
 pub(super) const MAX_QUEUED: usize = 100_000;
 
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Ledger {
     /// `true` after a change was left out, because of [`MAX_QUEUED`].
     pub(super) has_gap: bool,
     pub(super) is_busy: bool,
-    /// The offset of each file's index.
+    /// Offset of each file's index.
     pub(super) indexed: BTreeMap<SpillFile, u64>,
 }
 

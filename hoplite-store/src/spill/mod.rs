@@ -57,9 +57,9 @@ pub(crate) struct SpillFiles {
     limit_bytes: Option<u64>,
     recovers: bool,
     ledger: Mutex<Ledger>,
-    /// The objects of killed stores, until the node takes them over.
+    /// Objects of killed stores, until the node takes them over.
     recovered: Mutex<Recovered>,
-    /// The headers of the files of killed stores.
+    /// Headers of the files of killed stores.
     headers: BTreeMap<SpillFile, Box<FileHeader>>,
     /// `true` if the files outlive this run.
     is_kept: AtomicBool,

@@ -18,7 +18,7 @@ use super::frames::{self, Flaw, take_bytes};
 const NAME: &str = "run.log";
 const RUN: u8 = 16;
 const SHARD: u8 = 17;
-/// Longest log in bytes. The run of a shard takes 21 bytes.
+/// Longest log of a store's run in bytes. Each run of a shard takes 21 bytes.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// The identity that two runs must share for a recovery.
