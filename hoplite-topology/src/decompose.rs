@@ -82,8 +82,8 @@ fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Predicts the time of a reduce-scatter: a ring, or halving in log2 p steps if p is a power of two
-/// (equation 3).
+/// Predicts the time of a reduce-scatter of p nodes: a ring, or halving in log2 p steps if p is a
+/// power of two (BlueConnect, equation 3).
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -106,7 +106,7 @@ pub enum Fabric {
 /// Predicts the time of an allreduce with one stage for each of `factors`.
 ///
 /// # Errors
-/// Fails if the lengths differ, or if a number is out of range.
+/// Fails if `factors` and `bytes_per_second` differ in length, or a number is out of range.
 pub fn estimate(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -127,10 +127,11 @@ pub fn estimate(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Predicts the time of one ring over all ranks, at the slowest level's rate (equation 6).
+/// Predicts the time of one ring over all ranks, at the slowest level's rate (BlueConnect, equation
+/// 6).
 ///
 /// # Errors
-/// Fails if the lengths differ, or if a number is out of range.
+/// Fails if `factors` and `bytes_per_second` differ in length, or a number is out of range.
 pub fn one_ring(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -150,7 +151,7 @@ fn sum(stages: &[Stage]) -> f64 {
 /// Finds the fastest stages of an allreduce on a [`Fabric::Tree`], one or more for each level.
 ///
 /// # Errors
-/// Fails if `factors` and `bytes_per_second` differ in length, or if a number is out of range.
+/// Fails if `factors` and `bytes_per_second` differ in length, or a number is out of range.
 pub fn best(
     factors: &[u32],
     bytes_per_second: &[f64],

@@ -2,7 +2,7 @@
 
 use hoplite_core::topology::TopologyError;
 
-/// Reason why a model, order or answer is invalid.
+/// Reason why a model, order or solver's answer is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -35,7 +35,7 @@ pub enum Error {
     },
     #[error("the solver's model gives rank {rank} no node")]
     NoModel {
-        /// Lowest rank to which the answer assigns no node.
+        /// Lowest rank to which the solver's answer assigns no node.
         rank: usize,
     },
 }

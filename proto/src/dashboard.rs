@@ -42,7 +42,7 @@ pub enum Question {
     History {
         /// The node; `None` for the whole cluster.
         node: Option<NodeId>,
-        /// The answer has only steps with greater numbers.
+        /// Number of a ten-second step. The answer has only later points.
         after: u64,
     },
     Node(NodeId),

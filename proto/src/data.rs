@@ -38,7 +38,7 @@ pub struct Pull {
     pub size_bytes: u64,
     /// Requested bytes.
     pub range: Range<u64>,
-    /// `true` if the object is the output of a hop, which may not have begun yet.
+    /// `true` if the object is the output of a step of a reduce, which may not have begun yet.
     pub awaits_hop: bool,
 }
 
@@ -186,10 +186,10 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
     }
 }
 
-/// Decodes the failure of a hop with `inputs` inputs.
+/// Decodes the failure of a step of a reduce with `inputs` inputs.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the hop cannot fail in this way.
+/// [`Error::Malformed`] for an end without a refusal or a valid failed input.
 pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Refused, Some(reason), _) => {

@@ -28,7 +28,7 @@ const MAX_LINKS: u32 = 40;
 /// Extended attribute of a file's access list, which may grant more than its mode shows.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// Users who may own the directories: this user, root, and the daemon's user.
+/// Users who may own the directories on a socket's path: this user, root, and the daemon's user.
 #[derive(Debug, Clone)]
 pub struct TrustedUsers {
     own: u32,

@@ -154,7 +154,6 @@ impl Exchange {
         total(self.stages.iter().map(|(stage, slowest)| (*stage, slowest.largest().into())))
     }
 
-    /// Returns the cost if each stage took the mean time of its groups.
     pub(super) fn mean(&self) -> u128 {
         let stages = self.stages.iter().zip(&self.sums);
         total(stages.map(|((stage, groups), sum)| (*stage, sum / groups.len() as u128)))

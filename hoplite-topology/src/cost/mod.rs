@@ -41,9 +41,9 @@ pub enum Model {
     /// One stream in blocks of 4 KiB along the order, as in a broadcast: n - 1 hops, and S bytes
     /// per node.
     Chain,
-    /// Rings within the groups of each level, innermost first, with ever smaller parts:
+    /// Rings within the groups of each level, innermost first, on ever smaller parts of the bytes:
     /// 2 sum (p_i - 1) steps, and 2 S (n - 1) / n bytes per node. n is the product of the group
-    /// sizes.
+    /// sizes p_i.
     Hierarchical(Vec<u32>),
 }
 
@@ -123,10 +123,10 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// Weight of the cost in [`Evaluator::energy`], beside the mean.
+/// Weight of the cost in [`Evaluator::energy`], which adds the cost at mean times.
 ///
 /// Only the slowest links change the cost, so a search sees plateaus (Cloud Collectives, section
-/// V-C). The mean breaks ties: half of it counts less than 2% of the weighted cost.
+/// V-C). The cost at mean times breaks ties: half of it counts less than 2%.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {

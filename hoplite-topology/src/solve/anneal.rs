@@ -13,7 +13,7 @@ use hoplite_core::topology::random::Random;
 /// Value of `done` at the end of a search, for [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
-/// The last part of a round, in which worse orders are rejected.
+/// The last fifth of each round of annealing, in which worse orders are rejected.
 const QUIET: u32 = ROUND / 5;
 /// Number of sample swaps, whose mean difference sets the first temperature.
 const SAMPLES: u32 = 64;

@@ -12,8 +12,8 @@ use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Maximum number of partitions of the nodes that [`exchange_bound`] tries, at the largest gaps
-/// between groups. Each examines all pairs.
+/// Maximum number of partitions of the nodes that [`exchange_bound`] tries: clusters at the largest
+/// steps of the distance. Each examines all pairs of nodes.
 const MAX_PARTITIONS: usize = 16;
 /// Maximum number of changes of [`OneTree`]'s multipliers. The last change is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
@@ -155,7 +155,8 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// Lower bound of a ring's cost, which each step raises by a change of the multipliers.
+/// Held and Karp's lower bound of a ring's cost. Each step changes the nodes' multipliers to raise
+/// it.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,

@@ -6,7 +6,8 @@ use hoplite_core::topology::matrix::Links;
 
 /// Most nodes of a ring: 2^15 sets of 15 nodes, each with 15 last nodes, take 4 MB and some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// Most nodes of a chain: its 55 links need up to 55 runs of the dynamic program.
+/// Most nodes of a chain: Held and Karp's program runs once for each different time per byte of
+/// its 55 links.
 pub(super) const MAX_CHAIN: usize = 11;
 /// Most nodes for models other than ring and chain: 8! orders.
 pub(super) const MAX_NODES_OF_OTHER_MODELS: usize = 8;

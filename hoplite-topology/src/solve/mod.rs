@@ -22,8 +22,8 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// Share of a ring's search that improves the lower bound. The bound's multipliers then choose each
-/// node's neighbours for moves.
+/// Share of a ring's search that improves the lower bound. The bound's multipliers (a cost per
+/// node) then help to choose neighbours for moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.

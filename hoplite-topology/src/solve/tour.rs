@@ -13,7 +13,8 @@ use hoplite_core::topology::random::Random;
 /// Number of near nodes that moves try; 8 to 16 are usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
 const MAX_SEGMENT: usize = 3;
-/// Longest segment that a kick exchanges. Short segments keep the repair local.
+/// Longest segment, in nodes, that a random kick exchanges. After short ones, improvements stay
+/// local.
 const MAX_KICK: usize = 50;
 
 /// A move that removes the edges (a, b) and (c, d), and adds (a, c) and (b, d).

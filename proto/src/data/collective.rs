@@ -232,12 +232,12 @@ pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     Ok(Report::Failed(failure))
 }
 
-/// Encodes an abort.
+/// Encodes a coordinator's abort of a collective.
 pub fn encode_stop(reason: &Error) -> v1::Stop {
     v1::Stop { error: Some(error::encode(reason)) }
 }
 
-/// Decodes an abort.
+/// Decodes a coordinator's abort of a collective.
 ///
 /// # Errors
 /// [`Error::Malformed`] without a reason.

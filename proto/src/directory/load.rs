@@ -17,7 +17,7 @@ use crate::bounds::{check_count, decode_timeout, encode_id};
 use crate::v1;
 use crate::v1::load_report as wire;
 
-/// Longest name of an operation in bytes: several times the longest existing name.
+/// Longest name of a reduce's operation in bytes: several times the longest existing name.
 const MAX_OP_BYTES: usize = 32;
 
 /// Encodes `load`.

@@ -12,7 +12,8 @@
 
 /// Length of a preface.
 pub const PREFACE_BYTES: usize = 16;
-/// Longest opening message in bytes: names, a nonce, and a refusal's text.
+/// Longest message that opens a connection to a shard, in bytes: names, a nonce, and a refusal's
+/// text.
 pub const MAX_OPENING_BYTES: usize = 4096;
 
 /// Purpose of a connection, in its first bytes. HTTP/2 and TLS begin otherwise.

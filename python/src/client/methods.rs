@@ -441,8 +441,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the number of deleted objects, the first lost nodes that may have copies,
-            /// and the number of such nodes.
+            /// Returns the number of deleted objects, a few lost nodes that may have copies, and
+            /// the number of all such nodes.
             #[pyo3(signature = (ids, timeout, wait_all = false))]
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout, wait_all: bool) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
