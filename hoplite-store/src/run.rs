@@ -309,6 +309,7 @@ fn local_plane(
     }
 }
 
+/// Describes this store to the directory, as a new incarnation.
 fn node_info(
     config: &StoreConfig,
     shards: Vec<String>,
