@@ -12,9 +12,8 @@ use crate::client::Client;
 use crate::error::Result;
 
 impl Client {
-    /// Returns the owner that stands for this client and its clones in a
-    /// [`Lifetime`](crate::Lifetime). Only this client holds the owner, while one of its
-    /// connections, views or writers exists.
+    /// Returns the owner name of this client and its clones. Objects with this owner in their
+    /// [`Lifetime`](crate::Lifetime) end after the client's last connection, view and writer.
     pub fn owner(&self) -> Owner {
         self.connection().owner().clone()
     }

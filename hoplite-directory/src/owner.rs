@@ -80,7 +80,6 @@ impl ShardHandle {
         self.send(Command::Messages { session, messages }).await
     }
 
-    /// Closes a session, if it is open.
     pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
         self.send(Command::Close { session }).await
     }

@@ -24,7 +24,7 @@ pub enum Prover {
     Accepting = 2,
 }
 
-/// Fields of a hello that the proofs cover.
+/// Fields of a first message (hello) that the proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
     /// The side's oldest protocol version.
@@ -38,8 +38,8 @@ pub struct HelloFields<'a> {
     pub node: &'a str,
     /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],
-    /// The accepting store's address, so that the proofs are useless at other addresses; empty in
-    /// other hellos.
+    /// The address of an accepting store, so that the proofs are useless at other addresses. Empty
+    /// for a connecting side or a shard.
     pub bound_to: &'a [u8],
 }
 
@@ -52,7 +52,7 @@ pub struct Hellos<'a> {
     pub accepting: HelloFields<'a>,
 }
 
-/// Returns random bytes for a hello.
+/// Returns a random nonce.
 ///
 /// # Errors
 /// The system has no random numbers.

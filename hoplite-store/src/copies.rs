@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// Interval at which a waiting task reads again how many bytes a client has written. The client's
-/// doorbell message wakes the task, but another client may have cleared the request for it.
+/// Interval at which a task that waits for a client's bytes reads their number again. Another
+/// client can clear the shared flag that makes the client wake the task.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A copy of one object in this store's memory, from `CopyOpened` until `CopyClosed`.

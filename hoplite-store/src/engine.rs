@@ -262,7 +262,6 @@ impl Engine {
         self.lock().sessions.iter_mut().for_each(|session| *session = None);
     }
 
-    /// Returns the version of the session with each shard; `None` without a session.
     pub(crate) fn shard_versions(&self) -> Vec<(usize, Option<Version>)> {
         let state = self.lock();
         state.node.shards().listed().map(|shard| (shard, state.node.shard_version(shard))).collect()
@@ -381,7 +380,7 @@ impl Engine {
         self.lock().node.status()
     }
 
-    /// Returns the other members of the attempt that makes `target`, and the number of all members.
+    /// Returns the other stores of the collective that makes `target`, and the number of all.
     pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
         let state = self.lock();
         let Some((own, members)) = state.node.members_making(target) else {

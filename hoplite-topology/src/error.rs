@@ -2,7 +2,7 @@
 
 use hoplite_core::topology::TopologyError;
 
-/// Reason why a model, order or solver's answer is invalid.
+/// Reason why a cost model, order of ranks or SMT solver's answer is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]

@@ -16,7 +16,7 @@ use hoplite_core::topology::Links;
 /// and no solver finishes with more.
 pub const MAX_NODES: usize = 16;
 
-/// A solver's answer.
+/// An SMT solver's answer about cheaper orders of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A cheaper order.
@@ -140,7 +140,7 @@ fn at_least(
     }
 }
 
-/// Reads a solver's answer.
+/// Reads an SMT solver's answer to [`query`].
 ///
 /// # Errors
 /// Fails if the answer is `sat`, but gives a rank no node.

@@ -16,7 +16,7 @@ const MAX_ANSWER_BYTES: u64 = 1 << 20;
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Reason why a solver gave no answer.
+/// Reason why an SMT solver, run to find a cheaper order of ranks, gave no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolverError {

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// The coordinator's decision about an attempt.
+/// The coordinator's decision about one attempt at a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
     /// Undecided: the member at the coordinator's store misses bytes. In a collective of parts,
@@ -38,7 +38,7 @@ pub struct Attempt {
     target: ObjectId,
     members: Vec<AttemptMember>,
     /// The member at the coordinator's store. Its last byte decides an allreduce, because its copy
-    /// survives the loss of all other members.
+    /// survives the loss of all others.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }

@@ -28,7 +28,7 @@ pub enum CollectiveEvent {
     /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
     /// members.
     Filled { combine: CombineId },
-    /// A remote coordinator reports that an attempt failed.
+    /// A remote coordinator reports that its attempt at a collective failed.
     Rejected {
         target: ObjectId,
         /// The latest failed attempt. Its members also receive a `Told`, before or after.
@@ -54,12 +54,11 @@ pub enum CollectiveEffect {
     Tell { enlistment: EnlistmentId, decision: Decision },
     /// End the enlistment of an unneeded member.
     Dismiss { enlistment: EnlistmentId },
-    /// Report to the coordinator of a remote attempt.
+    /// Report to this member's coordinator at another store.
     Report { membership: MembershipId, report: Report },
     /// Tell another store's participants that an attempt failed.
     Reject {
         node: NodeId,
-        /// The address of the other store's data plane.
         address: SocketAddr,
         target: ObjectId,
         /// The latest failed attempt.

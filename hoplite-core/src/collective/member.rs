@@ -2,7 +2,7 @@ use super::Plan;
 use crate::time::Time;
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// The stage of a member's work in an attempt.
+/// The stage of a store's work in one attempt at a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
     /// Waits for memory for its copy.
@@ -23,7 +23,7 @@ pub enum MemberStage {
     Over,
 }
 
-/// An attempt in which this store is a member.
+/// An attempt at a collective in which this store takes part.
 #[derive(Debug)]
 pub struct Membership {
     pub(super) plan: Box<Plan>,
@@ -35,7 +35,6 @@ pub struct Membership {
     is_committed: bool,
     pub(super) answered: usize,
     pub(super) failure: Option<String>,
-    /// The time of the last byte or the failure.
     pub(super) ended_at: Option<Time>,
 }
 

@@ -40,11 +40,11 @@ impl AttemptId {
     }
 }
 
-/// The coordinator's number for one member of one attempt.
+/// The coordinator's number for one store's part in one attempt at a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// A member's number for an attempt, at the member's own store.
+/// A store's own number for its part in one attempt at a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
     /// The coordinator is this store.
@@ -62,7 +62,7 @@ pub struct Member {
     pub address: SocketAddr,
 }
 
-/// A member's task in an attempt.
+/// A store's task in one attempt at a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The object to make, or only a name for an exchange of parts.

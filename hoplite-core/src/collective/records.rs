@@ -58,7 +58,7 @@ impl ReduceRecord {
         }
     }
 
-    /// Returns `true` if this store was a member of a failed attempt.
+    /// Returns `true` if this store took part in a collective, but did not get all bytes.
     pub fn has_failed(&self) -> bool {
         let short = |position: &Position| position.final_bytes < position.size_bytes;
         !self.is_running && self.position.as_ref().is_some_and(short)

@@ -45,7 +45,6 @@ pub enum Effect {
         call: CallId,
     },
     ToShard {
-        /// The shard's index in the configured list.
         shard: usize,
         message: ToShard,
         /// Makes the shell fill the `inline` of a `Publish` with this copy's bytes.
@@ -151,7 +150,6 @@ pub enum Effect {
     Compare {
         copy: CopyId,
         id: ObjectId,
-        /// The first put.
         winner: PutId,
         /// A node with a copy of the id's first put, and the address of its data plane.
         holder: (NodeId, SocketAddr),
@@ -171,7 +169,7 @@ pub enum Effect {
         offset_bytes: u64,
         inputs: Vec<CombineInput>,
     },
-    /// End a combination soon; it still reports `CombineEnded`.
+    /// Stop combining inputs soon. `CombineEnded` still follows.
     CancelCombine {
         combine: CombineId,
     },

@@ -30,13 +30,12 @@ pub enum Event {
         /// Valid leading bytes, or the error that ends the progress.
         progress: Result<u64, Error>,
     },
-    /// The answer to an inspection is on its way. At most one for each `Inspect`, and none after
-    /// `CallEnded`.
+    /// The I/O layer answers a client's query of the shards. At most one for each `Inspect`, and
+    /// none after `CallEnded`.
     Inspected {
         client: ClientId,
         call: CallId,
     },
-    /// A new measurement of links.
     Measured {
         link: LinkEstimate,
     },
@@ -47,13 +46,11 @@ pub enum Event {
     },
     ClientConnected {
         client: ClientId,
-        /// The user of the client's process.
         user: u32,
         /// Owner names that keep objects alive while this client is connected, at most
         /// [`MAX_OWNERS_PER_CLIENT`](crate::lifetime::MAX_OWNERS_PER_CLIENT).
         owners: Vec<Owner>,
     },
-    /// The connection of a client is closed.
     ClientGone {
         client: ClientId,
     },
@@ -68,7 +65,6 @@ pub enum Event {
     },
     ShardAnswered {
         shard: usize,
-        /// The time when the store sent the ping.
         pinged_at: Time,
     },
     ShardDown {
@@ -141,7 +137,7 @@ pub enum Event {
     },
     /// Spill files of killed stores. At most once, before any client or shard is connected.
     Recover(Recovered),
-    /// A combination has ended, and no longer touches any memory. Exactly one for each
+    /// Combining inputs into a copy has ended, and no longer touches memory. Exactly one for each
     /// `StartCombine`.
     CombineEnded {
         combine: CombineId,

@@ -67,7 +67,7 @@ pub enum HopFailure {
     Refused(Error),
 }
 
-/// An input of a combination.
+/// An input to combine with others into a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum CombineInput {

@@ -104,13 +104,13 @@ impl Publication {
         run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
     }
 
-    /// Returns the shards that proved to have recorded the put, even in earlier runs.
+    /// Returns the shards that recorded the put, even in earlier runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
     }
 
-    /// Marks a copy from a killed store's spill files, because that store may have published its
-    /// put.
+    /// Notes that a copy is from a killed store's spill files. A shard must confirm its put before
+    /// the copy is served.
     pub(crate) const fn recover(&mut self) {
         (self.is_recovered, self.was_told) = (true, true);
     }

@@ -47,7 +47,7 @@ impl Objects {
         self.copies.get(&copy).is_some_and(waits)
     }
 
-    /// Fails a put that waits for both shards if one has become unreachable.
+    /// Fails a put that waits for both shards of its id if one is unreachable.
     pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         if !local.is_complete()

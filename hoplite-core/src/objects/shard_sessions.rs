@@ -41,7 +41,6 @@ struct ShardSession {
     heard_at: Time,
     heard_before: Time,
     is_first: bool,
-    /// `true` if the shard joined while this store ran.
     has_joined: bool,
     is_removed: bool,
     /// After a restart of the shard, the end of the leases of its previous run.
@@ -71,7 +70,7 @@ impl ShardSessions {
         Self { shards: vec![ShardSession::NONE; count], settled_at: Time::ZERO }
     }
 
-    /// Adds a shard, which is trusted only later, because it does not know all copies yet.
+    /// Adds a shard. Others are preferred at first, because it does not know all copies.
     pub(crate) fn add(&mut self) {
         self.shards.push(ShardSession { has_joined: true, ..ShardSession::NONE });
     }
@@ -119,8 +118,8 @@ impl ShardSessions {
         };
     }
 
-    /// Returns the times at which to call [`trust`](Self::trust) after the shard's restart or
-    /// return.
+    /// Returns the times until which other shards are preferred to this restarted or returned one.
+    /// Call [`trust`](Self::trust) at each.
     pub(crate) fn doubted_until(&self, shard: usize) -> impl Iterator<Item = Time> + use<> {
         let session = self.shards.get(shard).copied();
         session
@@ -140,7 +139,8 @@ impl ShardSessions {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
-    /// Ends expired doubts about a restarted or returned shard. Returns `true` if there were any.
+    /// Stops preferring other shards to a restarted or returned one after its time. Returns `true`
+    /// for a change.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let Some(session) = self.shards.get_mut(shard) else { return false };
         let doubts = [&mut session.young_until, &mut session.returned_until];
@@ -170,7 +170,6 @@ impl ShardSessions {
         self.shards.iter().all(|session| session.is_up || session.is_removed)
     }
 
-    /// Returns the protocol version, which limits the messages and fields to send.
     pub(crate) fn version(&self, shard: usize) -> Option<Version> {
         self.shards.get(shard).filter(|session| session.is_up).map(|session| session.version)
     }

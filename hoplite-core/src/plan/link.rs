@@ -175,14 +175,14 @@ impl Intake {
         self.transfers += 1;
     }
 
-    /// Adds a block that arrived in any of the transfers.
+    /// Counts a received block of any transfer, while several transfers run.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
         if self.transfers > 1 {
             self.sample.arrived(now, block_bytes);
         }
     }
 
-    /// Notes the end of a transfer. Returns the rate sample if at most one transfer is left.
+    /// Notes the end of a transfer. Returns the rate sample if one transfer is left.
     pub fn end(&mut self) -> Option<RateSample> {
         self.transfers = self.transfers.saturating_sub(1);
         (self.transfers == 1).then(|| std::mem::take(&mut self.sample))

@@ -32,8 +32,7 @@ enum Output {
     Failed,
 }
 
-/// The combinations (hops) that this store performs for reduces. Failed ones stay until their
-/// coordinators release them.
+/// The hops that this store performs. Failed ones stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -44,7 +43,7 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Starts a combination without waiting for its inputs, because inputs may wait for each other.
+    /// Starts a hop (step of a reduce) once there is memory. Its inputs may come later.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });

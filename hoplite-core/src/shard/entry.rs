@@ -60,7 +60,7 @@ pub(super) struct Transfers {
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     pub(super) began: Time,
-    /// The sender's groups to which the receiver does not belong.
+    /// The sender's groups, such as its rack, to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
     /// `true` once the receiver was told to leave the sender to a closer or faster receiver.
     pub(super) is_recalled: bool,

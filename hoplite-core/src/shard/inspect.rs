@@ -1,4 +1,4 @@
-//! Inspections of a shard for the dashboard. Their work is bounded, because the shard serves no
+//! Answers the dashboard's queries of a shard. Their work is bounded, because the shard serves no
 //! store while they run.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -93,7 +93,7 @@ pub struct CopyOverview {
     pub grant: Option<(GrantReason, Time)>,
 }
 
-/// A grant with a given node as sender or receiver.
+/// A transfer with a given node as sender or receiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct NodeTransfer {

@@ -74,7 +74,7 @@ pub(super) struct WaitingQuery {
     pub(super) avoid: Vec<NodeIndex>,
     /// The time from which the query accepts a slow or avoided sender.
     pub(super) waits_until: Time,
-    /// The group in which the query waits for a copy, or [`EVERYWHERE`] if any sender will do.
+    /// The group, such as a rack, in which the query waits for a copy, or [`EVERYWHERE`].
     pub(super) group: Path,
 }
 
@@ -307,7 +307,6 @@ impl Nodes {
         self.records.keys().copied()
     }
 
-    /// Returns `true` if no node has ever connected.
     pub(super) const fn is_unused(&self) -> bool {
         self.next == 0
     }

@@ -20,9 +20,10 @@ use crate::vocabulary::directory::ToStore;
 /// link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// Most stores that are asked to keep an object, before a [`ROUND_PAUSE`].
+/// Most stores to which a shard offers an orphan (bytes that only shards have) before a
+/// [`ROUND_PAUSE`].
 const MAX_OFFERS: usize = 16;
-/// Time after which stores are asked again to keep an object, because they may have memory then.
+/// Pause before an orphan is offered to all stores again, which may have memory then.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
 impl Shard {
@@ -67,8 +68,7 @@ impl Shard {
         }
     }
 
-    /// Sends an orphan, whose bytes only shards have, to the next store. The caller has removed the
-    /// orphan's deadline.
+    /// Sends an orphan to the next store. The caller has removed the orphan's deadline.
     pub(super) fn offer_to_next_store(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         orphan.due = None;

@@ -8,7 +8,8 @@ use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{Placed, ToStore};
 
 impl Shard {
-    /// Returns a node's groups, or `None` for an unknown node or before the first measurement.
+    /// Returns a node's zone, rack and other groups; `None` for an unknown node or before the first
+    /// probe.
     pub fn place_of(&self, node: &NodeId) -> Option<Placed> {
         self.placed(self.nodes.index(node)?)
     }

@@ -148,8 +148,8 @@ impl Attempts {
     }
 }
 
-/// Returns `true` if a refusal may pass: names and shard lists become free when their stores are
-/// found dead. A connection that breaks at its start can look malformed.
+/// Returns `true` if a retry may succeed: another store with this name or another shard list may be
+/// dead. A connection that breaks at its start can look malformed.
 fn may_pass(refusal: &Error) -> bool {
     matches!(
         refusal.code(),

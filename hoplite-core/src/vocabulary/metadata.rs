@@ -25,7 +25,7 @@ pub struct Replicas {
     pub wanted: u8,
     /// Number of copies that the put waits for. Zero means all.
     pub awaited: u8,
-    /// `true` if both shards that know the id must accept the put.
+    /// `true` if the put succeeds only when both directory shards of its id accept it.
     pub quorum: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Share of a shard's time for a long inspection, which runs in short turns.
+//! Share of a shard's time for a long dashboard query, which runs in short turns.
 
 use std::time::Duration;
 

@@ -212,7 +212,7 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
     })
 }
 
-/// Decodes the last report of a member of an attempt with `members` members.
+/// Decodes the last report of a member of a collective with `members` members.
 ///
 /// # Errors
 /// [`Error::Malformed`] for a report that no correct member sends.
@@ -252,7 +252,7 @@ pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v
     v1::Reject { target, error: Some(error::encode(reason)), attempt: Some(attempt) }
 }
 
-/// Decodes a rejection: the target, the rejected attempt, and the reason.
+/// Decodes a rejection: a collective's target, the number of the failed attempt, and the reason.
 ///
 /// # Errors
 /// [`Error::Malformed`] if one is missing.

@@ -64,7 +64,7 @@ pub enum Kind {
     Filled = 13,
     /// Coordinator to member: the member's copy is the collective's target.
     Commit = 14,
-    /// `Stop`, coordinator to member: the attempt is aborted.
+    /// `Stop`, coordinator to member: the attempt at the collective is aborted.
     Stop = 15,
     /// `Take`, member to member: send the bytes that the schedule gives to the requesting member.
     Take = 16,

@@ -101,7 +101,8 @@ impl Program {
         writers.map(|(index, _)| index).collect()
     }
 
-    /// Returns the steps that receive or compute final bytes, each byte of the result once.
+    /// Returns the indices of the receives that no later receive changes. Together they fill the
+    /// result.
     pub fn finals(&self) -> Vec<usize> {
         let is_final = |index: &usize| {
             let step = &self.steps[*index];

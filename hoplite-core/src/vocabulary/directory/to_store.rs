@@ -153,7 +153,7 @@ pub enum Verdict {
     Conflict {
         /// The first put.
         winner: PutId,
-        /// The comparison with the first put.
+        /// The equality with the first put, if known.
         equality: Equality,
     },
     /// The put was deleted: the store must drop the copy.
@@ -162,7 +162,7 @@ pub enum Verdict {
     ShardFull,
 }
 
-/// The comparison of two puts of one id.
+/// The equality of two puts of one id, if known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Equality {
     /// The puts are equal.

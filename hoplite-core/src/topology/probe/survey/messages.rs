@@ -15,7 +15,7 @@ pub const MAX_NODES_OF_PAIRS: usize = 500;
 /// The options of a survey of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyOptions {
-    /// The number of echoes per pair.
+    /// The number of round trips to measure per pair.
     pub probes: Probes,
     /// The pairs that measure their rate alone.
     pub bandwidth: Bandwidth,
@@ -91,9 +91,9 @@ impl std::fmt::Display for SurveyLoss {
 /// A node's measurement with its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyWork {
-    /// Exchange echoes.
+    /// Measure round trips.
     Echo {
-        /// The number of echoes.
+        /// The number of round trips.
         probes: Probes,
     },
     /// Receive bursts of bytes (trains).
@@ -108,7 +108,7 @@ pub enum SurveyWork {
 /// The result of a measurement between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// The pair's echoes.
+    /// The pair's round trips.
     Echoes {
         /// The round trips.
         echoes: Echoes,
@@ -189,7 +189,7 @@ pub struct SurveyReport {
     pub guessed: Vec<(u32, u32)>,
     /// The number of unmeasured pairs, for which other pairs of their groups stand.
     pub estimated: u64,
-    /// The number of pairs whose echoes went over TCP.
+    /// The number of pairs that measured round trips over TCP.
     pub by_tcp: u32,
     /// The number of measured round trips.
     pub echoes: u64,
