@@ -74,7 +74,8 @@ pub(super) struct WaitingQuery {
     pub(super) avoid: Vec<NodeIndex>,
     /// The time from which the query accepts a slow or avoided sender.
     pub(super) waits_until: Time,
-    /// The group, such as a rack, in which the query waits for a copy, or [`EVERYWHERE`].
+    /// The group, such as a rack, in which the query waits for a copy, or [`EVERYWHERE`] for any
+    /// sender.
     pub(super) group: Path,
 }
 

@@ -24,7 +24,7 @@ const MAX_LOST_IN_A_ROW: u32 = 8;
 const MAX_REMEMBERED: usize = 8;
 /// The shortest time of 64 requests: 10,000 requests a second of 100 bytes are 0.8% of a gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
-/// Longest time for which two nodes exchange echo requests and replies.
+/// Longest time for which two nodes exchange echo requests.
 pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);
 const MAX_BURST: u64 = 4 * BLOCK as u64;
 /// Shortest mean time between replies: half the interval of requests, so a correct peer always gets
@@ -90,7 +90,7 @@ pub struct EchoRequester {
     lost: u32,
 }
 
-/// The round trips between two nodes, measured by requests and replies.
+/// The measured round trips between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
     /// The 10th percentile of the asking side's round trips, in nanoseconds.
