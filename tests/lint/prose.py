@@ -82,7 +82,7 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(1, 8, 20, 100_900),
+    "Rust": Limit(1, 8, 20, 100_500),
     "Python": Limit(1, 8, 5, 21_900),
     "pages for users": Limit(0, 1, 0, 21_700),
     "pages for maintainers": Limit(0, 4, 2, 13_850),
