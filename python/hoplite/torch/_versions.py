@@ -37,6 +37,7 @@ from hoplite.errors import (
     InvalidMetadata,
     ObjectLost,
     Timeout,
+    Unavailable,
 )
 from hoplite.torch import _pages
 from hoplite.torch._state import Entry, Page, starts
@@ -235,9 +236,17 @@ class Versions:
     # Reading
 
     async def find(self, wanted: Wanted, deadline: Deadline) -> Turn:
-        """Waits for a version. Raises `VersionLost`, or `Timeout` with the existing versions."""
+        """Waits for a version. Raises `VersionLost`; or `Timeout` with the existing versions, or
+        `Unavailable` if the directory cannot be reached at the deadline."""
         while True:
-            known = await self.known()
+            try:
+                known = await self.known()
+            except Unavailable:
+                left = deadline.left()
+                if left == 0.0:
+                    raise
+                await asyncio.sleep(LOOK_INTERVAL if left is None else min(left, LOOK_INTERVAL))
+                continue
             turn = wanted.choose(known)
             if turn is not None:
                 return turn
@@ -358,6 +367,8 @@ class Versions:
             await asyncio.sleep(LOOK_INTERVAL)
             try:
                 known = await self.known()
+            except Unavailable:
+                continue
             except HopliteError as error:
                 await queue.put(error)
                 return

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import ranks
 from ranks import Setting
 
 import hoplite
-from stores import PATIENCE, Cluster, await_that
+from stores import PATIENCE, Cluster, Daemon, await_that, retry
 
 torch = pytest.importorskip("torch", reason="torch is an optional extra of several gigabytes")
 
@@ -436,6 +437,25 @@ def test_a_version_that_is_half_written(
         ):
             list(stream)
     assert state_dict_versions(name, client=client) == [2]
+
+
+def test_a_reader_waits_for_a_directory_that_starts_again(tmp_path: Path) -> None:
+    with (
+        Cluster(tmp_path, 1, "64MiB") as cluster,
+        cluster.connect() as client,
+        ThreadPoolExecutor() as pool,
+    ):
+        directory = cluster.daemons[0]
+        directory.kill()
+        await_that("the store notices", lambda: not client.status()["shards"][0]["connected"])
+        with pytest.raises(hoplite.Unavailable):
+            get_state_dict("late", client=client, timeout=0.5)
+        read = pool.submit(get_state_dict, "late", client=client, timeout=PATIENCE)
+        options = ["--listen", cluster.directory, "--print-addresses", "--node-grace", "200ms"]
+        cluster.daemons[0] = Daemon(directory.log, "hoplite-directory", *options)
+        retry(put_state_dict, "late", model(), client=client)
+        version, got = read.result()
+        assert (version, got["layers"][2]["index"]) == (1, 2)
 
 
 def test_the_last_complete_version_is_better_than_half_of_the_next(
