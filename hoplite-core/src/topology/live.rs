@@ -59,8 +59,8 @@ pub const MIN_REPORTS: usize = 2;
 /// Several senders to one receiver cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
-/// Time for which a reported link must be fast again, so that an intermittent fault does not reroute
-/// transfers each time.
+/// Time for which a reported link must be fast again, so that an intermittent fault does not
+/// reroute transfers each time.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 

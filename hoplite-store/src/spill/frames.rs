@@ -1,5 +1,5 @@
-//! Frames of a log: magic (4 bytes), length of the content (4), CRC-32C of the content (4), content.
-//! A log grows at its end only.
+//! Frames of a log: magic (4 bytes), length of the content (4), CRC-32C of the content (4),
+//! content. A log grows at its end only.
 
 use std::fs::File;
 use std::io;

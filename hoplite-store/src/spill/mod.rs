@@ -1,7 +1,8 @@
 //! Spill files.
 //!
 //! Each configured directory has a lock file, and a directory for this run of the store. The lock
-//! ends with its process, so the next owner may take over or remove the directories of earlier runs.
+//! ends with its process, so the next owner may take over or remove the directories of earlier
+//! runs.
 
 mod directory;
 mod file;

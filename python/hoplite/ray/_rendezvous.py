@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from itertools import count
 
-from hoplite import Client
+from hoplite import Client, Unavailable
 
 _INTERVAL = 0.02
 #: Seconds to send a description, or to accept an offer before another member of the rank gets one.
@@ -141,11 +141,13 @@ class _Host:
         return [rank for rank in self._ranks if rank not in have] or self._silent
 
     def _welcome(self) -> None:
-        for known in self._client.list(f"{self._prefix}join/"):
-            _, rank, number = str(known.id).rsplit("/", 2)
-            if number not in self._joined and int(rank) in self._ranks:
-                self._joined[number] = int(rank)
-                self._client.put(f"{self._prefix}welcome/{number}", b"")
+        # The next look repeats this if the directory cannot be reached.
+        with contextlib.suppress(Unavailable):
+            for known in self._client.list(f"{self._prefix}join/"):
+                _, rank, number = str(known.id).rsplit("/", 2)
+                if number not in self._joined and int(rank) in self._ranks:
+                    self._joined[number] = int(rank)
+                    self._client.put(f"{self._prefix}welcome/{number}", b"")
 
     def _listen(self) -> None:
         answers = {

@@ -91,6 +91,7 @@ def get_state_dict(
 
     Raises:
         Timeout: Names the existing versions.
+        Unavailable: The directory cannot be reached at the deadline.
         StateDictMismatch: Lists the differences.
         TypeError: This torch lacks a dtype.
         VersionLost: The named version is gone.

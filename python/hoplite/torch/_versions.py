@@ -242,25 +242,22 @@ class Versions:
             try:
                 known = await self.known()
             except Unavailable:
-                left = deadline.left()
-                if left == 0.0:
+                if deadline.left() == 0.0:
                     raise
-                await asyncio.sleep(LOOK_INTERVAL if left is None else min(left, LOOK_INTERVAL))
+                await asyncio.sleep(deadline.pause(LOOK_INTERVAL))
                 continue
             turn = wanted.choose(known)
             if turn is not None:
                 return turn
             if wanted.version is not None and (failed := wanted.among(known.begun)):
                 raise self._lost(failed[-1], known)
-            left = deadline.left()
-            if left == 0.0:
+            if deadline.left() == 0.0:
                 raise Timeout(
                     f"timeout: {self._described(wanted)} has not come; {_versions(known)}"
                 )
             number = known.begun[-1].number + 1 if known.begun else 1
             try:
-                wait = LOOK_INTERVAL if left is None else min(left, LOOK_INTERVAL)
-                await self._client.get(self._turn_id(number), wait)
+                await self._client.get(self._turn_id(number), deadline.pause(LOOK_INTERVAL))
             except Timeout:
                 continue
 
