@@ -17,8 +17,8 @@ use crate::progress;
 /// The store, and the time limit for waiting.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct StoreArguments {
-    /// The store's Unix socket [env: HOPLITE_SOCKET] [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or
-    /// /tmp/hoplite-UID/store.sock]
+    /// The store's Unix socket [env: HOPLITE_SOCKET] [default: $XDG_RUNTIME_DIR/hoplite/store.sock,
+    /// or /tmp/hoplite-UID/store.sock]
     #[arg(long, global = true, value_name = "PATH", help_heading = "Store options")]
     socket: Option<PathBuf>,
     /// Longest wait for objects or for room: 500ms, 10s, 2min, never; 0 uses only what is available
@@ -43,8 +43,8 @@ pub(crate) struct LifetimeArguments {
     /// Delete the object after this time, such as 90s or 2h; at most 30 days
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     ttl: Option<Duration>,
-    /// Action at the end of --ttl: delete removes the object everywhere; free drops the copy of this
-    /// store
+    /// Action at the end of --ttl: delete removes the object everywhere; free drops the copy of
+    /// this store
     #[arg(long, value_name = "ACTION", requires = "ttl", default_value = "delete")]
     ttl_action: TtlAction,
 }

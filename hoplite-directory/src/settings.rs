@@ -15,8 +15,8 @@ pub(crate) struct Settings {
     /// Address and port to listen on; port 0 for any [default: 127.0.0.1:7401]
     #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// Newest version of the protocol to speak with other programs, for example to keep a cluster on
-    /// one version during an upgrade [default: the newest that this program knows]
+    /// Newest version of the protocol to speak with other programs, for example to keep a cluster
+    /// on one version during an upgrade [default: the newest that this program knows]
     #[arg(long, env = "HOPLITE_NEWEST_VERSION", value_name = "NUMBER")]
     newest_version: Option<Version>,
     /// Name of the cluster; stores of other clusters are refused [default: hoplite]

@@ -70,7 +70,8 @@ pub(crate) struct Settings {
     /// Allow these users, by name or number, to read only
     #[arg(long, env = "HOPLITE_READ_ONLY_USERS", value_name = "USER,...", value_delimiter = ',')]
     read_only_users: Option<Vec<User>>,
-    /// Size of the shared memory, such as 64GiB [default: 30% of the memory that this process may use]
+    /// Size of the shared memory, such as 64GiB [default: 30% of the memory that this process may
+    /// use]
     #[arg(long, env = "HOPLITE_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
     /// Use huge pages for the shared memory: of the machine's default size, or of the size named,
@@ -94,8 +95,8 @@ pub(crate) struct Settings {
     /// Name of this node, unique in the cluster [default: host name and process id]
     #[arg(long, env = "HOPLITE_NODE_ID", value_name = "NAME")]
     node_id: Option<String>,
-    /// Newest version of the protocol to speak with other programs, for example to keep a cluster on
-    /// one version during an upgrade [default: the newest that this program knows]
+    /// Newest version of the protocol to speak with other programs, for example to keep a cluster
+    /// on one version during an upgrade [default: the newest that this program knows]
     #[arg(long, env = "HOPLITE_NEWEST_VERSION", value_name = "NUMBER")]
     newest_version: Option<Version>,
     /// Name of the cluster; daemons of other clusters are refused [default: hoplite]
@@ -148,8 +149,9 @@ pub(crate) struct Settings {
     /// One-way latency to another store, for the planning of reduces [default: measured]
     #[arg(long, env = "HOPLITE_LINK_LATENCY", value_name = "DURATION")]
     link_latency: Option<TimeSpan>,
-    /// Most connections of one large transfer, 1 to 64. With more than 1, the store adds connections
-    /// while they make the transfer faster, as where the network caps single connections [default: 1]
+    /// Most connections of one large transfer, 1 to 64. With more than 1, the store adds
+    /// connections while they make the transfer faster, as where the network caps single
+    /// connections [default: 1]
     #[arg(long, env = "HOPLITE_LANES", value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
     lanes: Option<u8>,
     /// Schedule of the allreduces that this store coordinates: auto picks the one with the shortest

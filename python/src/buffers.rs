@@ -40,7 +40,8 @@ impl Input {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self.0.len_bytes() {
             0 => &[],
-            // SAFETY: the buffer is contiguous and exported as long as `self` lives. See the module on other threads.
+            // SAFETY: the buffer is contiguous and exported as long as `self` lives. See the module
+            // on other threads.
             length => unsafe { slice::from_raw_parts(self.0.buf_ptr().cast(), length) },
         }
     }

@@ -80,8 +80,6 @@ class Hoplite:
         """Prepares the daemons.
 
         Args:
-            memory: the size of each store's shared memory.
-            shard_hosts: the hosts with a shard of the directory.
             labels: the labels of stores, such as `rack=0`, by host.
             store_hosts: the hosts with a store; by default all.
             spill_limit: the size of the spill files of each store; by default stores do not spill.
@@ -169,7 +167,7 @@ class Hoplite:
         return self._files / f"{host}.spill"
 
     def socket(self, host: str) -> str:
-        """The path of the socket of a host's store. All programs on this machine can use it."""
+        """The path of the socket of a host's store, for all programs on this machine."""
         return str(self._files / f"{host}.sock")
 
     def port(self, host: str) -> int:
@@ -188,8 +186,7 @@ class Hoplite:
         return found
 
     def stat(self, host: Host, name: str) -> str:
-        """Describes an object. Repeats while the store has no session, which a pause of the machine
-        ends."""
+        """Describes an object. Repeats while the store has no session."""
         deadline = time.monotonic() + _STAT_TIMEOUT_S
         while True:
             done = self.client(host, "stat", name, capture_output=True, text=True)

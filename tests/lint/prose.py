@@ -3,6 +3,7 @@
 * opener: a doc comment that begins with a question word, such as Whether.
 * riddle: a sentence with a pronoun or question word for an unnamed thing.
 * coined: a word with a usual equivalent in the field; `COINED` names the equivalent.
+* wide: a line of more than 100 columns; not in Python (see ruff), tables and code.
 
 A file beyond the limits must be listed in prose.txt, which only shrinks (`--update`). Lower a
 limit when a change makes room.
@@ -65,6 +66,7 @@ COINED = {
 }
 WORDS_COINED = re.compile(rf"\b(?:{'|'.join(COINED)})\b", re.IGNORECASE)
 MOST_OPENERS, MOST_RIDDLES, MOST_COINED = 3, 25, 1
+MOST_COLUMNS = 100
 LEFT_OUT = re.compile(
     r"(^|/)CHANGELOG\.md$|^docs/dev/(log|benchmarks|python-benchmarks|suites)\.md$"
 )
@@ -156,6 +158,19 @@ def of_markdown(text: str) -> list[str]:
     ]
 
 
+def wide_lines(file: str, text: str) -> Iterator[str]:
+    """Yields `FILE:LINE: N columns`."""
+    comment = r"\s*//[/!]? (.*)" if file.endswith(".rs") else "(.*)"
+    in_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.fullmatch(comment, line)
+        content = match[1] if match else ""
+        in_code ^= content.lstrip().startswith("```")
+        is_prose = not in_code and not content.startswith(("|", "    ")) and " " in content.strip()
+        if is_prose and len(line) > MOST_COLUMNS:
+            yield f"{file}:{number}: {len(line)} columns, where {MOST_COLUMNS} is the most"
+
+
 def measured(file: str, text: str) -> Counter[str]:
     docs, paragraphs = texts(file, text)
     counts = Counter(docs=len(docs))
@@ -240,7 +255,11 @@ def main(root: Path = ROOT, arguments: list[str] | None = None) -> int:
         "--update", action="store_true", help="remove files from the list that meet the targets"
     )
     options = parser.parse_args(arguments)
-    found = {file: measured(file, text) for file, text in files(root)}
+    found, wide = {}, []
+    for file, text in files(root):
+        found[file] = measured(file, text)
+        if not file.endswith(".py"):
+            wide += wide_lines(file, text)
     if options.beyond:
         print("\n".join(sorted(file for file, counts in found.items() if is_beyond(counts))))
         return 0
@@ -254,7 +273,7 @@ def main(root: Path = ROOT, arguments: list[str] | None = None) -> int:
     )
     for file, counts in worst[: options.worst]:
         print(f"{file}: {described(counts)}")
-    wrong = complaints(found, listed, LIMITS)
+    wrong = complaints(found, listed, LIMITS) + wide
     for line in wrong:
         print(line, file=sys.stderr)
     for kind in LIMITS:

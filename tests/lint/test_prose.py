@@ -61,6 +61,25 @@ class CountsTest(unittest.TestCase):
         )
 
 
+class WidthTest(unittest.TestCase):
+    def test_prose_is_narrow_but_not_tables_links_and_code(self) -> None:
+        text = "word " * 24
+        for file, mark in (("a.rs", "/// "), ("a.rs", "    // "), ("a.md", ""), ("a.md", "* ")):
+            found = list(prose.wide_lines(file, f"{mark}Short.\n{mark}{text}\n"))
+            columns = len(mark) + len(text)
+            self.assertEqual(found, [f"{file}:2: {columns} columns, where 100 is the most"])
+        for other in (f"| {text}", f"    {text}", f"```\n{text}\n```", "a" * 120):
+            self.assertEqual(list(prose.wide_lines("a.md", other)), [])
+            comment = "".join(f"//! {line}\n" for line in other.splitlines())
+            self.assertEqual(list(prose.wide_lines("a.rs", comment)), [])
+        self.assertEqual(list(prose.wide_lines("a.rs", f"let x = {text}; // short")), [])
+
+    def test_a_wide_line_fails(self) -> None:
+        code, said, _ = ListTest().check({"a.rs": f"// {CLEAR.strip()}{CLEAR}"})
+        self.assertEqual(code, 1)
+        self.assertIn("a.rs:1: ", said)
+
+
 class ListTest(unittest.TestCase):
     def check(
         self, files: dict[str, str], listed: str = "", *arguments: str

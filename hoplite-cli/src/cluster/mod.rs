@@ -75,7 +75,8 @@ pub(crate) struct NodeProcess {
 /// because the daemons end with their starting thread.
 ///
 /// # Errors
-/// A failed start; [`Interrupted`]; [`AllStopped`]; the failure of a daemon; or the error of `body`.
+/// A failed start; [`Interrupted`]; [`AllStopped`]; the failure of a daemon; or the error of
+/// `body`.
 pub(crate) async fn with_cluster<T>(
     options: ClusterOptions,
     body: impl AsyncFnOnce(&Cluster) -> anyhow::Result<T>,

@@ -24,7 +24,8 @@ store goes on as before.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Store to drain, by its name or its address for other stores [default: the store of this machine]
+    /// Store to drain, by its name or its address for other stores [default: the store of this
+    /// machine]
     node: Option<String>,
     /// Drain the store even if it runs the directory that other stores use
     #[arg(long)]

@@ -43,7 +43,8 @@ pub(crate) struct Arguments {
     /// Combine in the given order, so that every run has the same bits
     #[arg(long)]
     deterministic: bool,
-    /// Keep this number of copies of the result, each on another node; 1 to 64 [default: --replicas of the store]
+    /// Keep this number of copies of the result, each on another node; 1 to 64 [default: --replicas
+    /// of the store]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     replicas: Option<u8>,
     /// Print JSON instead of a list

@@ -21,8 +21,8 @@ pub(crate) struct Arguments {
     /// Time limit; an orderly end takes at most ten seconds
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     wait: Duration,
-    /// First move the objects of the store to other stores, for up to this time. If that fails, the store goes on, unless --force is
-    /// given
+    /// First move the objects of the store to other stores, for up to this time. If that fails, the
+    /// store goes on, unless --force is given
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     drain: Option<Duration>,
     /// Print JSON

@@ -86,7 +86,8 @@ impl ProbePlace {
         *self.directed.lock().unwrap_or_else(PoisonError::into_inner) =
             nonce.map(|nonce| Directed {
                 nonce,
-                // Trains double up to the longest one, so together they are less than twice as long.
+                // Trains double up to the longest one, so together they are less than twice as
+                // long.
                 train_bytes_left: 2 * MAX_TRAIN_BYTES,
                 echoes_left: MAX_PROBES,
             });
