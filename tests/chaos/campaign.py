@@ -140,7 +140,7 @@ class Campaign:
             self._strain(target, cluster)
             self._check_keys(cluster, self.history.keys)
             self._check_empty(target, cluster)
-            ends = [*daemons.stores.values(), *daemons.shards.values()]
+            ends = [*daemons.stores.values(), *daemons.shards.values(), *target.ended]
         for daemon in ends:
             if daemon.process.returncode != 0:
                 self.history.violate(f"{daemon.name} ended with {daemon.process.returncode}")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from lab import Lab
@@ -31,6 +31,7 @@ class Target:
         shards: the hosts with a shard.
         spare: a host without daemons.
         random: chooses the broken part, and the time until its repair.
+        ended: the daemons that faults have asked to end.
     """
 
     lab: Lab
@@ -39,6 +40,7 @@ class Target:
     shards: list[str]
     spare: str
     random: random.Random
+    ended: list[Daemon] = field(default_factory=list)
 
     def store(self) -> str:
         return self.random.choice(self.stores)
@@ -49,6 +51,11 @@ class Target:
     def start_store(self, host: str) -> None:
         self.hoplite.start_store(self.lab.host(host))
         self.hoplite.stores[host].await_ready()
+
+    def end(self, daemon: Daemon) -> None:
+        daemon.terminate()
+        daemon.wait(_END_S)
+        self.ended.append(daemon)
 
 
 @contextmanager
@@ -62,7 +69,7 @@ def killed_store(target: Target) -> Iterator[str]:
 @contextmanager
 def restarted_store(target: Target) -> Iterator[str]:
     host = target.store()
-    _end(target.hoplite.stores[host])
+    target.end(target.hoplite.stores[host])
     yield f"the store of {host} ends and starts again"
     target.start_store(host)
 
@@ -79,7 +86,7 @@ def drained_store(target: Target) -> Iterator[str]:
         timeout=_END_S * 2,
         check=False,
     )
-    _end(target.hoplite.stores[host])
+    target.end(target.hoplite.stores[host])
     yield f"the store of {host} is drained and starts again"
     target.start_store(host)
 
@@ -100,7 +107,7 @@ def replaced_shard(target: Target) -> Iterator[str]:
     target.shards[target.shards.index(old)] = new
     target.spare = old
     yield f"the shard of {new} has replaced the one of {old}"
-    _end(target.hoplite.shards.pop(old))
+    target.end(target.hoplite.shards.pop(old))
 
 
 @contextmanager
@@ -223,11 +230,6 @@ def killed_client(target: Target) -> Iterator[str]:
         client.wait()
     os.close(reader)
     os.close(writer)
-
-
-def _end(daemon: Daemon) -> None:
-    daemon.terminate()
-    daemon.wait(_END_S)
 
 
 Fault = Callable[[Target], AbstractContextManager[str]]
