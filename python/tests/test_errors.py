@@ -63,8 +63,12 @@ def test_a_timeout_says_what_was_missing(client: hoplite.Client, fresh: str) -> 
     assert list(caught.value.missing_ids) == [fresh]
     assert f"no store offers object {fresh}" in str(caught.value)
     sources = [f"{fresh}/{rank}" for rank in range(2)]
-    with pytest.raises(hoplite.Timeout) as caught:
-        client.allreduce(fresh, sources, 0, np.zeros(4), timeout=0.2)
+    for timeout in (0.2, 2.0, 20.0):
+        with pytest.raises(hoplite.Timeout) as caught:
+            client.allreduce(fresh, sources, 0, np.zeros(4), timeout=timeout)
+        # A busy directory may locate no source in time.
+        if list(caught.value.missing_ranks) == [1]:
+            break
     assert caught.value.missing == "participants"
     assert list(caught.value.missing_ranks) == [1]
     assert list(caught.value.missing_ids) == [sources[1]]

@@ -19,7 +19,6 @@ class Measurement:
 
     Attributes:
         interval_s: the time between the arrivals of two hosts.
-        limit_s: the least possible time.
         after_last_s: seconds of each round, from the arrival of the last host.
         busy: the busy share of the processors in each round that was long enough.
         moved_bytes: received and sent over the link of each host in the last round, with
@@ -73,7 +72,7 @@ class Results:
         command: the command that repeats the run.
         systems: title, setting and version of each system, by name.
         missing: why systems or cells were not measured, by name.
-        flow_cap_bits_s: the highest rate of a single connection; None for the rate of the link.
+        flow_cap_bits_s: as in `Settings`.
         limits: one uncapped stream on a link, by number of hosts: `payload_bytes_s`,
         `round_trip_s`.
         ended: empty if the run was interrupted.

@@ -34,7 +34,6 @@ class Settings:
     """The parameters of a campaign.
 
     Attributes:
-        programs: the directory of the programs.
         seed: decides the faults, and the operations of each worker.
         seconds: the time in which faults begin.
         stores: the number of stores, each on a host.
@@ -43,7 +42,6 @@ class Settings:
         timeout_s: the deadline of each call.
         slack_s: the time by which a call may exceed its deadline.
         settled_s: the time after a fault in which all replicated objects must be readable.
-        faults: the names of the faults.
         spill: stores have little memory, and spill.
     """
 
@@ -65,7 +63,6 @@ class Report:
     """The outcome of a campaign.
 
     Attributes:
-        settings: the parameters.
         faults: the number of faults of each kind.
         outcomes: the number of calls, by operation and outcome.
         longest_overrun_s: the most by which a call exceeded its deadline; negative if none did.

@@ -27,8 +27,7 @@ class Target:
     """The cluster that faults break.
 
     Attributes:
-        stores: the hosts with a store.
-        shards: the hosts with a shard.
+        stores, shards: their hosts.
         spare: a host without daemons.
         random: chooses the broken part, and the time until its repair.
         ended: the daemons that faults have asked to end.

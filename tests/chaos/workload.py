@@ -42,7 +42,7 @@ class Cluster:
 
     Attributes:
         sockets: the path of the socket of each store, by host.
-        program: the path of the program `hoplite`, which is the client in Rust.
+        program: the command line, a client in Rust.
     """
 
     sockets: dict[str, str]

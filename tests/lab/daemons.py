@@ -134,9 +134,6 @@ class Hoplite:
     def replace_shard(self, at: Host, old: Host, new: Host) -> None:
         """Starts a shard on the host `new`, and lets it take the place of another one, which goes
         on.
-
-        Raises:
-            LabError: the store of the host `at` could not change the list of shards.
         """
         self.start_shard(new)
         arguments = ("shards", "replace", _shard_address(old), _shard_address(new))

@@ -14,6 +14,7 @@ from ray_cluster import eventually, objects, on
 
 import hoplite
 import hoplite.ray
+from stores import retry
 
 hoplite.ray.register()
 
@@ -105,7 +106,7 @@ def test_it_goes_through_the_stores_and_is_deleted(
     ref = producer.make.remote(2.0)
     ray.get(consumers[1].total.remote(ref))
     (made,) = objects(client) - before
-    info = client.stat(made)
+    info = retry(client.stat, made)
     assert info is not None
     assert (info.dtype, info.shape) == ("float32", (100_000,))
     assert len(info.locations) == 2

@@ -122,6 +122,7 @@ def _split_and_merge(me: Rank) -> None:
 def _abort(me: Rank) -> None:
     me.reconfigure(1, me.handles("first"))
     me.check(me.rank, me.size)
+    me.all_are_here("checked")
     me.backend.abort()
     assert me.backend.get_error() == torch._C._distributed_c10d.ErrorType.SUCCESS
     with pytest.raises(dist.DistBackendError, match="cannot be done in group"):
@@ -156,6 +157,7 @@ def _mistakes(me: Rank) -> None:
 def _killed(me: Rank) -> None:
     me.reconfigure(1, me.handles("first"))
     me.check(me.rank, me.size)
+    me.all_are_here("checked")
     if me.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(dist.DistBackendError, match="rank 1 is gone"):

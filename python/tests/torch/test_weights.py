@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -444,9 +445,14 @@ def test_a_reader_waits_for_a_directory_that_starts_again(tmp_path: Path) -> Non
         Cluster(tmp_path, 1, "64MiB") as cluster,
         cluster.connect() as client,
         ThreadPoolExecutor() as pool,
+        socket.socket() as kept,
     ):
         directory = cluster.daemons[0]
         directory.kill()
+        # Keeps the port from others.
+        host, port = cluster.directory.rsplit(":", 1)
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind((host, int(port)))
         await_that("the store notices", lambda: not client.status()["shards"][0]["connected"])
         with pytest.raises(hoplite.Unavailable):
             get_state_dict("late", client=client, timeout=0.5)

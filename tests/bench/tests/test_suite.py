@@ -254,7 +254,7 @@ class Suites(unittest.TestCase):
         self.assertEqual((new.workload, new.size_bytes, new.error), ("broadcast", 128 << 10, None))
 
     def test_a_wedged_system_is_started_again_for_each_cell(self) -> None:
-        errors = [cell.error or "" for cell in self.run_suite(Wedging, round_s=2).measurements]
+        errors = [cell.error or "" for cell in self.run_suite(Wedging, round_s=10).measurements]
         self.assertEqual(len(errors), 3)
         for error in errors:
             self.assertRegex(error, "wedging on h1 did not finish")

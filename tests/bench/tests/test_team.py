@@ -71,10 +71,10 @@ class Teams(unittest.TestCase):
         with (
             team("never", "run-silent", "never", "run-silent") as found,
             self.assertRaisesRegex(
-                Wedged, "fake on h1, h3 did not finish: broadcast of 1024 bytes, within 3 s"
+                Wedged, "fake on h1, h3 did not finish: broadcast of 1024 bytes, within 10 s"
             ),
         ):
-            self.round(found, timeout_s=3)
+            self.round(found, timeout_s=10)
 
     def test_a_worker_that_ends_is_named(self) -> None:
         for fault in ("prepare-die", "run-die", "clean-die"):

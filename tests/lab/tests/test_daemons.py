@@ -15,6 +15,7 @@ from lab.tests.test_lab import missing
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = Path(os.environ.get("HOPLITE_PROGRAMS", ROOT / "target" / "debug"))
 TIMEOUT_S = 300
+ATTEMPTS = 5
 CONTENTS = os.urandom(3_000_000)
 
 

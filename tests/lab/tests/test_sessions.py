@@ -14,9 +14,10 @@ from lab.tests.test_lab import await_that
 
 PLACES = ["h0", "h1", "h2"]
 SIZE_BYTES = 3 << 20
-# Bytes of a ring, which take about a second.
+# Bytes of a ring, which take about a second, or five until the fault.
 RING_BYTES = 2 * SIZE_BYTES * (len(PLACES) - 1) // len(PLACES)
 RATE_BITS_S = 40_000_000
+SLOW_BITS_S = 8_000_000
 MOMENT_S = 0.2
 LONG_S = 10
 
@@ -36,10 +37,15 @@ class Sessions(unittest.TestCase):
         cls.ranks = Ranks(cls.lab, Path(directory), PLACES)
         cls.addClassCleanup(cls.ranks.end)
 
+    def set_rates(self, rate_bits_s: int) -> None:
+        for host in PLACES:
+            self.lab.set_rate(host, rate_bits_s)
+
     def disturbed(self, host: str, fraction: float, disturb: Callable[[], None]) -> dict[int, str]:
         """Calls `disturb` in an allreduce, once `host` has the share `fraction` of its bytes."""
         Sessions.round += 1
         self.ranks.tell(f"prepare allreduce {SIZE_BYTES} {self.round} 0 0")
+        self.set_rates(SLOW_BITS_S)
         before = self.lab.traffic()[host]
         self.ranks.start(f"run {time.monotonic_ns()}")
         least = fraction * RING_BYTES
@@ -47,6 +53,7 @@ class Sessions(unittest.TestCase):
             "the middle", lambda: (self.lab.traffic()[host] - before).received_bytes >= least
         )
         disturb()
+        self.set_rates(RATE_BITS_S)
         return self.ranks.answers()
 
     def plan(self) -> str:
