@@ -72,7 +72,7 @@ fn assert_exchanged(
 }
 
 fn ids(cluster: &Cluster) -> Vec<String> {
-    let page = cluster.client(0).list("", "", 1000).unwrap();
+    let page = retry("list", || cluster.client(0).list("", "", 1000));
     page.objects.iter().map(|object| object.id.to_string()).collect()
 }
 
@@ -388,7 +388,7 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
 fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
     for killed in [0, SENDER] {
         let (mut cluster, links) = linked();
-        let timeout = FAILING_TIMEOUT * 2;
+        let timeout = FAILING_TIMEOUT * 3;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
             // Waits, because buffered bytes may complete the exchange.
@@ -403,7 +403,7 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
             assert!(is_named, "{rank} without {killed}: {error}");
         }
         let client = cluster.client(RECEIVER);
-        let page = client.list("", "", 1000).unwrap();
+        let page = retry("list", || client.list("", "", 1000));
         client.delete(page.objects.iter().map(|object| &object.id), TIME_LIMIT).unwrap();
         cluster.restart_store(killed);
         links.attach(&cluster);

@@ -172,7 +172,16 @@ fn the_target_of_a_reduce_is_charged_to_the_user_of_the_call() {
     client.set_quota(user(), objects(2)).unwrap();
     client.reduce("t", ["a", "b"], ReduceOp::Sum, TIME_LIMIT).unwrap();
     assert_eq!(used(&client)[0].objects, 2);
-    let refused = excess(client.reduce("u", ["a", "b"], ReduceOp::Sum, SOON));
+    let mut refused = None;
+    await_that("an answer of the directory in time", || {
+        match refusal(client.reduce("u", ["a", "b"], ReduceOp::Sum, SOON)) {
+            ObjectError::QuotaExceeded(excess) => refused = Some(excess),
+            ObjectError::Timeout { .. } => {}
+            other => panic!("{other}"),
+        }
+        refused.is_some()
+    });
+    let refused = refused.unwrap();
     assert_eq!((refused.used, refused.limit), (2, 2));
     client.delete(["t"], TIME_LIMIT).unwrap();
     client.reduce("u", ["a", "b"], ReduceOp::Sum, TIME_LIMIT).unwrap();

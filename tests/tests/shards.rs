@@ -56,6 +56,8 @@ fn put_old(cluster: &Cluster) {
         cluster.client(number % 3).put(format!("doomed-{number}"), b"x").unwrap();
     }
     let doomed: Vec<String> = (0..60).map(|number| format!("doomed-{number}")).collect();
+    // Small puts return before the directory knows them.
+    cluster.client(1).wait(&doomed, doomed.len(), TIME_LIMIT).unwrap();
     cluster.client(1).delete(&doomed, TIME_LIMIT).unwrap();
 }
 

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hoplite_client::PutOptions;
+use hoplite_client::blocking::Client;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Dtype, Error as ObjectError, Metadata};
 use hoplite_tests::TIME_LIMIT;
@@ -301,6 +302,29 @@ fn the_files_of_a_killed_store_are_removed_when_the_next_one_starts() {
     spilling.cluster.assert_serves();
 }
 
+/// Puts objects until the store is full for a reason that contains `reason`. A slow disk may exceed
+/// the timeout of a put. Returns their number and the reason.
+fn fill(client: &Client, reason: &str) -> (u64, String) {
+    let began = Instant::now();
+    let mut kept = 0;
+    loop {
+        assert!(kept < 1000, "the store is never full");
+        let options = PutOptions { timeout: Duration::from_secs(3), ..PutOptions::default() };
+        match client.put_with(format!("x{kept}"), &bytes(kept, MIB), options) {
+            Ok(()) => kept += 1,
+            Err(error) => {
+                let error = refusal::<()>(Err(error));
+                let text = error.to_string();
+                assert!(matches!(error, ObjectError::StoreFull { .. }), "{text}");
+                if text.contains(reason) {
+                    return (kept, text);
+                }
+                assert!(began.elapsed() < TIME_LIMIT, "{text}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let mut spilling = Spilling::start(&[]);
@@ -308,19 +332,10 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let limit = |bytes| Rlimit { current: bytes, maximum: None };
     prlimit(pid, Resource::Fsize, limit(Some(4096))).unwrap();
     let client = spilling.cluster.client(0);
-    let mut kept = 0;
-    let error = loop {
-        assert!(kept < 1000, "the store is never full");
-        let options = PutOptions { timeout: Duration::from_secs(3), ..PutOptions::default() };
-        match client.put_with(format!("x{kept}"), &bytes(kept, MIB), options) {
-            Ok(()) => kept += 1,
-            Err(error) => break refusal::<()>(Err(error)),
-        }
-    };
-    let text = error.to_string();
-    assert!(matches!(error, ObjectError::StoreFull { .. }), "{text}");
-    assert!(text.contains("spilling to") && text.contains("File too large"), "{text}");
-    assert!(spilling.files().is_empty(), "no part of a file is left");
+    let (kept, text) = fill(&client, "spilling to");
+    assert!(text.contains("File too large"), "{text}");
+    // The store tries again at least once a second.
+    await_that("no part of a file is left", || spilling.files().is_empty());
     let status = client.status().unwrap();
     assert!(
         status.spill.failures > 0 && status.troubles.lines().join("").contains("File too large")
@@ -338,17 +353,8 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
 fn the_limit_of_spill_files_is_kept_and_named() {
     let mut spilling = Spilling::start(&["--spill-limit", "8MiB"]);
     let client = spilling.cluster.client(0);
-    let mut kept = 0;
-    let error = loop {
-        assert!(kept < 1000, "the store is never full");
-        let options = PutOptions { timeout: Duration::from_secs(3), ..PutOptions::default() };
-        match client.put_with(format!("x{kept}"), &bytes(kept, MIB), options) {
-            Ok(()) => kept += 1,
-            Err(error) => break refusal::<()>(Err(error)),
-        }
-    };
-    assert!(kept >= 20, "{kept} objects fit into memory and files");
-    assert!(error.to_string().contains("limit of 8388608 bytes"), "{error}");
+    let (kept, text) = fill(&client, "limit of 8388608 bytes");
+    assert!(kept >= 20, "{kept} objects fit into memory and files: {text}");
     let sizes: u64 = spilling.files().iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert!(sizes <= 8 << 20, "{sizes}");
     spilling.cluster.client(0).delete(["x0", "x1", "x2"], TIME_LIMIT).unwrap();

@@ -7,7 +7,7 @@ use hoplite_client::{
     Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOptions,
 };
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::cluster::{Cluster, await_that, refusal};
+use hoplite_tests::cluster::{Cluster, await_that, refusal, retry};
 use hoplite_tests::contents::bytes;
 
 use super::TIME_LIMIT;
@@ -79,7 +79,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         assert_mismatch(&late.join().unwrap(), right, ("late", "f64[50, 500]"));
     });
     assert!(!one.contains("target").unwrap());
-    let all = one.list("", "", 100).unwrap().objects;
+    let all = retry("list", || one.list("", "", 100)).objects;
     assert_eq!(one.delete(all.iter().map(|object| &object.id), TIME_LIMIT).unwrap(), all.len());
     for node in 0..3 {
         cluster.await_empty(node);

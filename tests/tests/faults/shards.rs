@@ -108,7 +108,7 @@ fn an_object_is_described_by_the_shard_that_knows_it() {
         cluster.kill_shard(shard);
         assert_eq!(copies(&cluster).unwrap(), 1, "without shard {shard}");
         cluster.restart_shard(shard);
-        cluster.await_sessions(0);
+        (0..2).for_each(|node| cluster.await_sessions(node));
         assert_eq!(copies(&cluster).unwrap(), 1, "after a restart of shard {shard}");
     }
     cluster.kill_shard(0);

@@ -102,7 +102,7 @@ fn a_delete_names_a_frozen_store_or_waits_for_it() {
     assert_eq!((deletion.count, &deletion.absent[..], deletion.absent_count), (1, &frozen[..], 1));
     let socket = cluster.socket(0);
     let mut command = Command::new(program("hoplite"));
-    command.arg("--socket").arg(&socket).args(["--timeout", "1s", "delete", "y", "--wait", "all"]);
+    command.arg("--socket").arg(&socket).args(["--timeout", "3s", "delete", "y", "--wait", "all"]);
     let output = command.output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && message.contains(frozen[0].as_str()), "{message}");

@@ -117,9 +117,9 @@ fn a_store_without_space_for_a_hop_is_left_out() {
     for node in 1..=3 {
         put(&cluster, node, LARGE, node as u64);
     }
-    // The hop waits for memory for half of the timeout.
-    let timeout = Duration::from_secs(3);
-    let joined = cluster.client(0).reduce_with("target", ids(&[1, 2, 3]), within(timeout)).unwrap();
+    // The hop waits two seconds for memory.
+    let options = within(TIME_LIMIT);
+    let joined = cluster.client(0).reduce_with("target", ids(&[1, 2, 3]), options).unwrap();
     assert_eq!(joined.len(), 3);
     assert_reduced(&cluster, [0, 1, 3], "target", (LARGE, ReduceOp::Sum), &[1, 2, 3]);
     assert_eq!(record(&cluster, 0, "target").hops, 1, "that of node 3");

@@ -11,8 +11,45 @@ fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
     retry("describe", || cluster.client(node).describe("target")).reduce
 }
 
+fn known_at_each(cluster: &Cluster) -> [Option<ReduceRecord>; 3] {
+    scope(|asking| {
+        let asked = [0, 1, 2].map(|node| asking.spawn(move || known(cluster, node)));
+        asked.map(|asked| asked.join().unwrap())
+    })
+}
+
+/// Returns `true` if the member at `node` reports each member's stage while a link is held.
+fn tells_all_stages((node, record): (usize, &Option<ReduceRecord>)) -> bool {
+    let Some(record) = record else { return false };
+    (0..3).all(|other| {
+        let name = format!("node-{other}");
+        let of_other = record.positions.iter().filter(|of| of.node == name);
+        let is_held = [(SENDER, RECEIVER), (RECEIVER, SENDER)].contains(&(node, other));
+        let stage = if is_held { "does not answer" } else { "gives and takes" };
+        of_other.map(|of| of.stage.as_str()).eq([stage])
+    })
+}
+
+/// Checks the plan and the progress that `node` reports. Returns its index among the members.
+fn member_of(node: usize, record: ReduceRecord) -> u32 {
+    let plan = &record.plan;
+    assert!(record.is_running && plan.starts_with("ring of 3, estimated to take "), "{plan}");
+    assert!(plan.contains("; the next best is ") && plan.contains("; waited "), "{plan}");
+    assert!(plan.contains("; rank 0 at node-0; order node-"), "{plan}");
+    let position = record.position.unwrap();
+    assert_eq!((position.stage.as_str(), position.members), ("gives and takes", 3));
+    assert_eq!(position.size_bytes, LARGE.size_bytes());
+    assert!(position.final_bytes < position.size_bytes);
+    let positions = record.positions;
+    assert_eq!(
+        positions.iter().map(|of| (of.member, of.members)).collect::<Vec<_>>(),
+        [(0, 3), (1, 3), (2, 3)]
+    );
+    assert_eq!(positions[position.member as usize].node, format!("node-{node}"));
+    position.member
+}
+
 #[test]
-#[expect(clippy::too_many_lines, reason = "one scenario, step by step")]
 fn each_member_reports_its_plan_and_progress() {
     let (mut cluster, links) = linked(4);
     for node in 0..4 {
@@ -22,46 +59,17 @@ fn each_member_reports_its_plan_and_progress() {
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
         links.await_held(SENDER, RECEIVER);
-        let gives_and_takes = |node| {
-            let position = known(&cluster, node).and_then(|record| record.position);
-            position.is_some_and(|position| position.stage == "gives and takes")
-        };
-        await_that("the exchange at each member", || (0..3).all(gives_and_takes));
+        // Asks all at once, because the silent link ends the attempt after 5 s.
+        let mut records = [None, None, None];
+        await_that("the stages that each member tells", || {
+            records = known_at_each(&cluster);
+            records.iter().enumerate().all(tells_all_stages)
+        });
         let mut members = BTreeSet::new();
-        for node in 0..3 {
-            let record = known(&cluster, node).unwrap();
-            let plan = &record.plan;
-            assert!(
-                record.is_running && plan.starts_with("ring of 3, estimated to take "),
-                "{plan}"
-            );
-            assert!(plan.contains("; the next best is ") && plan.contains("; waited "), "{plan}");
-            assert!(plan.contains("; rank 0 at node-0; order node-"), "{plan}");
-            let position = record.position.unwrap();
-            assert_eq!((position.stage.as_str(), position.members), ("gives and takes", 3));
-            assert_eq!(position.size_bytes, LARGE.size_bytes());
-            assert!(position.final_bytes < position.size_bytes);
-            members.insert(position.member);
+        for (node, record) in records.into_iter().flatten().enumerate() {
+            members.insert(member_of(node, record));
         }
         assert_eq!(members, BTreeSet::from([0, 1, 2]));
-        for node in 0..3 {
-            let ReduceRecord { position, positions, .. } = known(&cluster, node).unwrap();
-            assert_eq!(
-                positions.iter().map(|of| (of.member, of.members)).collect::<Vec<_>>(),
-                [(0, 3), (1, 3), (2, 3)]
-            );
-            assert_eq!(positions[position.unwrap().member as usize].node, format!("node-{node}"));
-            await_that(&format!("the stages that node {node} tells"), || {
-                let positions = known(&cluster, node).unwrap().positions;
-                (0..3).all(|other| {
-                    let name = format!("node-{other}");
-                    let of_other = positions.iter().filter(|of| of.node == name);
-                    let is_held = [(SENDER, RECEIVER), (RECEIVER, SENDER)].contains(&(node, other));
-                    let stage = if is_held { "does not answer" } else { "gives and takes" };
-                    of_other.map(|of| of.stage.as_str()).eq([stage])
-                })
-            });
-        }
         let mut stages = None;
         await_that("the stages that another node tells", || {
             stages = known(&cluster, 3).filter(|record| {

@@ -191,7 +191,7 @@ fn await_no_hops(cluster: &Cluster) {
         let client = cluster.client(node);
         let name = client.node();
         await_that("no other copies", || {
-            let objects = watcher.list("", "", 1000).unwrap().objects;
+            let objects = retry("list", || watcher.list("", "", 1000)).objects;
             let locations = objects.iter().flat_map(|object| &object.locations);
             let known = locations.filter(|location| location.node == name).count();
             client.status().unwrap().copies == known as u64
@@ -213,7 +213,7 @@ fn assert_nothing_left(cluster: &mut Cluster) {
     await_no_hops(cluster);
     await_idle(cluster);
     let client: Client = cluster.client(running(cluster)[0]);
-    let objects = client.list("", "", 1000).unwrap().objects;
+    let objects = retry("list", || client.list("", "", 1000)).objects;
     client.delete(objects.iter().map(|object| object.id.as_bytes()), TIME_LIMIT).unwrap();
     for node in running(cluster) {
         cluster.await_empty(node);

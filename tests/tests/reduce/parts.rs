@@ -83,7 +83,7 @@ fn delete_target(cluster: &Cluster) {
 #[test]
 fn each_rank_gets_its_parts_from_the_ring() {
     for nodes in [2, 3, 5] {
-        let mut cluster = Cluster::start(chained(nodes));
+        let mut cluster = Cluster::start(patient(nodes, "64KiB"));
         let all: Vec<u64> = (0..nodes as u64).collect();
         let arrays = Arrays { dtype: Dtype::F32, length: 50_001 * nodes };
         for way in BOTH {
@@ -190,7 +190,8 @@ fn only_collectives_above_8_kib_use_an_attempt() {
                 let plan = record(&cluster, 0, "target").plan;
                 assert!(plan.starts_with("ring of 3, estimated"), "{plan}");
             } else {
-                assert!(cluster.client(0).list("target", "", 10).unwrap().objects.is_empty());
+                let page = retry("list", || cluster.client(0).list("target", "", 10));
+                assert!(page.objects.is_empty());
             }
         }
         cluster.client(0).delete(ids(&all), TIME_LIMIT).unwrap();
@@ -221,7 +222,7 @@ fn a_late_rank_causes_the_general_path() {
         });
         let plan = record(&cluster, 0, "target").plan;
         assert!(plan.contains("not all sources came in time"), "{plan}");
-        let objects = cluster.client(0).list("target", "", 10).unwrap().objects;
+        let objects = retry("list", || cluster.client(0).list("target", "", 10)).objects;
         assert_eq!(objects.len(), 1, "parts are deleted");
         delete_target(&cluster);
         cluster.client(0).delete(ids(&all), TIME_LIMIT).unwrap();
@@ -263,7 +264,7 @@ fn disturbed(
     disturb: impl FnOnce(&mut Cluster, Vec<Unfinished>),
 ) -> (Cluster, Vec<Result<Vec<u8>>>) {
     let shard_arguments = vec![format!("--node-grace={node_grace}")];
-    let mut cluster = Cluster::start(Plan { shard_arguments, ..chained(3) });
+    let mut cluster = Cluster::start(Plan { shard_arguments, ..patient(3, "64KiB") });
     let arrays = Arrays { length: 3 * 100_000, ..LARGE };
     let halves: Vec<_> =
         (0..3).map(|rank| Unfinished::half(&cluster, rank, arrays, rank as u64)).collect();

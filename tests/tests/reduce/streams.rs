@@ -122,7 +122,7 @@ fn reduces_share_their_sources() {
                 assert_reduced(&cluster, [0], target, (arrays, ReduceOp::Sum), &late);
             }
         });
-        let objects = cluster.client(0).list("", "", 100).unwrap().objects;
+        let objects = retry("list", || cluster.client(0).list("", "", 100)).objects;
         cluster.client(0).delete(objects.iter().map(|object| &object.id), TIME_LIMIT).unwrap();
     }
     assert_nothing_left(&mut cluster);
