@@ -121,8 +121,9 @@ deb: dist ## A Debian package of the programs and their units, in target/debian.
 release: ## All packages of one version, in target/release-VERSION: make release VERSION=0.2.0. Takes long; needs PyPI.
 	CARGO=$(CARGO) PYTHON=$(PYTHON) deploy/release.sh $(VERSION)
 
+# TARGET=aarch64-unknown-linux-gnu builds a wheel for another architecture.
 wheel: setup ## The Python package as a wheel for other Linux systems, checked, and its sources, in target/wheel. Needs PyPI.
-	deploy/wheel/build.sh target/wheel
+	deploy/wheel/build.sh target/wheel $(TARGET)
 
 test-deploy: tested ## Tests of deploy/: units, package, image, compose, chart, rules. Fetches what they need; most need root.
 	PYTHON=$(PYTHON) tests/deploy/install.sh

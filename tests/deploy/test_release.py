@@ -92,3 +92,19 @@ class Versions(unittest.TestCase):
         self.assertEqual(check(self.place, self.version).returncode, 0)
         done = check(self.place, "9.9.9")
         self.assertIn(f"Cargo.toml, [workspace.package]: {self.version}", done.stdout)
+
+
+class Wheels(unittest.TestCase):
+    def test_missing_tools_of_another_architecture_are_named(self) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            command = [ROOT / "deploy/wheel/build.sh", place, "vax-unknown-linux-gnu"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(list(Path(place).iterdir()), [])
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertIn("vax-linux-gnu-gcc is missing", done.stderr)
+
+    def test_a_wheel_that_cannot_be_tried_is_named(self) -> None:
+        command = [ROOT / "deploy/wheel/foreign.sh", "hoplite-1-cp311-abi3-any.whl", "vax"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("not tried: hoplite-1-cp311-abi3-any.whl: qemu-vax is missing", done.stderr)
