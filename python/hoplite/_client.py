@@ -568,7 +568,7 @@ class Client(Many):
         Raises:
             TypeMismatch: The arrays, or the arguments of the participants, differ.
             ObjectLost: A source is gone.
-            InvalidRequest: No source has this rank.
+            ValueError: No source has this rank.
             Timeout: Participants were missing; `missing_ranks` names them.
             StoreFull: The store of rank 0 had no room for the result.
             QuotaExceeded: As for `put`, at this store.
@@ -676,7 +676,7 @@ class Client(Many):
         Raises:
             TypeMismatch: The arrays differ from each other, or from `out`.
             BufferTooSmall: The arrays are larger than `out`.
-            InvalidRequest: No source has this rank.
+            ValueError: No source has this rank.
             ObjectLost: A source is gone.
             Timeout: Participants were missing. After an error, `out` is undefined.
 

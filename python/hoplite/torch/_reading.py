@@ -80,7 +80,7 @@ def get_state_dict(
         into: A state dict whose tensors are filled, on any device, after all bytes have arrived; of
             a `DTensor`, this rank's part, whatever the writer's mesh.
         version: Only this version.
-        newer_than: Waits for a version that was begun after this one.
+        newer_than: Waits for a version that was begun after this one; any if unknown.
         strict: With `into`, `True` requires the same tensors and values; `False` fills the
             tensors that both have.
         client: `None` for that of `hoplite.init`. Its store needs room for the version.
@@ -261,10 +261,11 @@ class _Target:
         if strict:
             missing = [path for path in self._tensors if path not in there]
             problems += _problem(
-                "is missing in it", missing + [path for path in self._values if path not in values]
+                "is not in this version",
+                missing + [path for path in self._values if path not in values],
             )
             problems += _problem(
-                "is only in it", [path for path in there if path not in self._tensors]
+                "is only in this version", [path for path in there if path not in self._tensors]
             )
         for path, (dtype, shape) in there.items():
             tensor = self._tensors.get(path)

@@ -98,8 +98,8 @@ def _check_value(value: Any, path: Path) -> None:
         return
     else:
         raise TypeError(
-            f"{named(path)} is a {type(value).__qualname__}, and a state dict has tensors, arrays of numpy, numbers, "
-            "strings, and dicts, lists, tuples and sets of these"
+            f"{named(path)} has the type {type(value).__qualname__}, and a state dict has tensors, "
+            "arrays of numpy, numbers, strings, and dicts, lists, tuples and sets of these"
         )
     for item in items:
         _check_value(item, path)

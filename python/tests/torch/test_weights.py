@@ -264,12 +264,12 @@ def test_tensors_in_the_memory_of_the_store(client: hoplite.Client, name: str) -
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (object(), r"^a\.b is a object, and a state dict has"),
+        (object(), r"^a\.b has the type object, and a state dict has"),
         ({1.5: torch.ones(1)}, r"^a\.b: a key is a str or an int, not 1\.5"),
-        ([torch.ones(1), print], r"^a\.b\.1 is a builtin_function"),
+        ([torch.ones(1), print], r"^a\.b\.1 has the type builtin_function"),
         (torch.ones(2, 2).to_sparse(), r"^a\.b is sparse"),
         (torch.ones(2, device="meta"), r"^a\.b is on the meta device"),
-        ([{"c": {object()}}], r"^a\.b is a object"),
+        ([{"c": {object()}}], r"^a\.b has the type object"),
     ],
 )
 def test_what_no_state_dict_has(client: hoplite.Client, name: str, value: Any, said: str) -> None:
@@ -286,7 +286,7 @@ def test_what_does_not_fit_changes_nothing(client: hoplite.Client, name: str) ->
     with pytest.raises(StateDictMismatch) as error:
         get_state_dict(name, into, client=client, timeout=PATIENCE)
     assert str(error.value) == (
-        f"version 1 of {name!r} does not fit: missing is missing in it; only is only in it; "
+        f"version 1 of {name!r} does not fit: missing is not in this version; only is only in this version; "
         "b is float32[2, 2], to be copied into float32[4]"
     )
     assert isinstance(error.value, ValueError)
@@ -306,7 +306,7 @@ def test_other_values_that_are_missing(client: hoplite.Client, name: str) -> Non
     put_state_dict(name, {"a": torch.ones(3), "step": 7, "more": 8}, client=client)
     into = {"a": torch.zeros(3), "step": 0, "settings": {"rate": 0.1}, "note": "", "list": [1]}
     with pytest.raises(
-        StateDictMismatch, match=r"does not fit: settings\.rate, note, list is missing in it$"
+        StateDictMismatch, match=r"does not fit: settings\.rate, note, list is not in this version$"
     ):
         get_state_dict(name, into, client=client, timeout=PATIENCE)
     assert torch.equal(into["a"], torch.zeros(3))  # type: ignore[arg-type]
@@ -522,7 +522,7 @@ def _put_with_one_who_fails(rank: int, name: str, when: str) -> str:
 def test_all_learn_that_one_rank_fails(cluster: Cluster, name: str, when: str) -> None:
     setting = Setting(sockets=cluster.sockets, timeout=1000.0)
     said = ranks.run(3, _put_with_one_who_fails, name, when, setting=setting)
-    reason = "bad is a object" if when == "before" else "the memory is broken"
+    reason = "bad has the type object" if when == "before" else "the memory is broken"
     assert reason in said[1]
     for rank in (0, 2):
         assert f"put_state_dict of {name!r} failed on rank 1: " in said[rank]
