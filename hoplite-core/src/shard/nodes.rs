@@ -28,7 +28,7 @@ impl NodeIndex {
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
     /// The node's position on the ring by which the shard chooses stores: a hash of its name.
-    point: u64,
+    pub(super) point: u64,
     pub(super) place: Place,
     pub(super) slow_peers: Vec<NodeId>,
     pub(super) presence: Presence,

@@ -343,8 +343,8 @@ impl Shard {
         true
     }
 
-    /// Chooses a store far from other copies, then one with bytes of the object, then the next in
-    /// the order of name hashes after the put's hash. Shards with the same knowledge choose alike.
+    /// Chooses a store far from other copies, then one with bytes of the object, then by a hash of
+    /// put and store, which spreads puts evenly. Shards with the same knowledge choose alike.
     fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
         let mut paths = self.count_copies(entry).paths;
         let targets = shortage.targets.keys().filter_map(|node| self.nodes.get(*node));
@@ -369,7 +369,7 @@ impl Shard {
             let distances = paths.iter().map(|path| level(*path, record.place.path));
             let distance = distances.min().unwrap_or(MAX_LEVELS);
             let state = entry.copies.get(node).map(|copy| copy.state);
-            let score = (distance, state);
+            let score = (distance, state, mix(entry.put.0 ^ record.point));
             if best.as_ref().is_none_or(|(_, highest)| score > *highest) {
                 best = Some((node, score));
             }

@@ -148,6 +148,21 @@ fn copies_are_in_different_racks() {
 }
 
 #[test]
+fn two_other_stores_get_similar_numbers_of_copies() {
+    for names in [["a", "b", "c"], ["host-1", "host-2", "host-3"], ["h0", "h1", "h2"]] {
+        let mut world = World::with_nodes(&names);
+        let mut counts = BTreeMap::<String, u64>::new();
+        for put in 0..100 {
+            for (target, _) in world.put(names[0], &format!("x{put}"), put, 2) {
+                *counts.entry(target).or_default() += 1;
+            }
+        }
+        assert_eq!(counts.values().sum::<u64>(), 100);
+        assert!(counts.len() == 2 && counts.values().all(|count| *count > 30), "{counts:?}");
+    }
+}
+
+#[test]
 fn a_complete_copy_is_kept_before_another_is_made() {
     let mut world = World::with_nodes(&["a", "b", "c", "d", "e"]);
     let cached = Publish { retention: Retention::Evictable, ..wanting("x", 1, 2) };
