@@ -32,8 +32,7 @@ const KEYS: &str = "Keys:
   p, Space         pause
   q, Ctrl-C        end
 
-Colours are left out if NO_COLOR is set. What other nodes tell comes from the directory: with a token or TLS, set
-HOPLITE_TOKEN_FILE or HOPLITE_TLS_CERT, HOPLITE_TLS_KEY and HOPLITE_TLS_CA; without, only this node's store is shown.";
+Colours are left out if NO_COLOR is set. If no shard of the directory answers, only this node's store is shown.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = KEYS)]
