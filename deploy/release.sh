@@ -89,7 +89,13 @@ fi
 SOURCE_DATE_EPOCH=$time deploy/debian/build.sh "$binaries" "$work"
 HOPLITE_PROFILE=$profile deploy/wheel/build.sh "$work"
 other=$([ "$(uname -m)" = aarch64 ] && echo x86_64 || echo aarch64)-unknown-linux-gnu
-HOPLITE_PROFILE=$profile deploy/wheel/build.sh "$work" "$other" || { [ $? -eq 77 ] && without "the wheel for $other"; }
+status=0
+HOPLITE_PROFILE=$profile deploy/wheel/build.sh "$work" "$other" || status=$?
+case $status in
+  0) ;;
+  77) without "the wheel for $other" ;;
+  *) exit "$status" ;;
+esac
 # Cargo builds each crate from its package, which finds missing files.
 rm -rf target/package
 "${CARGO:-cargo}" package --locked --workspace "${unpublished[@]/#/--exclude=}" $([ "$profile" = dist ] || echo --no-verify --allow-dirty)
