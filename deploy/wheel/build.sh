@@ -18,7 +18,9 @@ architecture=$(uname -m)
 if [ "$target" ]; then
   architecture=${target%%-*}
   gnu=$architecture-linux-gnu
-  command -v "$gnu-gcc" >/dev/null || missing "$gnu-gcc is missing (Debian: gcc-${gnu//_/-} and its C library)"
+  command -v "$gnu-gcc" >/dev/null || missing "$gnu-gcc is missing (Debian: gcc-${gnu//_/-})"
+  echo 'int main(void) { return 0; }' | "$gnu-gcc" -x c - -o "$work/empty-program" ||
+    missing "$gnu-gcc builds no program: the C library for $architecture is missing (Debian: libc6-dev-*-cross)"
   [ -d "$(rustc --print target-libdir --target "$target")" ] || missing "run: rustup target add $target"
   variable=${target//-/_}
   export CARGO_BUILD_TARGET=$target "CARGO_TARGET_${variable^^}_LINKER=$gnu-gcc" "CC_$variable=$gnu-gcc"

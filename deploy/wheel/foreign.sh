@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tries a wheel for another architecture: foreign.sh WHEEL ARCHITECTURE. qemu-user runs Debian's Python of that
-# architecture, which is fetched and not installed, with the wheel and numpy. Where that cannot be had, the wheel is not tried.
+# architecture, which is fetched and not installed, with the wheel and numpy. Without qemu-user, or that Python, the wheel
+# is not tried.
 set -euo pipefail
 wheel=$(realpath "$1")
 architecture=$2
@@ -31,12 +32,13 @@ Dir::State "$work/apt";
 Dir::State::status "$work/apt/status";
 Dir::Cache "$work/apt";
 END
-apt-get update -qq
-apt-get install --download-only -y -qq --no-install-recommends python3 libstdc++6 >/dev/null
+{ apt-get update -qq && apt-get install --download-only -y -qq --no-install-recommends python3 libstdc++6 >/dev/null; } ||
+  untried "apt-get cannot fetch Python for $architecture"
 find "$work/apt/archives" -name '*.deb' -exec dpkg-deb -x {} "$work/root" \;
 
 python=$(realpath "$work/root/usr/bin/python3")
-loader=$(find "$work/root/lib" -maxdepth 1 -name 'ld-linux*')
+loader=$(find "$work/root" -name 'ld-linux*' -type f -print -quit)
+[ "$loader" ] || untried "its C library has no loader"
 libraries=$work/root/lib/$architecture-linux-gnu:$work/root/usr/lib/$architecture-linux-gnu
 # The libraries are named, since qemu's own option for another root would also redirect paths such as /tmp.
 emulated=("$emulator" "$loader" --library-path "$libraries")
@@ -44,7 +46,7 @@ platforms=()
 for platform in "$(basename "$wheel" .whl | sed 's/.*-abi3-//')" "manylinux_2_28_$architecture" "manylinux2014_$architecture"; do
   platforms+=(--platform "$platform")
 done
-"${PYTHON:-python3}" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --only-binary=:all: \
+pip install --quiet --disable-pip-version-check --root-user-action=ignore --only-binary=:all: \
   "${platforms[@]}" --python-version "${python##*python}" --target "$work/site-packages" "$wheel"
 mkdir "$work/programs"
 for program in hoplite hoplite-store hoplite-directory; do

@@ -27,7 +27,8 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// The node's position on the ring by which the shard chooses stores: a hash of its name.
+    /// The node's position on the ring from which the shard takes candidates for copies: a hash of
+    /// its name.
     pub(super) point: u64,
     pub(super) place: Place,
     pub(super) slow_peers: Vec<NodeId>,

@@ -1,11 +1,12 @@
 import json
+import statistics
 import unittest
 from typing import Any
 
 from lab import Host, Lab, NotAvailable, Plan
 from lab.daemons import Hoplite
 from lab.delay import Delay
-from lab.tests.test_daemons import ATTEMPTS, PROGRAMS, TIMEOUT_S, lacking
+from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 from lab.tests.test_lab import await_that
 
 
@@ -52,11 +53,13 @@ class Probe(unittest.TestCase):
     def test_load_shows_uplinks_that_carry_less(self) -> None:
         plan = Plan(hosts=6, racks=2, rate_bits_s=200_000_000, uplink_bits_s=100_000_000)
         with Lab(plan) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite:
-            for _ in range(ATTEMPTS):
-                matrix = self.probe(hoplite, "--probes", "8", "--loaded")
-                near, far = self.between(matrix["ps_per_byte"], plan)
-                if 38_000 < min(near) and max(near) < min(far):
-                    break
+            probes = [self.probe(hoplite, "--probes", "8", "--loaded") for _ in range(3)]
+        tables = [self.between(probe["ps_per_byte"], plan) for probe in probes]
+        # A busy machine may delay a train.
+        near, far = (
+            [statistics.median(pair) for pair in zip(*entries, strict=True)]
+            for entries in zip(*tables, strict=True)
+        )
         # 200 Mbit/s are 41.8 ns per byte with headers. An uplink of half the rate has at least
         # twice that.
         self.assertGreater(min(near), 38_000)

@@ -14,7 +14,7 @@ from lab.tests.test_lab import await_that
 
 PLACES = ["h0", "h1", "h2"]
 SIZE_BYTES = 3 << 20
-# Bytes of a ring, which take about a second, or five until the fault.
+# Bytes of a ring: 1 s at `RATE_BITS_S`, 5 s at `SLOW_BITS_S`.
 RING_BYTES = 2 * SIZE_BYTES * (len(PLACES) - 1) // len(PLACES)
 RATE_BITS_S = 40_000_000
 SLOW_BITS_S = 8_000_000
@@ -49,11 +49,13 @@ class Sessions(unittest.TestCase):
         before = self.lab.traffic()[host]
         self.ranks.start(f"run {time.monotonic_ns()}")
         least = fraction * RING_BYTES
-        await_that(
-            "the middle", lambda: (self.lab.traffic()[host] - before).received_bytes >= least
-        )
-        disturb()
-        self.set_rates(RATE_BITS_S)
+        try:
+            await_that(
+                "the middle", lambda: (self.lab.traffic()[host] - before).received_bytes >= least
+            )
+            disturb()
+        finally:
+            self.set_rates(RATE_BITS_S)
         return self.ranks.answers()
 
     def plan(self) -> str:

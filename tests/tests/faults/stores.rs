@@ -110,10 +110,14 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
     }
     cluster.store(1).signal(Signal::STOP);
     let client = cluster.client(2);
+    let mut slow = 0;
     for id in &ids {
-        // Less than the five seconds of a handshake with a silent store.
-        assert!(client.get(id, Duration::from_millis(4800)).unwrap()[..] == expected, "{id}");
+        let began = Instant::now();
+        assert!(client.get(id, TIME_LIMIT).unwrap()[..] == expected, "{id}");
+        slow += usize::from(began.elapsed() > Duration::from_secs(3));
     }
+    // A busy machine may delay one.
+    assert!(slow < 2, "{slow} gets waited for the frozen store");
     let was_requested = |id: &String| {
         let grants = retry("describe", || client.describe(id)).grants;
         grants.iter().any(|grant| (&grant.receiver[..], &grant.sender[..]) == ("node-2", "node-1"))

@@ -163,6 +163,20 @@ fn two_other_stores_get_similar_numbers_of_copies() {
 }
 
 #[test]
+fn each_of_many_stores_gets_copies() {
+    let names: Vec<String> = (0..200).map(|number| format!("node-{number}")).collect();
+    let mut world = World::with_nodes(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut counts = BTreeMap::<String, u64>::new();
+    for put in 0..4000 {
+        for (target, _) in world.put("node-0", &format!("x{put}"), put, 2) {
+            *counts.entry(target).or_default() += 1;
+        }
+    }
+    assert_eq!(counts.len(), 199);
+    assert!(counts.values().all(|count| *count < 60), "20 on average: {counts:?}");
+}
+
+#[test]
 fn a_complete_copy_is_kept_before_another_is_made() {
     let mut world = World::with_nodes(&["a", "b", "c", "d", "e"]);
     let cached = Publish { retention: Retention::Evictable, ..wanting("x", 1, 2) };
