@@ -32,7 +32,6 @@ class Meeting:
         self.clients[1].put(f"{self.ids}member/{number}", "dead", confirm=True)
 
     def welcome(self, *ranks: int) -> None:
-        """Waits until each rank has described itself."""
         client = self.clients[0]
         for rank in ranks:
             place = f"{self.ids}join/{rank}/"
