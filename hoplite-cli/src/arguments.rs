@@ -21,8 +21,8 @@ pub(crate) struct StoreArguments {
     /// or /tmp/hoplite-UID/store.sock]
     #[arg(long, global = true, value_name = "PATH", help_heading = "Store options")]
     socket: Option<PathBuf>,
-    /// Longest wait for objects or for room: 500ms, 10s, 2min, never; 0 uses only what is available
-    /// now [env: HOPLITE_TIMEOUT] [default: 5min]
+    /// Longest wait for objects or for room: 500ms, 10s, 2min, never; 0 does not wait
+    /// [env: HOPLITE_TIMEOUT] [default: 5min]
     #[arg(
         long,
         global = true,

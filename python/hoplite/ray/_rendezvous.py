@@ -146,8 +146,8 @@ class _Host:
             for known in self._client.list(f"{self._prefix}join/"):
                 _, rank, number = str(known.id).rsplit("/", 2)
                 if number not in self._joined and int(rank) in self._ranks:
-                    self._joined[number] = int(rank)
                     self._client.put(f"{self._prefix}welcome/{number}", b"")
+                    self._joined[number] = int(rank)
 
     def _listen(self) -> None:
         answers = {

@@ -80,7 +80,7 @@ def get_state_dict(
         into: A state dict whose tensors are filled, on any device, after all bytes have arrived; of
             a `DTensor`, this rank's part, whatever the writer's mesh.
         version: Only this version.
-        newer_than: Waits for a version that was begun after this one; without it, for any.
+        newer_than: Waits for a version that was begun after this one; for any if it is unknown.
         strict: With `into`, `True` requires the same tensors and values; `False` fills the
             tensors that both have.
         client: `None` for that of `hoplite.init`. Its store needs room for the version.

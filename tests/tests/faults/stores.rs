@@ -113,7 +113,8 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
     let mut slow = 0;
     for id in &ids {
         let began = Instant::now();
-        assert!(client.get(id, TIME_LIMIT).unwrap()[..] == expected, "{id}");
+        // Less than the five seconds of a handshake with a silent store.
+        assert!(client.get(id, Duration::from_millis(4800)).unwrap()[..] == expected, "{id}");
         slow += usize::from(began.elapsed() > Duration::from_secs(3));
     }
     // A busy machine may delay one.
