@@ -81,7 +81,7 @@ pub(crate) struct Harness {
     sent: Vec<(usize, ToShard)>,
     inline: Vec<CopyId>,
     pub(crate) subscriptions: Vec<(usize, RequestId, ObjectId)>,
-    pulls: Vec<Pull>,
+    pub(crate) pulls: Vec<Pull>,
     cancelled: Vec<PullId>,
     pub(crate) reduces: Reduces,
     ledger: Ledger,

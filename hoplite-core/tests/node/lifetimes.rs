@@ -6,7 +6,9 @@ use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::metadata::Replicas;
 use hoplite_core::missing::Named;
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, ShardRun, ToShard, ToStore};
+use hoplite_core::shard::{
+    DropReason, PullOutcome, Replicate, Retention, ShardRun, ToShard, ToStore,
+};
 use hoplite_core::{Error, Limits, Metadata, PutId, Version};
 
 use crate::harness::*;
@@ -303,6 +305,34 @@ fn objects_for_which_no_client_stands_are_listed() {
     let gone = ("tmp/owned".to_owned(), Some("job".to_owned()));
     assert_eq!(h.ownerless(b"tmp/"), [gone.clone(), plain("tmp/plain")]);
     assert_eq!(h.ownerless(b""), [plain("other"), gone, plain("tmp/plain")]);
+}
+
+#[test]
+fn the_only_copy_of_a_drained_store_is_listed_and_a_replica_is_left_to_the_store_of_its_put() {
+    let mut h = Harness::new();
+    h.connect(B, &[]);
+    let lifetime = || Lifetime::of(Some(owner("job")), Ttl::new(TTL, TtlAction::Delete).ok());
+    let mut keep = |name: &str, put: u64, wanted: u8| {
+        let replicas = Replicas { wanted, ..Replicas::default() };
+        let metadata = Metadata { replicas, ..metadata(lifetime()) };
+        let order = Replicate {
+            id: id(name),
+            put: PutId(put),
+            size_bytes: SIZE,
+            metadata: metadata.clone(),
+        };
+        h.event(Event::FromShard { shard: 0, message: ToStore::Replicate(order) });
+        let (shard, query) = h.query();
+        h.grant_as(shard, query.request, (name, put, SIZE, metadata), "sender");
+        let pull = h.pulls.pop().expect("the store pulls");
+        h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+        assert_eq!(h.publication().1.retention, Retention::Pinned);
+    };
+    keep("drained", 7, 1);
+    keep("replica", 8, 2);
+    assert_eq!(h.ownerless(b""), [("drained".to_owned(), Some("job".to_owned()))]);
+    h.connect(A, &["job"]);
+    assert_eq!(h.ownerless(b""), [], "a client here holds the owner");
 }
 
 #[test]
