@@ -22,18 +22,18 @@ pub enum Collective {
     AllToAll,
 }
 
-/// The properties of a collective that all participants must request alike.
+/// Parameters of a collective that all participants must request alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// The kind of collective.
+    /// Kind of collective.
     pub kind: Collective,
-    /// The operation on elements; meaningless for an allgather or an all-to-all.
+    /// Operation on elements; meaningless for an allgather or all-to-all.
     pub op: ReduceOp,
-    /// The order of the operands.
+    /// Order of the operands.
     pub order: ReduceOrder,
-    /// The number of participants.
+    /// Number of participants.
     pub participants: u32,
-    /// A digest of the source ids in rank order. It detects mistakes, not forgeries.
+    /// Digest of the source ids in rank order. It detects mistakes, not forgeries.
     pub sources: u64,
 }
 
@@ -56,7 +56,7 @@ impl Agreement {
     /// Checks that a participant's agreement equals the coordinator's.
     ///
     /// # Errors
-    /// [`Error::TypeMismatch`], which names both sides.
+    /// [`Error::TypeMismatch`].
     pub fn check(&self, target: &ObjectId, coordinator: &Self) -> Result<()> {
         if self == coordinator {
             return Ok(());

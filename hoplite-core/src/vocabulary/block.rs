@@ -1,10 +1,10 @@
-//! Blocks: the unit in which a copy's progress (its valid leading bytes) is counted.
+//! Blocks: the unit of a copy's progress (its valid leading bytes).
 
-/// The size of a block in bytes: a page, the smallest transfer that is worth a system call.
+/// A page, the smallest transfer that is worth a system call.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Returns the number of leading bytes that a store may forward: whole blocks, or the whole object
-/// once all bytes are valid.
+/// Returns the number of leading bytes that a store may forward: whole blocks, or all bytes of a
+/// complete copy.
 pub const fn publishable(valid_bytes: u64, size_bytes: u64) -> u64 {
     if valid_bytes >= size_bytes { size_bytes } else { valid_bytes / BLOCK_BYTES * BLOCK_BYTES }
 }

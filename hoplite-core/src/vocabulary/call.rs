@@ -1,4 +1,4 @@
-//! The calls and the connections (planes) that errors name.
+//! Calls and connections (planes) that errors name.
 
 use std::fmt;
 

@@ -21,7 +21,7 @@ pub use replication::*;
 pub use to_shard::*;
 pub use to_store::*;
 
-/// The number by which a store matches answers to its request; unique among its open requests.
+/// Number by which a store matches answers to its request; unique among its open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
@@ -29,28 +29,27 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
-/// A random number that names one run of a shard. A shard knows nothing of its earlier runs.
+/// A random number for one run of a shard. A shard knows nothing of its earlier runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRun(pub u64);
 
-/// The data address of a store that accepts no connections of other stores.
+/// Data address of a store that accepts no connections of other stores.
 pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// The identity of a store, sent at the start of a session.
+/// Identity of a store, sent at the start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The node's name.
+    /// Node's name.
     pub node: NodeId,
-    /// The run of the store.
+    /// Run of the store.
     pub incarnation: Incarnation,
-    /// The address for connections of other stores, or [`UNREACHABLE`].
+    /// Address for connections of other stores, or [`UNREACHABLE`].
     pub data_address: SocketAddr,
-    /// The operator's labels, such as `rack=7`; at most 32.
+    /// Operator's labels, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
-    /// The directory shards that the store uses: the configured ones, or a newer list.
+    /// Directory shards that the store uses: the configured ones, or a newer list.
     pub shards: ShardList,
-    /// In the store's hello, the newest protocol version that the store speaks; later, the
-    /// session's version.
+    /// In the hello, the store's newest protocol version; later, the session's version.
     pub version: Version,
 }
 
@@ -75,15 +74,14 @@ pub enum Retention {
     Evictable,
 }
 
-/// A store's groups, as a measurement of all links (a probe) found them.
+/// A store's groups, as a probe measured them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// The version of the measurement: the highest one counts. Zero, which is never sent, means
-    /// unmeasured.
+    /// Version of the measurement: the highest counts. Zero, which is never sent, means unmeasured.
     pub version: u64,
-    /// The store's groups, by labels or by measurements.
+    /// Groups by labels or measurements.
     pub path: Path,
-    /// The measured capacity of the groups' uplinks at each level.
+    /// Measured capacity of the groups' uplinks at each level.
     pub uplink: Uplink,
 }
 
@@ -98,58 +96,58 @@ impl Placed {
 /// A node with a copy of an object, for subscribers and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The node.
+    /// Node.
     pub node: NodeId,
-    /// The address for connections of other stores.
+    /// Address for connections of other stores.
     pub data_address: SocketAddr,
-    /// The copy's completeness.
+    /// Copy's completeness.
     pub state: LocationState,
     /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
-    /// The node from which this node pulls the object now.
+    /// Current sender of the object to this node.
     pub pulling_from: Option<NodeId>,
-    /// The node's groups.
+    /// Node's groups.
     pub path: Path,
-    /// The peers to which this node's links are persistently slow.
+    /// Peers to which this node's links are persistently slow.
     pub slow_peers: Vec<NodeId>,
 }
 
 /// A shard's knowledge of an object and its copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locations {
-    /// The object.
+    /// Object.
     pub id: ObjectId,
     /// `None` if the shard does not know the object.
     pub object: Option<ObjectSummary>,
-    /// The copies, sorted by node id.
+    /// Copies, sorted by node id.
     pub locations: Vec<Location>,
 }
 
 /// The properties of an object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
-    /// The put that made the object.
+    /// Put that made the object.
     pub put: PutId,
-    /// The size in bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// The put's metadata.
+    /// Put's metadata.
     pub metadata: Metadata,
     /// `true` if the shard itself holds the bytes.
     pub inline: bool,
     /// `true` if all copies are lost.
     pub lost: bool,
-    /// The creator and the age; only in listings and descriptions.
+    /// Creator and age; only in listings and descriptions.
     pub origin: Option<Origin>,
 }
 
-/// The origin of an object, as far as this run of the shard knows it.
+/// Origin of an object, as this run of the shard knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// The node that first published the object.
+    /// Node that first published the object.
     pub creator: NodeId,
-    /// The time since the creator published the object.
+    /// Time since the creator published the object.
     pub age: Duration,
-    /// The time since a node last got the object from another node or from a shard.
+    /// Time since a node last got the object from another node or from a shard.
     pub unused: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! The types of the elements of objects.
+//! Types of the elements of objects.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -79,33 +79,33 @@ pub enum MetadataError {
     /// No element type has this name.
     #[error("unknown dtype {name:?}")]
     UnknownDtype {
-        /// The unknown name, cut to 32 characters.
+        /// Unknown name, cut to 32 characters.
         name: String,
     },
     /// The shape has too many dimensions.
     #[error("a shape has at most 64 dimensions, this one has {dimensions}")]
     TooManyDimensions {
-        /// The number of dimensions.
+        /// Number of dimensions.
         dimensions: usize,
     },
     /// Elements times element size differs from the object's size.
     #[error("dtype {dtype} and the shape do not make {size_bytes} bytes")]
     ShapeDisagrees {
-        /// The element type.
+        /// Element type.
         dtype: Dtype,
-        /// The object's size.
+        /// Object's size.
         size_bytes: u64,
     },
     /// A peer rejected the metadata.
     #[error("{reason}")]
     Reported {
-        /// The peer's explanation, cut to the protocol's limit.
+        /// Peer's explanation, cut to the protocol's limit.
         reason: Cow<'static, str>,
     },
     /// The application's metadata is too long.
     #[error("application metadata is at most 4096 bytes, this is {length_bytes}")]
     UserTooLong {
-        /// The length in bytes.
+        /// Length in bytes.
         length_bytes: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! The failures of operations on objects. All crates share one enum, because shards' errors reach
+//! Failures of operations on objects. All crates share one enum, because shards' errors reach
 //! clients unchanged.
 
 use std::borrow::Cow;
@@ -31,13 +31,13 @@ pub enum Error {
     /// The object id is empty or too long.
     #[error("{}", IdError::Length { length_bytes: *length_bytes })]
     InvalidId {
-        /// The id's length.
+        /// Length in bytes.
         length_bytes: usize,
     },
     /// A node or cluster id has a wrong length or character.
     #[error("{}", IdError::Name { name: name.clone() })]
     InvalidName {
-        /// The invalid id, cut to 63 characters.
+        /// Invalid id, cut to 63 characters.
         name: String,
     },
     /// Element type, shape and size of an object do not fit together.
@@ -46,13 +46,13 @@ pub enum Error {
     /// The request's values contradict each other or are not allowed.
     #[error("invalid request: {reason}")]
     InvalidRequest {
-        /// The mistake.
+        /// Mistake.
         reason: Cow<'static, str>,
     },
     /// The id already names an object with other content.
     #[error("object {id} already exists, with other bytes, or of another dtype or shape")]
     AlreadyExists {
-        /// The id.
+        /// Id.
         id: ObjectId,
     },
     /// An accepted put lost to another put of its id after a network split. Reported once, to the
@@ -61,17 +61,17 @@ pub enum Error {
         "the put of {id} was accepted, and has lost to another one on the other side of a network split"
     )]
     PutConflict {
-        /// The id of the lost put and its winner.
+        /// Id of the lost put and its winner.
         id: ObjectId,
     },
     /// The object can never fit into the store.
     #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
     ObjectTooLarge {
-        /// The object.
+        /// Object.
         id: ObjectId,
-        /// The object's size.
+        /// Object's size.
         size_bytes: u64,
-        /// The arena's capacity or the configured limit in bytes.
+        /// Arena's capacity or the configured limit in bytes.
         limit_bytes: u64,
     },
     /// The deadline passed before enough memory was free, even with evictions.
@@ -84,9 +84,9 @@ pub enum Error {
         needed_bytes: u64,
         /// Free bytes when the call gave up.
         free_bytes: u64,
-        /// The arena's size.
+        /// Arena's size.
         capacity_bytes: u64,
-        /// The store and the users of its memory, in words; empty if unknown.
+        /// Store and users of its memory, in words; empty if unknown.
         holders: String,
     },
     /// A put or reduce did not fit its user's or id prefix's quota before the deadline, or exceeds
@@ -96,63 +96,63 @@ pub enum Error {
     /// The deadline of a call passed.
     #[error("{operation} timed out after {:?}{}", rounded(*waited), MissingSuffix(missing))]
     Timeout {
-        /// The call.
+        /// Call.
         operation: Operation,
-        /// The time waited.
+        /// Time waited.
         waited: Duration,
-        /// The cause of the wait, if known.
+        /// Cause of the wait, if known.
         missing: Option<Box<Missing>>,
     },
     /// Every copy of the object is gone, or its producer died before completion.
     #[error("object {id} is lost: no copy of it is left")]
     ObjectLost {
-        /// The object.
+        /// Object.
         id: ObjectId,
     },
     /// A reduce replaced a lost source and makes its target again: the bytes read so far are wrong.
     #[error("object {id} is made anew, since a source of its reduce was lost")]
     Superseded {
-        /// The target.
+        /// Target.
         id: ObjectId,
     },
     /// The object was deleted during the call.
     #[error("object {id} was deleted")]
     Deleted {
-        /// The object.
+        /// Object.
         id: ObjectId,
     },
     /// The object's type, shape or size is unexpected, or the operation is undefined for its type.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
-        /// The object.
+        /// Object.
         id: ObjectId,
-        /// The difference.
+        /// Difference.
         reason: Cow<'static, str>,
     },
     /// An id occurs twice in a list without duplicates.
     #[error("object {id} is named more than once")]
     DuplicateId {
-        /// The id.
+        /// Id.
         id: ObjectId,
     },
     /// A number has reached its limit.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
-        /// The limited things, like `open calls of a client`.
+        /// Limited things, like `open calls of a client`.
         what: Cow<'static, str>,
-        /// The limit.
+        /// Limit.
         maximum: u64,
     },
     /// The client named a copy in shared memory that it does not hold.
     #[error("no reference {reference} on this connection")]
     UnknownReference {
-        /// The store's number for the copy.
+        /// Store's number for the copy.
         reference: u64,
     },
     /// Another live store has this node id.
     #[error("node id {node} is in use by another store of this cluster")]
     NodeIdInUse {
-        /// The name.
+        /// Name.
         node: NodeId,
     },
     /// The peer belongs to another cluster.
@@ -160,7 +160,7 @@ pub enum Error {
     ClusterMismatch {
         /// This side's cluster.
         ours: String,
-        /// The peer's cluster.
+        /// Peer's cluster.
         theirs: String,
     },
     /// The store's list of directory shards differs from other stores', so it would look up objects
@@ -169,9 +169,9 @@ pub enum Error {
         "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
     )]
     ShardListMismatch {
-        /// The rejected store's list.
+        /// Rejected store's list.
         refused: String,
-        /// The connected stores' list.
+        /// Connected stores' list.
         in_use: String,
     },
     /// Both sides have no protocol version in common.
@@ -179,27 +179,27 @@ pub enum Error {
     VersionMismatch {
         /// This side's version.
         ours: u32,
-        /// The peer's version.
+        /// Peer's version.
         theirs: u32,
     },
     /// The peer lacks a proof of its identity, or a right.
     #[error("permission denied: {reason}")]
     PermissionDenied {
-        /// The proof or right that the peer lacks.
+        /// Proof or right that the peer lacks.
         reason: Cow<'static, str>,
     },
     /// The peer sent a message that breaks the protocol.
     #[error("malformed message on the {plane} plane: {reason}")]
     Malformed {
-        /// The message's plane.
+        /// Message's plane.
         plane: Plane,
-        /// The broken rule.
+        /// Broken rule.
         reason: Cow<'static, str>,
     },
     /// The daemon, or the directory behind it, is unreachable now.
     #[error("{what} cannot be reached")]
     Unavailable {
-        /// The unreachable daemon.
+        /// Unreachable daemon.
         what: Cow<'static, str>,
     },
     /// The daemon is shutting down.
@@ -220,9 +220,9 @@ pub enum Error {
     /// the copy is lost.
     #[error("object {id} cannot be read from its spill file: {reason}")]
     SpillFailed {
-        /// The object.
+        /// Object.
         id: ObjectId,
-        /// The spill file and the failure to read it.
+        /// Spill file and the failure to read it.
         reason: Cow<'static, str>,
     },
 }
@@ -362,27 +362,27 @@ impl Error {
 pub enum Missing {
     /// The directory knows no store with the object.
     Object {
-        /// The object.
+        /// Object.
         id: ObjectId,
     },
     /// The directory knows no store with these sources.
     Sources {
-        /// The sources.
+        /// Sources.
         sources: Named<ObjectId>,
     },
     /// These participants have not put their sources.
     Participants {
-        /// The participants.
+        /// Participants.
         participants: Named<Absent>,
     },
     /// Rank 0, the coordinator, has not begun the collective, or its store has not finished it.
     Coordinator {
-        /// The collective's target.
+        /// Collective's target.
         target: ObjectId,
     },
     /// These stores have not finished their part, such as a step of a reduce.
     Stores {
-        /// The stores.
+        /// Stores.
         nodes: Named<NodeId>,
     },
     /// The store lacks memory. On a timeout, the call fails with [`Error::StoreFull`] instead.
@@ -391,49 +391,49 @@ pub enum Missing {
         needed_bytes: u64,
         /// Free bytes of the arena.
         free_bytes: u64,
-        /// The arena's size.
+        /// Arena's size.
         capacity_bytes: u64,
     },
     /// A put or reduce exceeds its user's or id prefix's quota. On a timeout, the call fails with
     /// [`Error::QuotaExceeded`] instead.
     Quota {
-        /// The exceeded quota.
+        /// Exceeded quota.
         excess: Box<QuotaExcess>,
     },
     /// A local client has not completed (sealed) the object.
     Seal {
-        /// The object.
+        /// Object.
         id: ObjectId,
     },
     /// The bytes of an object have stopped arriving.
     Bytes {
-        /// The object.
+        /// Object.
         id: ObjectId,
-        /// The sender.
+        /// Sender.
         from: NodeId,
     },
     /// A store is unreachable or refuses this one.
     Peer {
-        /// The store.
+        /// Store.
         node: NodeId,
-        /// The last failure.
+        /// Last failure.
         reason: Box<Error>,
     },
     /// The object's shard is unreachable or refuses this store.
     Shard {
-        /// The shard's configured address.
+        /// Shard's configured address.
         address: String,
-        /// The last failure.
+        /// Last failure.
         reason: Box<Error>,
     },
     /// A shard has not answered a query.
     Answer {
-        /// The shard's configured address.
+        /// Shard's configured address.
         address: String,
     },
     /// Fewer stores than requested have a pinned copy.
     Replicas {
-        /// The object.
+        /// Object.
         id: ObjectId,
         /// Copies that the put waits for.
         wanted: u64,

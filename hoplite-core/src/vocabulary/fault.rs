@@ -1,4 +1,4 @@
-//! Repeated failures of peers: decides which ones are logged and shown.
+//! Repeated failures of peers: decides which are logged and shown.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -51,11 +51,11 @@ impl LoggedFailures {
 /// A peer's last failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The failure.
+    /// Failure.
     pub error: Error,
-    /// The time of the first failure after the last success.
+    /// Time of the first failure after the last success.
     pub since: Time,
-    /// The time of the last failure.
+    /// Time of the last failure.
     pub at: Time,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::vocabulary::text::escape_into;
 
-/// Longest object id in bytes, as its length must fit in one byte.
+/// Longest object id in bytes: its length must fit in one byte.
 pub const MAX_OBJECT_ID_BYTES: usize = 255;
 /// Longest node or cluster id in bytes: the limit of a DNS label, so that a host name fits.
 pub const MAX_NODE_ID_BYTES: usize = 63;
@@ -18,13 +18,13 @@ pub enum IdError {
     /// An object id is empty or too long.
     #[error("an object id has 1 to 255 bytes, this one has {length_bytes}")]
     Length {
-        /// The id's length.
+        /// Length in bytes.
         length_bytes: usize,
     },
     /// A node or cluster id has a wrong length or character.
     #[error("{name:?} is not a valid name: 1 to 63 of the characters A-Z a-z 0-9 - _ .")]
     Name {
-        /// The name, cut to 63 characters.
+        /// Name, cut to 63 characters.
         name: String,
     },
     /// The peer belongs to another cluster.
@@ -32,7 +32,7 @@ pub enum IdError {
     OtherCluster {
         /// This side's cluster.
         ours: String,
-        /// The peer's cluster.
+        /// Peer's cluster.
         theirs: String,
     },
 }
@@ -201,8 +201,8 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// Names the `Put` that made an object and its copies. It distinguishes leftovers of a deleted
-/// object from a later object of the same id. The store chooses it pseudo-randomly.
+/// Names the put that made an object and its copies. Distinguishes leftovers of a deleted object
+/// from a later object of the same id. Chosen pseudo-randomly by the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 

@@ -20,12 +20,12 @@ pub struct Lifetime {
     /// A name that clients hold. The store deletes the object when no client has held it for the
     /// grace period.
     pub owner: Option<Owner>,
-    /// The time to live, which begins when the put is complete.
+    /// Begins when the put is complete.
     pub ttl: Option<Ttl>,
 }
 
 impl Lifetime {
-    /// Returns a put's lifetime; `None` if the object stays until it is deleted.
+    /// Returns `None` if the object stays until it is deleted.
     pub fn of(owner: Option<Owner>, ttl: Option<Ttl>) -> Option<Arc<Self>> {
         (owner.is_some() || ttl.is_some()).then(|| Arc::new(Self { owner, ttl }))
     }
@@ -41,7 +41,7 @@ impl Owner {
     /// Makes an owner.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] if the name breaks the rules of [`Owner`].
+    /// [`Error::InvalidRequest`] for an invalid name.
     pub fn new(name: impl AsRef<[u8]>) -> Result<Self> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > MAX_OWNER_BYTES {

@@ -10,29 +10,27 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Makes uplinks with one capacity at all levels, in thousandths of a host's link; zero if
-    /// unmeasured.
+    /// Makes uplinks with one capacity at all levels.
     pub const fn measured(permille: u32) -> Self {
         Self::of_levels([permille; MAX_LEVELS])
     }
 
-    /// Makes uplinks with these capacities, outermost first; zero if unmeasured.
+    /// Makes uplinks with these capacities, outermost first.
     pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
         Self { permille }
     }
 
-    /// Capacity at each level, outermost first, in thousandths of a host's link; zero if
-    /// unmeasured.
+    /// Capacity at each level, outermost first.
     pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille
     }
 
-    /// The least measured capacity in thousandths of a host's link; zero if unmeasured.
+    /// Least measured capacity; zero if unmeasured.
     pub fn permille(self) -> u32 {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
 
-    /// Returns `true` if the capacity was measured at any level of groups, such as racks.
+    /// Returns `true` if any level was measured.
     pub fn is_measured(self) -> bool {
         self.permille() > 0
     }
@@ -55,12 +53,12 @@ impl Uplink {
 pub struct Delivery {
     /// Bytes acknowledged so far.
     pub acknowledged_bytes: u64,
-    /// The kernel's latest rate of acknowledged bytes. While the application sends too little to
+    /// Kernel's latest rate of acknowledged bytes. While the application sends too little to
     /// fill the link, only a higher rate replaces it, possibly of a burst.
     pub bytes_per_second: u64,
     /// `true` if the application sent too little to fill the link.
     pub is_application_limited: bool,
-    /// The shortest recent round trip, in microseconds.
+    /// Shortest recent round trip, in microseconds.
     pub round_trip_us: u32,
     /// Microseconds in which the receiver's window stopped the sender.
     pub receiver_limited_us: u64,

@@ -34,9 +34,9 @@ pub const MAX_WATCH: Duration = Duration::from_secs(60);
 /// State of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
-    /// The arena's size.
+    /// Arena's size.
     pub capacity_bytes: u64,
-    /// The arena's free bytes.
+    /// Arena's free bytes.
     pub free_bytes: u64,
     /// Bytes of pinned copies.
     pub pinned_bytes: u64,
@@ -70,7 +70,7 @@ pub struct Load {
     pub links: Vec<LinkLoad>,
     /// Current troubles, at most [`MAX_TROUBLES`], most important first.
     pub troubles: Vec<Trouble>,
-    /// The calls answered since the start.
+    /// Calls answered since the start.
     pub tally: Tally,
     /// Details; `None` unless a tool looks at this store alone.
     pub detail: Option<Detail>,
@@ -96,7 +96,7 @@ pub enum TroubleKind {
 /// A store's trouble, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// The kind.
+    /// Kind.
     pub kind: TroubleKind,
     /// At most [`MAX_TROUBLE_BYTES`].
     pub text: String,
@@ -107,14 +107,14 @@ pub struct Trouble {
 pub struct Detail {
     /// Clients, at most [`MAX_CLIENTS`], most bytes first.
     pub clients: Vec<ClientLoad>,
-    /// The latest log lines, at most [`MAX_LOG_LINES`].
+    /// Latest log lines, at most [`MAX_LOG_LINES`].
     pub log: Vec<String>,
 }
 
 /// A client of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientLoad {
-    /// The client's program, and its process id if known.
+    /// Client's program, and its process id if known.
     pub name: String,
     /// References to copies that the client holds.
     pub references: u64,
@@ -129,9 +129,9 @@ pub struct ClientLoad {
 /// A transfer of an object to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferLoad {
-    /// The object.
+    /// Object.
     pub id: ObjectId,
-    /// The object's size.
+    /// Object's size.
     pub size_bytes: u64,
     /// Bytes that have arrived.
     pub valid_bytes: u64,
@@ -142,9 +142,9 @@ pub struct TransferLoad {
 /// A reduce or collective that the store coordinates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceLoad {
-    /// The target.
+    /// Target.
     pub target: ObjectId,
-    /// The operation: `sum`.
+    /// Operation: `sum`.
     pub op: String,
     /// Sources that are ready.
     pub joined: u64,
@@ -159,16 +159,16 @@ pub struct ReduceLoad {
 /// A link as transfers measured it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkLoad {
-    /// The other store.
+    /// Other store.
     pub peer: NodeId,
-    /// The link's rate.
+    /// Link's rate.
     pub bytes_per_second: u64,
-    /// The round trip in nanoseconds.
+    /// Round trip in nanoseconds.
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
-    /// Number of parallel connections (lanes) that the store's last trial of several connections
-    /// chose for all transfers to this peer together; zero before a trial.
+    /// Number of parallel connections (lanes) that the last trial chose for all transfers to this
+    /// peer together; zero before a trial.
     pub lanes: u32,
 }
 
@@ -250,12 +250,11 @@ const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
 /// Time for which stores report their load after a request for a dashboard or `hoplite top`.
 pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second that a shard requests from all stores together. Each costs a shard some
-/// ten microseconds.
+/// Most reports per second that a shard requests from all stores together. Each costs some ten
+/// microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
-/// Decides when a shard requests load reports: for tools and the dashboard's history, at a rate
-/// that the shard can handle.
+/// Decides when a shard requests load reports, for tools and the dashboard's history.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
     requested: Option<Time>,

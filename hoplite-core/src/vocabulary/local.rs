@@ -1,4 +1,4 @@
-//! The numbers by which a store names its calls, copies and transfers.
+//! Numbers by which a store names its calls, copies and transfers.
 
 /// Names a client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,8 +62,7 @@ pub struct CombineId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HopId(pub u64);
 
-/// Names a step of a reduce (a hop) that this store performs for a remote coordinator. The daemon
-/// numbers it.
+/// Names a hop that this store performs for a remote coordinator. The daemon numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
 
@@ -99,6 +98,6 @@ pub enum Urgency {
 pub struct ByteRange {
     /// Offset of the first byte.
     pub offset_bytes: u64,
-    /// The length.
+    /// Length.
     pub length_bytes: u64,
 }

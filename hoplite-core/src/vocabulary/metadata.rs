@@ -50,19 +50,18 @@ impl Replicas {
 /// Metadata set by `Put`, equal in every copy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
-    /// The element type.
+    /// Element type.
     pub dtype: Dtype,
     /// Dimensions in elements, row-major: `None` for bytes without a shape, `Some([])` for a
     /// scalar.
     pub shape: Option<Vec<u64>>,
-    /// The application's bytes, at most 4 KiB.
+    /// Application's bytes, at most 4 KiB.
     pub user: Bytes,
     /// Parameters of the collective that made the object, if any.
     pub agreement: Option<Agreement>,
     /// Number of copies to keep. Puts with equal contents may differ in it.
     pub replicas: Replicas,
-    /// Owner and time to live. Puts with equal contents may differ in it: the first put's
-    /// lifetime counts.
+    /// Owner and time to live. Puts with equal contents may differ in it: the first put's counts.
     pub lifetime: Option<Arc<Lifetime>>,
 }
 

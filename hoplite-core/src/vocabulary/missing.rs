@@ -1,18 +1,18 @@
-//! The things for which a call waits.
+//! Things for which a call waits.
 
 use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most missing things that an error names, so that its text stays readable.
+/// Most missing things that an error names.
 pub const MAX_NAMED: usize = 8;
 
-/// Missing things, such as objects: the first few, and the number of all.
+/// Missing things, such as objects: the first few, and the total number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named<T> {
     /// At most [`MAX_NAMED`] things.
     pub first: Vec<T>,
-    /// Number of all missing things.
+    /// Total number.
     pub count: u64,
 }
 
@@ -42,9 +42,9 @@ impl<T> Named<T> {
 /// A participant of a collective whose source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// The rank.
+    /// Rank.
     pub rank: u32,
-    /// The missing source.
+    /// Missing source.
     pub source: ObjectId,
 }
 

@@ -1,4 +1,4 @@
-//! The types that all other modules use. This module imports no other module of this crate.
+//! Types that all other modules use. This module imports no other module of this crate.
 
 pub mod agreement;
 pub mod block;

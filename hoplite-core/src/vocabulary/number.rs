@@ -20,7 +20,7 @@ impl Numbers {
         self.last
     }
 
-    /// Returns a number that identifies this run of the store.
+    /// Identifies this run of the store.
     pub(crate) fn run(&self) -> u64 {
         mix(self.seed)
     }

@@ -21,9 +21,9 @@ pub const EVERYWHERE: Path = [0; MAX_LEVELS];
 /// A node's place in the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Place {
-    /// The node's groups.
+    /// Node's groups.
     pub path: Path,
-    /// The node's rank in the order of all nodes, along which chains of transfers run.
+    /// Node's rank in the order of all nodes, along which chains of transfers run.
     pub position: u32,
 }
 

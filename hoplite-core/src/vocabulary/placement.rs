@@ -12,10 +12,10 @@ use crate::vocabulary::error::{Error, Result};
 use crate::vocabulary::id::ObjectId;
 use crate::vocabulary::text::escape;
 
-/// Number of shards that know each id, so that the loss of one shard loses no location.
+/// Number of shards that know each id, so that the loss of a shard loses no location.
 pub const REPLICAS: usize = 2;
 
-/// Most shards of a cluster. 16 shards handle a million messages per second.
+/// Most shards of a cluster.
 pub const MAX_SHARDS: usize = 256;
 /// Most indices of a [`ShardMap`], including removed shards. A store that has seen so many shards
 /// needs a restart to learn of more.
@@ -27,8 +27,8 @@ const MAX_SHOWN_BYTES: usize = 480;
 /// Addresses of the directory's shards. Their spelling, but not their order, decides to which
 /// shards an id belongs.
 ///
-/// Operators add and remove shards one at a time. Each change makes a list of the next version, so
-/// an id has at least one shard in common under two lists that follow each other.
+/// Operators add and remove one shard at a time. Each change makes a list of the next version, so
+/// an id has at least one shard in common under two successive lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardList {
     version: u64,
@@ -152,8 +152,8 @@ impl fmt::Display for ShardList {
 
 /// Shards of a cluster, ranked for each id. All stores need the same list, in any order.
 ///
-/// Each shard has an index, which stays when the list changes. Removed shards keep theirs, too, and
-/// are not ranked.
+/// Each shard has an index, which stays when the list changes. Removed shards keep theirs, but are
+/// not ranked.
 #[derive(Debug, Clone)]
 pub struct ShardMap {
     version: u64,
@@ -222,7 +222,7 @@ impl ShardMap {
         self.are_listed.get(shard).is_some_and(|is_listed| *is_listed)
     }
 
-    /// Indices of the shards, without removed ones.
+    /// Indices of listed shards.
     pub fn listed(&self) -> impl Iterator<Item = usize> {
         (0..self.names.len()).filter(|&shard| self.are_listed[shard])
     }
@@ -232,7 +232,7 @@ impl ShardMap {
         self.names.get(shard).map_or("", String::as_str)
     }
 
-    /// Number of indices: shards, and removed shards.
+    /// Number of indices of listed and removed shards.
     pub fn len(&self) -> usize {
         self.seeds.len()
     }

@@ -1,4 +1,4 @@
-//! The problems of a cluster, with the texts that all tools show.
+//! Problems of a cluster, with the texts that all tools show.
 
 use crate::vocabulary::id::{NodeId, ObjectId};
 
@@ -68,20 +68,20 @@ pub enum Severity {
 /// A problem of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The kind.
+    /// Kind.
     pub kind: ProblemKind,
     /// Number of nodes or objects with the problem.
     pub count: usize,
-    /// The first [`MAX_PLACES`] of these nodes or objects.
+    /// First [`MAX_PLACES`] of these.
     pub places: Vec<Place>,
 }
 
 /// A node or an object with a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The node.
+    /// Node.
     pub node: Option<NodeId>,
-    /// The object.
+    /// Object.
     pub object: Option<ObjectId>,
     /// Details for people.
     pub text: String,

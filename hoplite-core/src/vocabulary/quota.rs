@@ -5,7 +5,7 @@ use std::fmt;
 use crate::vocabulary::id::ObjectId;
 
 /// Most quotas of a store. A put searches the quotas of its id's prefixes in logarithmic time, at
-/// most once for each byte of the id.
+/// most once per byte of the id.
 pub const MAX_QUOTAS: usize = 1024;
 
 /// Objects that a quota limits.
@@ -35,7 +35,7 @@ pub struct QuotaLimits {
     pub objects: Option<u64>,
 }
 
-/// The memory and objects that count towards a quota.
+/// Memory and objects that count towards a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QuotaUse {
     /// Bytes of shared memory, with the header of each object.
@@ -74,15 +74,15 @@ impl QuotaResource {
 /// A put that does not fit a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuotaExcess {
-    /// Objects that the quota limits.
+    /// Limited objects.
     pub subject: QuotaSubject,
-    /// The quantity that runs out.
+    /// Quantity that runs out.
     pub resource: QuotaResource,
     /// Bytes or objects that the put needs.
     pub needed: u64,
     /// Bytes or objects in use.
     pub used: u64,
-    /// The quota's limit.
+    /// Quota's limit.
     pub limit: u64,
 }
 

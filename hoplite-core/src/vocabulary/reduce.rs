@@ -11,15 +11,15 @@ use super::op::ReduceOp;
 /// A request to combine source objects, element by element, into a target object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reduce {
-    /// The object to make.
+    /// Object to make.
     pub target: ObjectId,
-    /// The objects to combine, without duplicates. They need not exist yet.
+    /// Objects to combine, without duplicates. They need not exist yet.
     pub sources: Vec<ObjectId>,
-    /// The number of sources to combine: the first ones that become ready.
+    /// Number of sources to combine: the first ones that become ready.
     pub count: usize,
-    /// The operation on elements.
+    /// Operation on elements.
     pub op: ReduceOp,
-    /// The order in which sources are combined.
+    /// Order in which sources are combined.
     pub order: ReduceOrder,
     /// Range of each source to combine, aligned to elements; `None` for whole sources. The
     /// store chooses the tree of transfers as if concurrent reduces combined the other ranges.

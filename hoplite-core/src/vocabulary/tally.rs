@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Number of classes in the histogram of waiting times. Class `n` starts at 2^n microseconds;
-/// the last one has no end.
+/// Number of classes of waiting times. Class `n` starts at 2^n microseconds; the last one has no
+/// end.
 pub const WAIT_CLASSES: usize = 28;
 
 /// Counts of the calls that a store has answered since its start.

@@ -18,7 +18,7 @@ pub struct TraceContext {
 pub struct NotATraceparent;
 
 impl TraceContext {
-    /// The length of the binary form: trace id, span id and flags.
+    /// Length of the binary form: trace id, span id and flags.
     pub const BYTES: usize = 25;
     const SAMPLED: u8 = 1;
 

@@ -70,7 +70,7 @@ impl Version {
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not a version of the protocol from {} to {}", Version::OLDEST.0, Version::NEWEST.0)]
 pub struct UnknownVersion {
-    /// The text, cut after 64 characters.
+    /// Text, cut after 64 characters.
     pub text: String,
 }
 

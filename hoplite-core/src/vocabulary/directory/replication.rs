@@ -1,20 +1,19 @@
-//! The messages by which a shard and stores keep as many pinned copies as a put wants.
+//! Messages by which a shard and stores keep as many pinned copies as a put wants.
 
 use std::fmt;
 
 use crate::vocabulary::id::{ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
-/// Tells a shard if it leads: it is the first connected shard of an object. Only the leader creates
-/// copies, because two shards would create twice as many.
+/// Tells a shard if it leads, as an object's first connected shard. Only the leader creates copies,
+/// because two shards would create twice as many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lead {
-    /// The object. The store has a pinned copy.
+    /// Object, pinned at the store.
     pub id: ObjectId,
-    /// The object's put.
+    /// Object's put.
     pub put: PutId,
-    /// `true` if the shard leads the creation of copies. It then sends [`Replication`] now and when
-    /// the copies change.
+    /// `true` if the shard leads. It then sends [`Replication`] now and when the copies change.
     pub leads: bool,
     /// `true` until the put is answered. Until then, the shard creates copies without a pause.
     pub is_new: bool,
@@ -23,35 +22,35 @@ pub struct Lead {
 /// A shard's report about an object's copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replication {
-    /// The object.
+    /// Object.
     pub id: ObjectId,
-    /// The object's put.
+    /// Object's put.
     pub put: PutId,
-    /// The number of complete pinned copies at connected stores that do not drain.
+    /// Number of complete pinned copies at connected stores that do not drain.
     pub copies: u32,
-    /// The number of connected stores that do not drain, up to
+    /// Number of connected stores that do not drain, up to
     /// [`MAX_REPLICAS`](crate::metadata::MAX_REPLICAS).
     pub nodes: u32,
     /// `true` if the shard knows that the receiving store drains, so `copies` leaves out its copy.
     pub is_draining: bool,
-    /// The reason why the shard cannot make a further copy.
+    /// Obstacle to a further copy.
     pub obstacle: Option<Obstacle>,
 }
 
 /// A shard's order to a store to keep a pinned copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replicate {
-    /// The object.
+    /// Object.
     pub id: ObjectId,
-    /// The object's put.
+    /// Object's put.
     pub put: PutId,
-    /// The object's size.
+    /// Object's size.
     pub size_bytes: u64,
-    /// The object's metadata.
+    /// Object's metadata.
     pub metadata: Metadata,
 }
 
-/// The reason why an object has too few copies.
+/// Reason why an object has too few copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Obstacle {
     /// A store could not fetch the object.

@@ -1,4 +1,4 @@
-//! The messages of stores to shards. A message gets no answer unless its documentation names one.
+//! Messages of stores to shards. A message gets no answer unless its documentation names one.
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ pub enum ToShard {
     /// The store has begun or completed a copy. Answered by `Published` on request, or if the copy
     /// is rejected.
     Publish(Publish),
-    /// The store's copy is gone.
     Unpublish { id: ObjectId, put: PutId, reason: UnpublishReason },
     /// Requests a slot of a sender of the object. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
@@ -33,39 +32,36 @@ pub enum ToShard {
     Subscribe {
         request: RequestId,
         id: ObjectId,
-        /// The content of the subscription's first answer.
         wants: Wants,
     },
     /// Ends a subscription. Changes may still be in flight.
     Unsubscribe { request: RequestId },
-    /// The persistently slow links of the store, which transfers avoid.
+    /// Persistently slow links of the store, which transfers avoid.
     SlowLinks {
-        /// The links' other ends, at most
-        /// [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
+        /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
         peers: Vec<NodeId>,
     },
-    /// The store's groups and their uplinks, known from another shard or from an earlier run of
-    /// this one.
+    /// The store's groups and uplinks, known from another shard or an earlier run of this one.
     Placed(Placed),
-    /// Tells the shard if it is the first connected shard of an object. Answered by `Replication`.
+    /// Answered by `Replication` if the shard leads.
     Lead(Lead),
     /// The store cannot keep the copy that a `Replicate` orders.
     NotReplicated { id: ObjectId, put: PutId, reason: Obstacle },
     /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
     /// it gets no new ones.
     Drain { is_draining: bool },
-    /// The list of shards that the store uses from now on, since protocol version 10.
+    /// The store's new list of shards, since protocol version 10.
     Shards(ShardList),
 }
 
 impl ToShard {
-    /// The names of all messages, for metrics.
+    /// Names of all messages, for metrics.
     pub const KINDS: [&str; 15] = [
         "publish", "unpublish", "query", "cancel", "return-slot", "delete", "forget", "subscribe",
         "unsubscribe", "placed", "slow-links", "lead", "not-replicated", "drain", "shards",
     ];
 
-    /// Returns the message's entry of [`Self::KINDS`].
+    /// Returns the name in [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Publish(_) => "publish",
@@ -87,57 +83,56 @@ impl ToShard {
     }
 }
 
-/// The announcement of a copy: at its start, when it is complete, and again in a new session. The
-/// shard that granted the slot already knows of the start.
+/// Announces a copy: at its start, when it is complete, and again in a new session. The shard that
+/// granted the slot already knows of the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
-    /// The object.
+    /// Object.
     pub id: ObjectId,
-    /// The object's put.
+    /// Object's put.
     pub put: PutId,
-    /// The object's size.
+    /// Object's size.
     pub size_bytes: u64,
-    /// The object's metadata.
+    /// Object's metadata.
     pub metadata: Metadata,
-    /// The copy's completeness.
+    /// Copy's completeness.
     pub state: LocationState,
     /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
-    /// The sender of a partial copy, so that the shard grants no cycle of pulls.
+    /// Sender of a partial copy, so that the shard grants no cycle of pulls.
     pub pulling_from: Option<NodeId>,
-    /// The bytes of a complete small object that this store put.
+    /// Bytes of a complete small object that this store put.
     pub inline: Option<InlineBytes>,
-    /// The permission to pull (slot) with which a complete copy got its last bytes. The
-    /// announcement returns it.
+    /// Slot with which a complete copy got its last bytes, and which this message returns.
     pub slot: Option<GrantId>,
-    /// `true` if the store needs an answer even if the copy is accepted.
+    /// `true` to request an answer even if the copy is accepted.
     pub wants_answer: bool,
     /// In a new session, for a put that this run of the shard knows: the time since the store last
     /// heard from it. The shard rejects a put that was deleted since.
     pub returning: Option<Duration>,
 }
 
-/// The conditions of a delete, since protocol version 9.
+/// Conditions of a delete, since protocol version 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeleteTerms {
-    /// Removes only this put, which the second shard of the id has deleted already: two shards know
-    /// each id. `None` removes the put that the shard lists.
+    /// Removes only this put, which the id's other shard has deleted already. `None` removes the
+    /// put that the shard lists.
     pub only: Option<PutId>,
-    /// The stores to wait for.
+    /// Stores to wait for.
     pub wait: DeleteWait,
 }
 
-/// The stores that a delete waits for.
+/// Stores that a delete waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum DeleteWait {
-    /// The stores that the directory can reach.
+    /// Stores that the directory can reach.
     #[default]
     Reachable,
     /// Also lost stores that may still have a copy.
     All,
 }
 
-/// The reason why a copy is gone.
+/// Reason why a copy is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnpublishReason {
     /// Evicted to free memory.
@@ -154,7 +149,7 @@ pub enum UnpublishReason {
     Deleted,
 }
 
-/// The end of a pull.
+/// End of a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PullOutcome {
     /// All bytes arrived.
@@ -176,23 +171,23 @@ pub enum PullOutcome {
 /// A request for a sender, which the shard answers when a sender is free, or at the deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// The number that the answer repeats.
+    /// Number that the answer repeats.
     pub request: RequestId,
-    /// The object.
+    /// Object.
     pub id: ObjectId,
-    /// Longest wait, counted from the arrival at the shard.
+    /// Longest wait at the shard.
     pub timeout: Duration,
-    /// The put whose first bytes the receiver has.
+    /// Put whose first bytes the receiver has.
     pub resume: Option<PutId>,
     /// Senders that failed this receiver lately, granted only as a last resort.
     pub avoid: Vec<NodeId>,
 }
 
-/// The content of the first answer to a subscription.
+/// Content of the first answer to a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
     /// The locations.
     Locations,
-    /// The locations, and the shard's inline bytes if the store has no copy. Saves a query.
+    /// Locations, and the shard's inline bytes if the store has no copy. Saves a query.
     Bytes,
 }

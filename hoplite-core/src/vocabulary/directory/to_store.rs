@@ -21,7 +21,6 @@ pub enum ToStore {
     Inline { request: RequestId, id: ObjectId, put: PutId, metadata: Metadata, bytes: InlineBytes },
     /// A query or a delete failed.
     Failed { request: RequestId, error: Error },
-    /// The store must drop its copy of this put.
     Drop { id: ObjectId, put: PutId, reason: DropReason },
     /// The store must pin its copy.
     Promote { id: ObjectId, put: PutId },
@@ -31,13 +30,12 @@ pub enum ToStore {
     /// A closer receiver needs this slot. The store ends the pull, returns the slot with
     /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and queries again to resume.
     GiveWay { grant: GrantId },
-    /// The store's groups, and the capacity of the groups' uplinks.
     Placed(Placed),
     /// Answers `Delete`: only the lost stores in `absent` may still have a copy. If the delete
     /// waits for them, a second answer follows once `absent` is empty.
     DeleteDone {
         request: RequestId,
-        /// The deleted put; `None` if there was no object.
+        /// Deleted put; `None` if there was no object.
         put: Option<PutId>,
         absent: Named<NodeId>,
     },
@@ -45,21 +43,20 @@ pub enum ToStore {
     Locations { request: RequestId, locations: Locations },
     /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.
     Replicate(Replicate),
-    /// The number of copies of an object that is pinned at this store.
     Replication(Replication),
-    /// The list of shards that the store must use, since protocol version 10. It answers with
+    /// The list of shards to use, since protocol version 10. The store answers with
     /// [`ToShard::Shards`](super::ToShard::Shards).
     Shards(ShardList),
 }
 
 impl ToStore {
-    /// The names of all messages, for metrics.
+    /// Names of all messages, for metrics.
     pub const KINDS: [&str; 14] = [
         "published", "granted", "inline", "failed", "drop", "promote", "take-over", "give-way",
         "placed", "delete-done", "locations", "replicate", "replication", "shards",
     ];
 
-    /// Returns the message's entry of [`Self::KINDS`].
+    /// Returns the name in [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Published { .. } => "published",
@@ -80,12 +77,12 @@ impl ToStore {
     }
 }
 
-/// The reason for the choice of a sender, for logs and tools.
+/// Reason for the choice of a sender, for logs and tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GrantReason {
-    /// The only candidate.
+    /// Only candidate.
     OnlyCandidate,
-    /// The only complete copy.
+    /// Only complete copy.
     CompleteBeforePartial,
     /// The sender closest to the receiver, although another had waited longer.
     Closest,
@@ -98,8 +95,7 @@ pub enum GrantReason {
     ChainHasBytes,
     /// The sender failed this receiver lately, but is the only one.
     AvoidedButOnly,
-    /// No connected node of the receiver's group (such as its rack) has a copy, so another group's
-    /// node sends.
+    /// No connected node of the receiver's group, such as its rack, has a copy.
     FirstOfGroup,
     /// Closer copies have been busy for too long.
     CloserAreBusy,
@@ -119,28 +115,28 @@ impl GrantReason {
 /// A slot at a sender. From now on, the receiver is a partial location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The query.
+    /// Query.
     pub request: RequestId,
-    /// The permission to pull (slot), returned with [`Publish::slot`](super::Publish::slot) or
+    /// Slot, returned with [`Publish::slot`](super::Publish::slot) or
     /// [`ToShard::ReturnSlot`](super::ToShard::ReturnSlot).
     pub grant: GrantId,
-    /// The object.
+    /// Object.
     pub id: ObjectId,
-    /// The object's put.
+    /// Object's put.
     pub put: PutId,
-    /// The object's size.
+    /// Object's size.
     pub size_bytes: u64,
-    /// The object's metadata.
+    /// Object's metadata.
     pub metadata: Metadata,
-    /// The sender.
+    /// Sender.
     pub sender: NodeId,
-    /// The sender's data plane.
+    /// Address of the sender's data plane.
     pub sender_address: SocketAddr,
-    /// The completeness of the sender's copy.
+    /// Completeness of the sender's copy.
     pub sender_state: LocationState,
-    /// The reason for the choice of the sender.
+    /// Reason for the choice of the sender.
     pub reason: GrantReason,
-    /// The number of complete copies at connected stores, including the sender's.
+    /// Number of complete copies at connected stores, including the sender's.
     pub complete_copies: u32,
 }
 
@@ -151,9 +147,9 @@ pub enum Verdict {
     Accepted,
     /// Another put was first. If both are equal, the store may give its copy the put id `winner`.
     Conflict {
-        /// The first put.
+        /// First put.
         winner: PutId,
-        /// The equality with the first put, if known.
+        /// Equality with the first put, if known.
         equality: Equality,
     },
     /// The put was deleted: the store must drop the copy.
@@ -162,7 +158,7 @@ pub enum Verdict {
     ShardFull,
 }
 
-/// The equality of two puts of one id, if known.
+/// Equality of two puts of one id, if known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Equality {
     /// The puts are equal.
@@ -176,7 +172,7 @@ pub enum Equality {
     },
 }
 
-/// The reason why a store must drop a copy.
+/// Reason why a store must drop a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DropReason {
     /// The object was deleted. The store answers with
