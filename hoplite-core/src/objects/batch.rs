@@ -1,8 +1,8 @@
-//! Calls with several requests: puts, gets and deletes of many small objects in one message.
+//! Batches: puts, gets and deletes of many objects in one message.
 //!
-//! Each item is a call with its own [`CallKey`], so it waits, fails and expires as a single request
-//! does. The store answers the batch after its last item, and keeps references to the objects until
-//! then.
+//! Each item is a call with its own [`CallKey`], which waits, fails and expires like a single
+//! request. The store answers the batch after its last item, and keeps references to the objects
+//! until then.
 
 use bytes::Bytes;
 
@@ -25,7 +25,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Answers a batch. Gets of small objects return bytes instead of references.
+    /// Gets of small objects return bytes instead of references.
     pub(crate) fn end_batch(&mut self, key: CallKey) {
         let Some(mut answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);
@@ -48,7 +48,7 @@ impl Objects {
             }
         }
         self.ctx.push(Effect::Reply { client, call, response: Ok(Response::Batch(answers)) });
-        // Only now, because the store reads these copies to perform the effect above.
+        // Only now, because the effect above reads these copies.
         held.into_iter().for_each(|copy| self.release(ClientId::STORE, copy));
     }
 

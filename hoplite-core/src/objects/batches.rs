@@ -1,5 +1,3 @@
-//! Open batches, and the answers to their items so far.
-
 use std::collections::BTreeMap;
 
 use crate::error::Result;

@@ -1,5 +1,5 @@
-//! Open calls of clients with their deadlines, and the references to copies that clients hold.
-//! Calls that wait for a change of an object's copies queue here.
+//! Open calls, and clients' references to copies. Calls that wait for a change of an object's
+//! copies queue here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -86,8 +86,8 @@ pub(crate) struct WaitCall {
     pub(crate) count: usize,
     pub(crate) ready: BTreeSet<usize>,
     pub(crate) queries: BTreeSet<RequestId>,
-    /// Indices of objects about which the directory has not answered; `None` if the call waits for
-    /// the objects themselves.
+    /// Objects about which the directory has not answered; `None` if the call waits for the
+    /// objects.
     pub(crate) unanswered: Option<BTreeSet<usize>>,
 }
 
@@ -182,8 +182,7 @@ impl Calls {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
-    /// Limits the ids in a client's open calls and a new one. An item of a batch was checked with
-    /// its batch.
+    /// An item of a batch was checked with its batch.
     pub(crate) fn check_ids(&self, limits: &Limits, key: CallKey, ids: usize) -> Result<()> {
         if key.is_item() {
             return Ok(());
@@ -277,7 +276,7 @@ impl Calls {
         timeout: Duration,
     ) {
         if let Call::Create(CreateCall { contents: Some(contents), .. }) = &mut call {
-            // Without a copy, the bytes keep a connection's much larger buffer in memory.
+            // Without a copy, the bytes keep a connection's much larger buffer.
             contents.bytes = Bytes::copy_from_slice(&contents.bytes);
         }
         self.handed_over_bytes += call.handed_over_bytes();
@@ -352,8 +351,8 @@ impl Calls {
         self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
-    /// Limits a client's references. At the limit, a client can still put, because `Write` has a
-    /// reserve of one reference for each possible open call.
+    /// At the limit, a client can still put, because `Write` has a reserve of one reference for
+    /// each possible open call.
     pub(crate) fn check_may_refer(
         &self,
         limits: &Limits,

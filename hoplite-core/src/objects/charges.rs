@@ -1,5 +1,3 @@
-//! Quotas of puts, and of the targets of reduces.
-
 use super::Objects;
 use super::notice::SpaceWaiter;
 use super::quotas::Payer;
@@ -8,7 +6,7 @@ use crate::id::ObjectId;
 use crate::message::ClientId;
 
 impl Objects {
-    /// Returns `false` if a new object has to wait for room in its payer's quota.
+    /// Returns `false` if a new object must wait for room in its payer's quota.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`] if the object is larger than the whole quota.

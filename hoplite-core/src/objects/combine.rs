@@ -1,5 +1,5 @@
-//! Fills copies by combining others: for a reduce's target, for one step of its tree (a hop), or
-//! for a collective.
+//! Fills copies by combining others, for a reduce's target, a hop (a step of a reduce) or a
+//! collective.
 
 use super::Objects;
 use super::combinations::{Combination, CombineUser};
@@ -65,8 +65,8 @@ impl Objects {
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
-    /// Ends a combination that no longer touches memory. Returns its user (target, hop or
-    /// membership), and the valid bytes unless the filled copy is gone.
+    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes
+    /// unless the filled copy is gone.
     pub(crate) fn combine_ended(
         &mut self,
         combine: CombineId,
@@ -81,15 +81,14 @@ impl Objects {
         Some((user, is_live.then_some(valid_bytes)))
     }
 
-    /// Finds where to read an input. Returns `None` if this node should have it, but lacks it or
-    /// has another size.
+    /// Returns `None` if this node should have the input, but lacks it or has another size.
     pub(crate) fn resolve_input(&self, input: &HopInput) -> Option<CombineInput> {
         if input.node != *self.ctx.node() {
             return Some(CombineInput::Remote(input.clone()));
         }
         let copy = self.copies.live_put(&input.id, input.put);
         match copy.filter(|copy| self.copies[copy].size_bytes == input.size_bytes) {
-            // The copy in a spill file is read like a remote input.
+            // A copy in a spill file is read like a remote input.
             Some(copy) if !self.copies[&copy].is_resident() => {
                 Some(CombineInput::Remote(input.clone()))
             }

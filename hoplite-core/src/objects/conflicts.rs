@@ -11,13 +11,13 @@ const MAX_CONFLICTS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// Lost puts that their clients do not know yet, numbered by age.
+    /// Lost puts, numbered by age.
     waiting: BTreeMap<(ClientId, ObjectId), u64>,
     noted: u64,
 }
 
 impl Conflicts {
-    /// Notes a lost put. A full list forgets its oldest one.
+    /// A full list forgets its oldest conflict.
     pub(crate) fn note(&mut self, client: ClientId, id: ObjectId) {
         if self.waiting.len() >= MAX_CONFLICTS
             && let Some((oldest, _)) = self.waiting.iter().min_by_key(|(_, number)| **number)

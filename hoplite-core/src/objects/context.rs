@@ -1,5 +1,4 @@
-//! The context that a node's state machines share: settings, time, effects, deadlines, unique
-//! numbers and notices.
+//! The context that a store's state machines share.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
@@ -112,8 +111,7 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// Notes this node's place in the network, unless a newer one is known. Returns `true` if it
-    /// has changed.
+    /// Ignores an older place than the known one. Returns `true` for a change.
     pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
@@ -154,7 +152,7 @@ impl Context {
         self.is_shutting_down = true;
     }
 
-    /// Returns `true` if shards keep the bytes of complete objects of this size too.
+    /// Returns `true` if shards keep the bytes of complete objects of this size.
     pub(crate) fn is_inline(&self, size_bytes: u64) -> bool {
         size_bytes < self.config.limits.inline_below_bytes
     }
@@ -266,8 +264,8 @@ impl Context {
         self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }
 
-    /// Returns the shard for reads of `id`. A shard that was disconnected may list puts that were
-    /// deleted in that time, so another connected shard comes first for a while.
+    /// Returns the shard for reads of `id`. A shard that was disconnected may list puts deleted
+    /// meanwhile, so others come first for a while.
     pub(crate) fn reading_shard(&self, id: &ObjectId) -> Option<usize> {
         let sessions = &self.sessions;
         let doubts =

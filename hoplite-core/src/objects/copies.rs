@@ -1,5 +1,3 @@
-//! Opens and ends local copies, and informs waiting calls and the directory.
-
 use super::Objects;
 use super::calls::Access;
 use super::notice::{Deadline, Notice};
@@ -17,7 +15,7 @@ impl Objects {
         self.make_room(|copies, limits| copies.find_room(limits, size_bytes))
     }
 
-    /// Allocates memory for an existing copy, so the limit on the number of objects does not apply.
+    /// Ignores the limit on the number of objects, because the copy exists.
     pub(crate) fn allocate_again(&mut self, size_bytes: u64) -> Option<Extent> {
         self.make_room(|copies, _| copies.find_extent(size_bytes))
     }
@@ -155,7 +153,7 @@ impl Objects {
         self.release(client, copy);
     }
 
-    /// Ignores an unknown reference, because the client may have released it already.
+    /// Ignores an unknown reference: the client may have released it already.
     pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
         if !self.calls.remove_reference(client, copy) {
             return;

@@ -1,10 +1,9 @@
 //! Deletes of clients.
 //!
 //! 1. One shard of an id removes the put, and waits until the stores with a copy have dropped it.
-//! 2. The other shard of the id removes the same put, because some stores may reach only that
-//!    shard.
-//! 3. The store answers the call. If only restarted shards took part, it first waits until their
-//!    earlier leases, which let stores serve copies, have ended.
+//! 2. The id's other shard removes the same put, because some stores may reach only that shard.
+//! 3. The store answers the call. If only restarted shards took part, it first waits until the
+//!    leases of their earlier runs have ended.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,9 +46,9 @@ impl Objects {
         shards.try_for_each(|shard| self.ctx.sessions.require(shard, Version::WITH_TERMS))
     }
 
-    /// Sends a delete to a shard. A shard of protocol version 8 ignores the put and stores that a
-    /// delete names, and might remove a newer put. So it is only told to forget the put, and a
-    /// delete that waits for unreachable stores fails.
+    /// A shard of protocol version 8 ignores the put and stores that a delete names, and might
+    /// remove a newer put. So it is only told to forget the put, and a delete that waits for
+    /// unreachable stores fails.
     pub(super) fn send_delete(
         &mut self,
         shard: usize,

@@ -1,5 +1,3 @@
-//! The progress of clients' deletes.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::shard_sessions::ShardSessions;
@@ -11,7 +9,7 @@ use crate::shard::{DeleteTerms, DeleteWait, RequestId};
 pub(crate) struct DeleteStep {
     wait: DeleteWait,
     put: Option<PutId>,
-    /// The shard that has deleted the object, while the id's second shard repeats the delete.
+    /// The shard that has deleted the object, while the id's other shard repeats the delete.
     done_by: Option<usize>,
 }
 
@@ -61,7 +59,7 @@ impl DeleteStep {
 pub(crate) struct DeleteCall {
     pub(crate) queries: BTreeSet<RequestId>,
     deleted: usize,
-    /// Unreachable stores that may have a copy, by query and reporting shard.
+    /// By query and reporting shard.
     absent: BTreeMap<(RequestId, usize), Named<NodeId>>,
     /// Just restarted shards that performed a delete without a shard that ran before. The call
     /// waits until the leases of their previous runs have ended.

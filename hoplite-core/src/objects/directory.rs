@@ -5,24 +5,23 @@
 //! * **A sender dies or sends damaged bytes.** The receiver queries for another sender, after a
 //!   pause of up to a second if failures repeat, and resumes at its offset (`gets.rs`).
 //! * **A sender freezes.** Idle senders send keepalives, so five seconds of silence end the pull.
-//! * **A transfer stalls although its sender lives.** Senders forward signs of life of the
-//!   producer. A receiver without a byte or a new sign for ten seconds leaves its sender
-//!   ([`stall`](crate::transfer::stall)).
-//! * **Two stores pull from each other.** A store leaves a sender that requests bytes from it, and
-//!   serves that sender (`gets.rs`).
+//! * **A transfer stalls although its sender lives.** A receiver without a byte or a forwarded sign
+//!   of life of the producer for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
+//! * **Two stores pull from each other.** A store leaves and serves a sender that requests bytes
+//!   from it (`gets.rs`).
 //! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
 //!   aborts its unsealed puts (`requests.rs`).
-//! * **A store dies.** Its shards notice when its connection closes, or after six seconds without
-//!   an answer to a ping. They send receivers elsewhere, and after another second count its copies
-//!   as lost (`shard/session.rs`, `shard/loss.rs`). A complete copy elsewhere is pinned instead. If
-//!   a shard has the bytes of a small object, another store keeps them (`shard/orphans.rs`).
-//!   Otherwise gets fail with `ObjectLost`.
+//! * **A store dies.** Its shards notice a closed connection, or six seconds without an answer to a
+//!   ping. They send receivers elsewhere, and after another second count its copies as lost
+//!   (`shard/session.rs`, `shard/loss.rs`). A complete copy elsewhere is pinned instead. If a shard
+//!   has the bytes of a small object, another store keeps them (`shard/orphans.rs`). Otherwise gets
+//!   fail with `ObjectLost`.
 //! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries and
 //!   publications to the next shard of each id (`publish.rs`), and back later. A restarted shard at
-//!   first holds deletes of ids that it does not know (`shard/delete.rs`), and the other shard of
-//!   each id decides, if it is connected (`shard_sessions.rs`).
-//! * **The list of shards changes.** A shard that joins is filled like a restarted one. A shard
-//!   that leaves is handled like a dead one (`shard/shards.rs`).
+//!   first holds deletes of unknown ids (`shard/delete.rs`), and the other shard of each id
+//!   decides, if connected (`shard_sessions.rs`).
+//! * **The list of shards changes.** A new shard is filled like a restarted one. A removed shard is
+//!   handled like a dead one (`shard/shards.rs`).
 
 use std::time::Duration;
 
@@ -41,8 +40,8 @@ use crate::shard::{
 };
 use crate::version::Version;
 
-/// Shortest time limit of a query for an object's sender while clients read a growing copy. The
-/// store repeats the query.
+/// Shortest time limit of a query for a sender while clients read a growing copy. The store repeats
+/// the query.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {
@@ -224,8 +223,8 @@ impl Objects {
         }
     }
 
-    /// Uses a newer list of shards. Copies and queries move to new shards once these are connected.
-    /// A removed shard gets no new requests, but two seconds to answer deletes.
+    /// Copies and queries move to new shards once these are connected. A removed shard gets no new
+    /// requests, but two seconds to answer deletes.
     fn shards_learnt(&mut self, list: &ShardList) {
         let Some(ShardMapChange { added, removed }) = self.ctx.adopt_shards(list) else { return };
         for shard in removed {
@@ -249,7 +248,7 @@ impl Objects {
         self.ctx.push(Effect::ShardsChanged { added: Vec::new(), left: vec![shard] });
     }
 
-    /// Tells a shard the list of shards, unless it is still the configured one.
+    /// Tells a shard the list of shards, unless it is the configured one.
     pub(crate) fn tell_list(&mut self, shard: usize) {
         let shards = &self.ctx.config().shards;
         if shards.version() > 0 && self.ctx.sessions.knows(shard, Version::WITH_SHARD_CHANGES) {

@@ -4,8 +4,8 @@
 //!    responsible for each pinned copy ([`ToShard::Lead`]). It refuses new puts, and serves reads.
 //! 2. The shards order other stores to keep the objects (`shard/replicas.rs`). Once enough copies
 //!    exist, the store unpins its copy.
-//! 3. The drain ends when no pinned copy is left, and all calls and puts from before the drain have
-//!    ended. The process then stops the store.
+//! 3. The drain ends when no pinned copy is left, and all earlier calls and puts have ended. The
+//!    process then stops the store.
 //!
 //! A drain fails at its deadline, or at once without another store. The store then accepts puts
 //! again, unless the process stops it.
@@ -111,8 +111,8 @@ impl Objects {
         self.publish(copy);
     }
 
-    /// Ends the drain once all objects have moved, or none can move. `is_busy` means that the store
-    /// takes part in reduces or collectives.
+    /// Ends the drain once all objects have moved, or none can move. `is_busy`: the store takes
+    /// part in reduces or collectives.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining)
         else {

@@ -4,7 +4,7 @@ use crate::message::{CallKey, CopyId, DrainReport, DrainState};
 use crate::shard::Obstacle;
 use crate::time::Time;
 
-/// A pinned copy that a drain still has to move to other stores.
+/// A pinned copy that still has to move to other stores.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Left {
     /// `true` once a shard has reported too few copies.

@@ -1,11 +1,11 @@
-//! Ends objects whose put has set an end: a time to live, or an owner (a name that clients hold).
+//! Ends objects by their time to live or owner (a name that clients hold).
 //!
-//! A lifetime begins when the put has all bytes. The store of the put measures the time to live,
-//! and knows the clients that hold the owner. It deletes the object through the directory, as a
-//! client does. Reads do not extend a lifetime.
+//! A lifetime begins when the put has all bytes. The put's store measures the time to live, and
+//! knows the clients that hold the owner. It deletes the object through the directory, like a
+//! client. Reads do not extend a lifetime.
 //!
-//! A shard may order another store to keep a copy. That store starts the time to live again, unless
-//! the end of the time only frees copies. It ignores the owner.
+//! A store that keeps a copy on a shard's order starts the time to live again, unless the end of
+//! the time only frees copies. It ignores the owner.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -35,7 +35,7 @@ impl Objects {
         }
     }
 
-    /// Pins a copy that a shard ordered to keep, and starts its time to live.
+    /// Pins a copy on a shard's order, and starts its time to live.
     pub(super) fn pin(&mut self, copy: CopyId) {
         let ttl = self.copies[&copy].metadata.lifetime.as_ref().and_then(|lifetime| lifetime.ttl);
         if let Some(lifetime) =
@@ -101,8 +101,8 @@ impl Objects {
         self.delete(CallKey::of(ClientId::STORE, call), ids, 0, terms);
     }
 
-    /// Returns `false` unless `call` was the store's delete of objects whose lifetime has ended.
-    /// Remaining copies are deleted later.
+    /// Returns `false` unless `call` was the store's own delete of ended objects. Remaining copies
+    /// are deleted later.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call)
         else {
@@ -121,8 +121,8 @@ impl Objects {
         }
     }
 
-    /// Stops the delete of ended objects if the store is cut off and may not serve one of them.
-    /// Otherwise, the delete could reach a shard that knows a newer put.
+    /// Stops the delete of ended objects if the store is cut off and may not serve one of them: the
+    /// delete could reach a shard that knows a newer put.
     pub(super) fn hold_delete(&mut self) {
         let Some((call, copies)) = &self.lifetimes.deleting else { return };
         let is_unsure = |copy: &CopyId| self.copies.is_live(*copy) && !self.may_serve(*copy);

@@ -10,7 +10,7 @@ use crate::time::Time;
 
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// The faults by shard; `None` while a shard is connected.
+    /// By shard; `None` while connected.
     shards: Vec<Option<Fault>>,
     peers: PeerFaults,
     incompatible: Option<Fault>,

@@ -1,5 +1,3 @@
-//! Fetches from other stores: progress, avoided senders, and retries.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -16,15 +14,15 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(1);
 /// Most avoided senders in a query: the wire format's limit.
 const MAX_AVOIDED: usize = 64;
 
-/// The fetch of an object, which lasts while a call waits for it or a transfer runs.
+/// Lasts while a call waits for the object or a transfer runs.
 #[derive(Debug)]
 struct Fetch {
     step: FetchStep,
     avoid: Vec<NodeId>,
     /// Failed transfers since bytes last arrived.
     failures: u32,
-    /// `true` if the store could not use bytes in a shard's answer, for example without memory.
-    /// That shard may then lack this store's copy, so the store publishes it.
+    /// `true` if the store could not use bytes in a shard's answer, for example without memory. The
+    /// shard may then lack this store's copy, so the store publishes it.
     has_declined: bool,
 }
 
@@ -41,8 +39,7 @@ pub(crate) enum FetchStep {
         size_bytes: u64,
     },
     Pulling,
-    /// `until` ends a pause after failures, or the time in which a collective may make the object
-    /// here.
+    /// `until` ends a pause after failures, or the time for a collective to make the object here.
     BackingOff {
         until: Time,
     },

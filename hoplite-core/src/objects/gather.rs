@@ -19,9 +19,8 @@ pub(crate) enum Gathered {
 }
 
 impl Objects {
-    /// Reserves memory for a reduce step's output, and loads its spilled inputs. The caller repeats
-    /// the call until the result is `Here`, or calls [`Objects::stop_gathering`]. Until then, the
-    /// inputs stay in the arena.
+    /// Call it again until the result is `Here`, or call [`Objects::stop_gathering`]. Until then,
+    /// the inputs stay in the arena.
     pub(crate) fn gather(
         &mut self,
         waiter: SpaceWaiter,

@@ -22,8 +22,8 @@ use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason}
 /// After this many failed senders, a fetch no longer leaves silent senders early.
 const MOST_EARLY_LEAVES: usize = 3;
 
-/// A client with more open calls gets references instead of bytes, because bytes would wait in the
-/// store until the client reads its answers.
+/// A client with more open calls gets references, because bytes would wait in the store until the
+/// client reads its answers.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
@@ -37,8 +37,8 @@ impl Objects {
         self.retry_get(key, &id, terms);
     }
 
-    /// Answers a get with a local copy. An empty copy, or one unknown to the directory, must be
-    /// complete. A stale copy, which may be deleted elsewhere, answers only gets that allow it.
+    /// An empty copy, or one unknown to the directory, must be complete. A stale copy, which may be
+    /// deleted elsewhere, answers only gets that allow it.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -105,8 +105,7 @@ impl Objects {
         }
     }
 
-    /// Ends a fetch, but keeps other stores' requests for its copy. Returns `true` if there was
-    /// one.
+    /// Keeps other stores' requests for the copy. Returns `true` if there was a fetch.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         self.decline_order(id, Obstacle::Failed);
@@ -135,11 +134,11 @@ impl Objects {
         self.wake(id);
     }
 
-    /// Handles another node's request for a copy's bytes.
+    /// Serves a copy to another node.
     ///
-    /// Two shards with different knowledge may name two stores as each other's senders. Neither
-    /// would get new bytes. So a store that gets a request from its sender leaves the sender, and
-    /// serves it. A store that does not need the copy refuses instead, because it would not look
+    /// Shards with different knowledge may name two stores as each other's senders, so neither
+    /// would get new bytes. A store that gets a request from its sender therefore leaves and serves
+    /// that sender. A store that does not need the copy refuses instead, because it would not look
     /// for another sender.
     ///
     /// If two stores request from each other at once, both leave. Without another sender they meet
@@ -159,7 +158,7 @@ impl Objects {
             }
             self.copies.leave_sender(&mut self.ctx, copy);
         }
-        // A shard may send receivers here before this store knows its own sender.
+        // A shard may send receivers here before this store knows its sender.
         let is_expected = self.is_querying(id);
         self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
@@ -174,7 +173,7 @@ impl Objects {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Queries for a sender again once memory is free, because a waiting fetch has no sender.
+    /// Queries again once memory is free, because a waiting fetch has no sender.
     pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {
@@ -196,7 +195,7 @@ impl Objects {
             if local.awaits_sender() && (local.put, local.size_bytes) == (*put, *size_bytes) {
                 return Some(copy);
             }
-            // The received bytes belong to another put of the id, so they are useless.
+            // The received bytes belong to another put of the id.
             self.abandon_received(copy, Error::ObjectLost { id: id.clone() });
         }
         if let Err(error) = self.check_incoming(id, *size_bytes, metadata) {
@@ -256,7 +255,7 @@ impl Objects {
     }
 
     /// Returns `true` if a pull may leave a silent sender for another complete copy. After many
-    /// failures it stays, because the network may be slow.
+    /// failures it stays: the network may be slow.
     fn is_replaceable(&self, grant: &Grant) -> bool {
         let failed = self.fetches.avoided(&grant.id).len();
         failed < MOST_EARLY_LEAVES
@@ -329,7 +328,7 @@ impl Objects {
     pub(crate) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
         self.decline_order(id, Obstacle::Failed);
         if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
-            // A call with a later deadline has come since the query.
+            // A call with a later deadline has come since.
             return self.query_again(id);
         }
         self.fetches.remove(&mut self.ctx, id);
@@ -373,8 +372,7 @@ impl Objects {
         self.publish_elsewhere(copy, shard);
     }
 
-    /// Opens a copy for bytes from a shard; `None` without memory, or for an invalid size or
-    /// metadata.
+    /// Opens a copy for a shard's bytes; `None` without memory, or for an invalid size or metadata.
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;
@@ -386,7 +384,7 @@ impl Objects {
         ))
     }
 
-    /// Keeps a small object whose bytes only a shard has, if there is memory.
+    /// Keeps a small object whose bytes only a shard has, if it fits.
     pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
         let id = object.id.clone();
         if self.ctx.sessions.has_just_returned(shard) && self.ctx.reading_shard(&id) != Some(shard)

@@ -6,27 +6,27 @@ use super::Objects;
 use super::table::LocalCopy;
 use crate::message::ClientId;
 
-/// Most references of clients that one report examines, to bound its time.
+/// Most references that one report examines, to bound its time.
 const MAX_EXAMINED: usize = 1 << 16;
 
-/// The memory that stays in use because of one client's references.
+/// Memory in use because of one client's references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Holder {
     pub client: ClientId,
     /// Copies that would be free, evictable or spillable without references.
     pub copies: usize,
-    /// The size of the counted `copies`. A copy counts for each client that refers to it.
+    /// Size of `copies`. A copy counts for each client that refers to it.
     pub bytes: u64,
 }
 
-/// The memory that stays in use only because of clients' references.
+/// Memory in use only because of clients' references.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
     /// Clients with references to copies that are deleted, evictable or spillable, most bytes
     /// first.
     pub clients: Vec<Holder>,
-    /// The bytes of the pinned copies that `clients` count, each counted once.
+    /// Bytes of the pinned copies of `clients`, each counted once.
     pub pinned_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct ClientUse {
     pub client: ClientId,
     pub references: usize,
     pub bytes: u64,
-    /// The size of copies that would be free, evictable or spillable without references.
+    /// Size of copies that would be free, evictable or spillable without references.
     pub held_bytes: u64,
     pub calls: usize,
 }

@@ -1,5 +1,3 @@
-//! The lifetimes of copies. The module `endings` deletes or frees the copies afterwards.
-
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +57,7 @@ impl Lifetimes {
         Ok(())
     }
 
-    /// `ends_in` is the rest of a time to live that began in an earlier run.
+    /// `ends_in` is the rest of a time to live from an earlier run.
     pub(super) fn begin(
         &mut self,
         ctx: &mut Context,

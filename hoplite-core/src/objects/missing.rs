@@ -1,4 +1,4 @@
-//! Finds the causes of waits, for timeouts and reports.
+//! Causes of waits, for timeouts and reports.
 
 use super::Objects;
 use super::deletion::DeleteCall;

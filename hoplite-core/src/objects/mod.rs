@@ -2,8 +2,7 @@
 //! and memory.
 //!
 //! [`Objects`] knows nothing of reduces and collectives. It informs their machines through a
-//! [`Notice`](notice::Notice), which [`node`](crate::node) delivers after the current event is
-//! complete.
+//! [`Notice`](notice::Notice), which [`node`](crate::node) delivers.
 //!
 //! | files | tasks |
 //! | --- | --- |

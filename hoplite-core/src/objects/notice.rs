@@ -25,26 +25,25 @@ pub(crate) enum Deadline {
     Owner(Owner),
 }
 
-/// A message between the store's state machines, from one to its users or peers. The router
-/// delivers it after the current event is complete, so no machine is called while its state is half
-/// changed.
+/// A message between the store's state machines. The router delivers it after the current event is
+/// complete, so no machine is called while its state is half changed.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// The answer to a call that this store itself made, as
+    /// The answer to this store's own call, as
     /// [`ClientId::STORE`](crate::message::ClientId::STORE).
     Answer(CallId, Result<Response, Error>),
     BatchAnswered(CallKey),
-    /// The report on a hop (a part of a reduce) that this store both coordinates and performs.
+    /// The report on a hop that this store both coordinates and performs.
     Report(HopId, HopReport),
     Changed(ObjectId),
     TargetPublished(ObjectId),
     /// The store has dropped a deleted copy, or a reduce's target.
     Gone(ObjectId, CopyId, Error),
-    /// The call of a reduce or collective has ended, with an error unless it succeeded.
+    /// Carries an error unless the reduce or collective succeeded.
     ReduceEnded(CallKey, ObjectId, Option<Error>),
     /// The target, the source's index, and the source's locations.
     SourceLocated(ObjectId, usize, Locations),
-    /// The locations of a target; empty for an unknown target.
+    /// Empty for an unknown target.
     TargetLocated(Locations),
     /// A target was deleted before the directory knew it.
     TargetDeleted(ObjectId),

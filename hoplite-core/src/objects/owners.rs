@@ -1,4 +1,4 @@
-//! Owners, i.e. names that connected clients hold, and the copies that end with them.
+//! Owners (names that connected clients hold), and the copies that end with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub(super) struct Owners {
 struct Record {
     holders: usize,
     copies: BTreeSet<CopyId>,
-    /// The time when the owner's copies end, if no connected client holds it until then.
+    /// Time when the owner's copies end, if no connected client holds it by then.
     ends_at: Option<Time>,
 }
 

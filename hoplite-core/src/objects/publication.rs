@@ -1,4 +1,4 @@
-//! The publication of one copy: the shards that know the copy, and their verdicts on its put.
+//! The publication of one copy: the shards that know it, and their verdicts on its put.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,15 +15,14 @@ const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 
-/// A shard's knowledge of a copy. Small, because a store may have a million objects.
+/// Small, because a store may have a million objects.
 #[derive(Debug)]
 struct ShardView {
     shard: usize,
-    /// The run of the shard's process that last proved to have recorded the put.
+    /// The last run of the shard that proved to have recorded the put.
     listed_in: Option<ShardRun>,
     is_told: bool,
-    /// `true` while the store waits for the shard to confirm that the put was not deleted while
-    /// contact was lost.
+    /// `true` until the shard confirms that the put was not deleted while contact was lost.
     is_unverified: bool,
     has_accepted: bool,
 }
@@ -31,11 +30,11 @@ struct ShardView {
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     shards: Vec<ShardView>,
-    /// An earlier put of the same id. The store compares the bytes once this copy is complete.
+    /// An earlier put of the id. The store compares the bytes once this copy is complete.
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// The shard that this store has told to order further copies, alone.
+    /// The only shard that this store has told to order further copies.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
     /// `true` while a repeated put awaits the number of stores, which may be too small for its
@@ -86,7 +85,7 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.is_unverified)
     }
 
-    /// Ends the wait for a shard to confirm the put. Returns `true` if there was one.
+    /// Returns `true` if the shard had to confirm the put.
     pub(crate) fn verified(&mut self, shard: usize) -> bool {
         let view = self.shards.iter_mut().find(|view| view.shard == shard);
         view.is_some_and(|view| std::mem::take(&mut view.is_unverified))
@@ -104,13 +103,13 @@ impl Publication {
         run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
     }
 
-    /// Returns the shards that proved to have recorded the put, even in earlier runs.
+    /// Returns the shards that recorded the put, even in earlier runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
     }
 
-    /// Notes that a copy is from a killed store's spill files. A shard must confirm its put before
-    /// the copy is served.
+    /// Marks a copy from a killed store's spill files. A shard must confirm its put before the copy
+    /// is served.
     pub(crate) const fn recover(&mut self) {
         (self.is_recovered, self.was_told) = (true, true);
     }
@@ -134,7 +133,7 @@ impl Publication {
         self.was_told && self.watched_by().next().is_none()
     }
 
-    /// Forgets a shard's knowledge, because a new session begins without publications.
+    /// A new session begins without publications.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
@@ -148,7 +147,7 @@ impl Publication {
         self.lead
     }
 
-    /// Notes the shard that orders further copies. Drops its predecessor's reports.
+    /// Drops the previous lead's reports.
     pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
         (self.lead, self.replication) = (lead, None);
     }
@@ -161,14 +160,13 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
-    /// Notes a shard's acceptance, which counts for a quorum, and while the shard orders the id's
-    /// puts.
+    /// An acceptance counts for a quorum, and while the shard orders the id's puts.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// Forgets the earlier put once the id's first shard has accepted this one. Otherwise two
-    /// stores could each rename their put to the other's.
+    /// The id's first shard has accepted this put. Forgets the earlier one: otherwise two stores
+    /// could each rename their put to the other's.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
         (self.is_confirmed, self.was_accepted) = (true, true);
@@ -178,7 +176,7 @@ impl Publication {
         self.was_accepted
     }
 
-    /// Forgets the shards' verdicts, because the copy gets the id of an equal put.
+    /// Forgets verdicts, because the copy gets the id of an equal put.
     pub(crate) fn rename(&mut self) {
         for view in &mut self.shards {
             (view.has_accepted, view.listed_in) = (false, None);

@@ -45,7 +45,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy at its shards except `answered_by`, which lists it.
+    /// Skips `answered_by`, which lists the copy already.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -62,7 +62,7 @@ impl Objects {
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
         let returning = self.begin_publication(copy, shard);
         let local = &self.copies[&copy];
-        // The store acts on the verdict about a put, and must know when a dispute is over.
+        // The store acts on the verdict about a put, and must know when a dispute ends.
         let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
         let wants_answer = must_answer || local.publication.is_disputed();
         let mut metadata = local.metadata.clone();
@@ -89,8 +89,8 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// Notes a copy's publication at a shard. If this run of the shard had listed the put, returns
-    /// the time since contact was lost: the shard rejects puts deleted since.
+    /// If this run of the shard had listed the put, returns the time since contact was lost: the
+    /// shard rejects puts deleted since.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -139,8 +139,7 @@ impl Objects {
     }
 
     /// Publishes a copy again after a conflict at a shard that is not its id's first. Only the
-    /// first shard may reject puts: two shards that hear of two puts in different order would
-    /// reject both.
+    /// first may reject puts: shards that hear of two puts in different order would reject both.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication.has_outlasted_rivals() {
@@ -174,8 +173,7 @@ impl Objects {
         }
     }
 
-    /// Publishes copies at newly responsible shards, and moves queries, after a session began or
-    /// ended.
+    /// Publishes copies at newly responsible shards, and moves queries.
     pub(crate) fn shard_changed(&mut self, shard: usize) {
         let is_up = self.ctx.is_up(shard);
         if is_up {
@@ -205,7 +203,7 @@ impl Objects {
     }
 
     pub(crate) fn remember_end(&mut self, message: ToShard) {
-        // A shard that is away must hear of all ended puts, however long its absence lasts.
+        // A shard that is away must hear of all ended puts, however long it stays away.
         if self.ctx.sessions.are_all_up() {
             self.recent_ends.forget_older(self.ctx.now(), self.ctx.limits().tombstone_ttl);
         }
@@ -216,8 +214,7 @@ impl Objects {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    /// Tells a shard that the put was deleted, given up or superseded. Returns `false` if the store
-    /// remembers no end.
+    /// Tells a shard of a put's end. Returns `false` if the store remembers none.
     pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
@@ -238,8 +235,8 @@ impl Objects {
             DropReason::Lost => {
                 let Some(copy) = self.copies.public_put(id, put) else { return };
                 match self.copies[&copy].location_state() {
-                    // Only the id's first shard decides. This shard may lack a session that the
-                    // first shard has.
+                    // Only the id's first shard decides. This one may lack a session that the first
+                    // has.
                     LocationState::Partial if self.ctx.first_shard(id) != Some(shard) => {
                         self.publish_again_later(copy);
                     }
@@ -257,8 +254,7 @@ impl Objects {
         }
     }
 
-    /// Drops the partial copy of a put that its producer makes again under another put id. Calls
-    /// for the whole object keep waiting.
+    /// Calls for the whole object keep waiting for the put that replaces this one.
     fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_received() {
@@ -305,8 +301,8 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy that `shard` told this store to keep, also at `shard` if it is no longer
-    /// responsible, so that it stops its orders and hears of the copy's end.
+    /// Also publishes at `shard` if it is no longer responsible, so that it stops its orders and
+    /// hears of the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

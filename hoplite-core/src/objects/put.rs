@@ -3,12 +3,12 @@
 //! A put of up to 8 KiB carries its bytes in its request, and is sealed at once. A larger put, and
 //! every writer, takes these steps:
 //!
-//! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete
-//!    copy of equal size and metadata, the client compares the bytes with it. A copy of another
-//!    size or metadata fails the call with `AlreadyExists`. The call waits for an incomplete copy.
+//! 1. The client sends `Create`. If the store has a complete copy of equal size and metadata, the
+//!    client compares the bytes with it. A copy of another size or metadata fails the call with
+//!    `AlreadyExists`. The call waits for an incomplete copy.
 //! 2. The node allocates memory (`table/space.rs`). If the arena is full, it evicts unpinned,
-//!    unreferenced copies, the least recently used first, unless even all of them would free too
-//!    little. Without memory, the call waits.
+//!    unreferenced copies, the least recently used first, if these free enough. Otherwise the call
+//!    waits.
 //! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It
 //!    publishes small objects, below 64 KiB by default, only when complete.
 //! 4. The client copies the bytes into the arena and advances the progress in the extent's header.
@@ -16,8 +16,8 @@
 //! 5. The client seals the object. The node completes the copy and publishes it again, with its
 //!    bytes if it is inline.
 //!
-//! The seal of a large object is answered when the directory has accepted the object. The seal of a
-//! small object is answered at once, unless the client requests a confirmed put.
+//! The seal of a large object is answered once the directory has accepted the object. The seal of a
+//! small one is answered at once, unless the client requests a confirmed put.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ use crate::version::Version;
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
     Answered(Result<Response>),
-    /// Another put of the id is unfinished, or the directory has not accepted it yet.
+    /// Another put of the id is unfinished, or not yet accepted by the directory.
     IsBusy,
     LacksSpace,
     LacksQuota,
@@ -134,8 +134,7 @@ impl Objects {
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
-    /// Requests the further copies that a repeated put wants. Returns `None` if the put need not
-    /// wait.
+    /// Requests the further copies of a repeated put. Returns `None` if the put need not wait.
     fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
@@ -209,8 +208,7 @@ impl Objects {
         }
     }
 
-    /// Seals a copy for its writer. With `confirm`, answers once the directory accepts or rejects
-    /// the put, or after this time.
+    /// With `confirm`, answers once the directory accepts or rejects the put, or after this time.
     pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
@@ -271,8 +269,7 @@ impl Objects {
         Ok(copy)
     }
 
-    /// Completes a reduce's target. Once the directory accepts it, the call gets the `reduced`
-    /// sources' indices.
+    /// Once the directory accepts the target, the call gets the `reduced` sources' indices.
     pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
@@ -282,7 +279,7 @@ impl Objects {
         self.complete_put(copy);
     }
 
-    /// Gives up a put whose writer has not sealed it, because no copy can become complete.
+    /// Gives up a put that its writer has not sealed.
     pub(crate) fn abort(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
         if !local.is_written() {
@@ -298,8 +295,7 @@ impl Objects {
     pub(crate) fn abandon_put(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        // If no shard knows this put, or another put exists, waiting calls may still get the
-        // object.
+        // If no shard knows this put, or another exists, waiting calls may still get the object.
         let is_all_there_was = local.publication.is_only_known_put();
         let error = Error::ObjectLost { id: id.clone() };
         self.abandon(copy, error.clone(), UnpublishReason::Aborted);
@@ -384,8 +380,7 @@ impl Objects {
     ) {
         let local = &self.copies[&copy];
         if local.is_comparing {
-            // A copy has only one comparison at a time. For another put, publish the copy again
-            // later.
+            // Only one comparison at a time. For another put, publish the copy again later.
             if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
                 self.publish_again_later(copy);
             }
@@ -476,8 +471,8 @@ impl Objects {
         }
     }
 
-    /// Answers the seal of a complete copy once enough copies exist, and the id's first shard, or
-    /// both its shards for a quorum, have accepted the put.
+    /// Answers once enough copies exist, and the id's first shard, or both its shards for a quorum,
+    /// have accepted the put.
     pub(crate) fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)

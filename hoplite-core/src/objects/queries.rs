@@ -1,5 +1,5 @@
-//! Queries to the directory. Each query waits at the first connected shard of its id, and moves
-//! when another shard becomes the first. So the loss of a shard delays calls, but fails none.
+//! Queries to the directory. Each waits at the first connected shard of its id, and moves when
+//! another becomes the first: the loss of a shard delays calls, but fails none.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(crate) struct OpenQuery {
 pub(crate) enum Purpose {
     Fetch,
     Delete(CallKey, DeleteStep),
-    /// The call, and the object's index in it.
+    /// The call, and the object's index.
     Locations(CallKey, usize),
     /// A reduce's target, and the source's index.
     Source(ObjectId, usize),
@@ -30,8 +30,8 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Returns `true` if a connected shard may have begun this delete. A restarted shard first
-    /// holds deletes of unknown ids.
+    /// Returns `true` if a connected shard may have begun this delete. A restarted one first holds
+    /// deletes of unknown ids.
     fn is_performed_at(&self, ctx: &Context, shard: usize) -> bool {
         let Self::Delete(_, step) = self else { return false };
         ctx.is_up(shard)

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-/// A set that keeps the order of arrival. Each operation takes O(log n).
+/// A set in the order of arrival. Each operation takes O(log n).
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     by_place: BTreeMap<u64, T>,

@@ -15,7 +15,7 @@ impl Objects {
         self.ctx.config().shards.replicas(id, |_| true)
     }
 
-    /// Checks that a put with a quorum can get the votes of both shards of its id.
+    /// Checks that a put with a quorum can get the votes of both shards.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if a shard cannot be reached. [`Error::VersionMismatch`] if it is too

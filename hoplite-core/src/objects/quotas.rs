@@ -1,10 +1,10 @@
 //! Quotas: limits for the objects that programs of this node put here.
 //!
-//! A put is charged to its user, and to each quota whose prefix begins its id, from its creation.
-//! The charge ends when the copy becomes evictable, or is removed. A deleted copy is removed after
-//! the last client has released it. A copy that is only in a file counts as an object without
-//! memory. The target of a reduce is charged from the reservation of its memory. Copies that gets
-//! bring, and copies that the directory orders, are charged to no quota.
+//! From its creation, a put is charged to its user, and to each quota whose prefix begins its id.
+//! The charge ends when the copy becomes evictable or is removed, for a deleted copy after the last
+//! client's release. A copy that is only in a file counts as an object without memory. A reduce's
+//! target is charged from the reservation of its memory. Copies that gets or the directory's orders
+//! bring are charged to no quota.
 //!
 //! A put that does not fit waits until the use falls or the quota changes. Reloads of spilled
 //! copies are always permitted, so memory may exceed the limit.
@@ -23,9 +23,9 @@ use crate::quota::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
-    /// Charged to no quota: not, or no longer, a put of a client of this store.
+    /// Charged to no quota: not, or no longer, a put of this store's clients.
     Nobody,
-    /// Charged only to id prefixes, because the user is unknown, as after a recovery.
+    /// Charged only to id prefixes: the user is unknown, as after a recovery.
     Unknown,
     User(u32),
 }
@@ -70,7 +70,7 @@ pub(crate) struct Quotas {
     users: BTreeMap<u32, Entry>,
     prefixes: BTreeMap<ObjectId, Entry>,
     clients: BTreeMap<ClientId, u32>,
-    /// Memory for targets of reduces whose copies do not exist yet.
+    /// Memory for reduces' targets whose copies do not exist yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
     has_new_room: bool,
@@ -97,7 +97,6 @@ impl Quotas {
         self.users.is_empty() && self.prefixes.is_empty()
     }
 
-    /// Creates a quota, or changes its limits.
     pub(crate) fn set(
         &mut self,
         subject: QuotaSubject,
@@ -164,8 +163,7 @@ impl Quotas {
         self.has_new_room |= is_charged;
     }
 
-    /// Checks that a new object fits its quotas. Of several excesses, prefers one that a wait
-    /// cannot end.
+    /// Of several excesses, prefers one that a wait cannot end.
     pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return Ok(());
@@ -195,8 +193,7 @@ impl Quotas {
         payer
     }
 
-    /// Ends the reservation of memory that a copy takes over. Wakes no waiter, because no room was
-    /// gained.
+    /// Ends a reservation that a copy takes over. Wakes no waiter, because no room was gained.
     pub(crate) fn take_reservation(&mut self, id: &ObjectId) -> Payer {
         let has_new_room = self.has_new_room;
         let payer = self.end_reservation(id);

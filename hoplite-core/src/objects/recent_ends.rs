@@ -1,7 +1,7 @@
 //! Messages to shards about ended puts.
 //!
-//! A shard that was away must hear of these ends. Otherwise it would serve the bytes of a deleted
-//! small object for ever, and treat the target of a repeated reduce as a conflicting put.
+//! A shard that was away must hear of them. Otherwise it would serve the bytes of a deleted small
+//! object for ever, and treat a repeated reduce's target as a conflicting put.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::id::{ObjectId, PutId};
 use crate::shard::ToShard;
 use crate::time::Time;
 
-/// Most messages about ended copies kept for reconnecting shards: some seconds of a busy store.
+/// Holds some seconds of a busy store's ends.
 const MAX_RECENT_ENDS: usize = 4096;
 
 #[derive(Debug, Default)]

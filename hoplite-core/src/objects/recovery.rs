@@ -1,9 +1,9 @@
 //! Recovery of the objects of killed stores from their spill files.
 //!
 //! 1. With `--recover`, the store gives each complete spill file an index
-//!    (`Effect::IndexSpillFile`). The store retires a record there once no copy needs it.
-//! 2. A later run reads the indices of complete files, before clients and shards connect
-//!    (`Event::Recover`). Each object becomes a pinned copy that is only in its file.
+//!    (`Effect::IndexSpillFile`), and retires a record there once no copy needs it.
+//! 2. A later run reads the indices before clients and shards connect (`Event::Recover`). Each
+//!    object becomes a pinned copy that is only in its file.
 //! 3. The copy *returns* ([`returning`](super::returning)): the store serves it only after a shard
 //!    has confirmed the put.
 //!
@@ -17,9 +17,8 @@
 //!   newer puts can publish first.
 //! * Before its acceptance, the copy loses every conflict, even against an equal put.
 //!
-//! A deleted object can still come back if all witnesses were restarted since the kill, and the
-//! store had not retired the record: the delete came while no store ran, or milliseconds before the
-//! kill.
+//! A deleted object can still come back if all witnesses were restarted since the kill, and its
+//! record was not retired: the delete came while no store ran, or milliseconds before the kill.
 
 use std::time::Duration;
 
@@ -41,8 +40,8 @@ impl Objects {
         }
     }
 
-    /// Describes a spilled copy for the store's next run. Returns `None` if a shard has its bytes,
-    /// no shard has accepted its put, or it is being deleted.
+    /// Returns `None` if a shard has the copy's bytes, no shard has accepted its put, or it is
+    /// being deleted.
     fn describe_spilled(&self, copy: CopyId, offset_bytes: u64) -> Option<SpilledObject> {
         let local = &self.copies[&copy];
         let is_known = local.publication.was_accepted() || local.publication.is_recovered();
@@ -95,7 +94,7 @@ impl Objects {
         self.copies.adopt_file(&mut self.ctx, file, copies);
     }
 
-    /// Returns `None` if the object cannot be recovered, or was recovered before.
+    /// Returns `None` for an object that cannot be, or already was, recovered.
     fn recover_object(&mut self, record: SpillRecord, object: SpilledObject) -> Option<CopyId> {
         let (id, lifetime, ends_in) = (object.id.clone(), object.lifetime(), object.ends_in);
         if let Some((other, local)) = self.copies.live(&id) {
@@ -140,8 +139,8 @@ impl Objects {
         self.ctx.push(Effect::Unrecovered { id: object.id.clone(), put: object.put, reason });
     }
 
-    /// Notes that a shard listed a recovered put, if the killed store that spilled it had a session
-    /// with this run of the shard.
+    /// Notes that a shard listed a recovered put, if the killed store had a session with this run
+    /// of the shard.
     pub(crate) fn recognize(&mut self, copy: CopyId, shard: usize) {
         if !self.copies[&copy].publication.is_recovered() {
             return;
@@ -152,8 +151,8 @@ impl Objects {
             return;
         };
         let shards = &self.ctx.config().shards;
-        // After a change of the list of shards, a shard may never have known the put. Its answer
-        // that the put was deleted would lose the object.
+        // After a change of the list of shards, a shard may never have known the put, and answer
+        // that it was deleted.
         if shards.version() > 0 {
             return;
         }
@@ -163,13 +162,12 @@ impl Objects {
         }
     }
 
-    /// Returns `true` for a killed store's copy that the directory has not accepted.
     pub(crate) fn is_in_doubt(&self, copy: CopyId) -> bool {
         let publication = &self.copies[&copy].publication;
         publication.is_recovered() && !publication.was_accepted()
     }
 
-    /// Drops a killed store's copy, which no client has read.
+    /// No client has read the copy.
     pub(crate) fn drop_recovered(&mut self, copy: CopyId, reason: Unrecovered) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);

@@ -48,7 +48,7 @@ impl Objects {
         }
     }
 
-    /// Pins a complete copy, and returns `true`, if a shard ordered this store to keep a copy.
+    /// Pins the copy and returns `true` if a shard ordered this store to keep it.
     pub(crate) fn keep_ordered(&mut self, copy: CopyId) -> bool {
         let (id, put) = (self.copies[&copy].id.clone(), self.copies[&copy].put);
         if self.orders.get(&id).is_none_or(|order| order.put != put) {
@@ -116,8 +116,8 @@ impl Objects {
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
-    /// Requests the number of stores that can keep a copy, because an earlier number may be
-    /// outdated. Returns `true` once it has arrived.
+    /// Requests the number of stores that can keep a copy, because an earlier one may be outdated.
+    /// Returns `true` once it has arrived.
     pub(crate) fn has_counted_nodes(&mut self, copy: CopyId) -> bool {
         let publication = self.copies.publication_mut(copy);
         if std::mem::replace(&mut publication.counts_nodes, true) {

@@ -27,8 +27,8 @@ fn of_client(mut request: Request) -> Request {
 }
 
 impl Objects {
-    /// Serves a checked request, except reduces, collectives and deletes, which concern targets of
-    /// reduces.
+    /// Serves a checked request, except reduces, collectives and deletes, which concern reduces'
+    /// targets.
     pub(crate) fn request(&mut self, key: CallKey, request: Request) {
         match self.with_default_replicas(of_client(request)) {
             Request::Create { id, size_bytes, metadata, timeout } => {
@@ -231,8 +231,7 @@ impl Objects {
         }
     }
 
-    /// Waits for more bytes of a growing copy. The daemon watches the copy's progress in shared
-    /// memory.
+    /// The daemon watches the growing copy's progress in shared memory.
     fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
@@ -255,7 +254,7 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// Hands a tool's query to the daemon, which queries the shards and limits the time.
+    /// The daemon queries the shards, and limits the time.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),

@@ -8,15 +8,14 @@
 //!
 //! # Returning
 //!
-//! A shard forgets deleted objects after a while, but no object that it lists, except in a restart.
-//! If it no longer lists a put that it has listed in its present run, the put was deleted, or all
-//! its copies were lost. The shard remembers losses (`shard/memory.rs`). So the store remembers
-//! which runs of shards have listed the put, and marks the first publication of a new session with
-//! such a run as *returning*. The shard answers `Deleted` if it has listed the put and has not lost
-//! it.
+//! A shard forgets deleted objects after a while, but no listed object, except in a restart. If it
+//! no longer lists a put that it has listed in its present run, the put was deleted, or all its
+//! copies were lost. The shard remembers losses (`shard/memory.rs`). So the store remembers which
+//! runs of shards have listed the put, and marks the first publication of a new session with such a
+//! run as *returning*. The shard answers `Deleted` if it has listed the put and has not lost it.
 //!
-//! The store is sure that a shard has listed a put if the shard has accepted a publication, or has
-//! granted or sent the object. An unanswered publication proves nothing.
+//! A shard has certainly listed a put if it has accepted a publication, or has granted or sent the
+//! object. An unanswered publication proves nothing.
 //!
 //! After the store has lost contact with all shards of a copy, the copy *returns*: it is served
 //! only after a shard has confirmed the put. The store first queries shards that have listed the
@@ -75,7 +74,7 @@ impl Objects {
         shards
     }
 
-    /// Publishes copies that waited, after lost contact, for the shards that had listed them.
+    /// Publishes copies that waited for the shards that had listed them.
     pub(crate) fn sessions_settled(&mut self) {
         for copy in self.copies.live_copies() {
             if self.copies[&copy].publication.is_returning() {

@@ -6,12 +6,12 @@
 //! hear of this.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
-//! the shard waits for this store. A store serves a local copy only while a shard that knows the
-//! copy has a valid lease. The store checks this when a get arrives, so a process that was stopped
-//! answers nothing before a shard has answered it again.
+//! the shard waits for this store. A store serves a local copy only under the lease of a shard that
+//! knows the copy. It checks this when a get arrives, so a stopped process answers nothing before a
+//! shard has answered it again.
 //!
-//! A shard in the process of the store stops and resumes together with the store, so its lease
-//! lasts as long as the session.
+//! A shard in the store's process stops and resumes with the store, so its lease lasts as long as
+//! the session.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::shard::ShardRun;
 use crate::time::Time;
 use crate::version::Version;
 
-/// Time for other shards to connect after the first one, and for other stores to connect to a
-/// returned shard. Longer than the pause between two attempts to connect.
+/// Time for other shards to connect after the first one, and for stores to connect to a returned
+/// shard. Longer than the pause between two attempts to connect.
 pub(super) const SETTLING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct ShardSessions {
     shards: Vec<ShardSession>,
-    /// The time when every reachable shard should be connected, after contact with all was lost.
+    /// Time when every reachable shard should be connected, after contact with all was lost.
     settled_at: Time,
 }
 
@@ -37,16 +37,16 @@ struct ShardSession {
     is_up: bool,
     version: Version,
     run: Option<ShardRun>,
-    /// The time when the store sent the latest message that the shard has answered.
+    /// Time when the store sent the latest message that the shard has answered.
     heard_at: Time,
     heard_before: Time,
     is_first: bool,
     has_joined: bool,
     is_removed: bool,
-    /// After a restart of the shard, the end of the leases of its previous run.
+    /// After a restart of the shard, the end of its previous run's leases.
     young_until: Option<Time>,
-    /// The time by which all stores should have told a returned shard of the puts that ended
-    /// without it.
+    /// Time by which all stores should have told a returned shard of the puts that ended without
+    /// it.
     returned_until: Option<Time>,
 }
 
@@ -70,7 +70,7 @@ impl ShardSessions {
         Self { shards: vec![ShardSession::NONE; count], settled_at: Time::ZERO }
     }
 
-    /// Adds a shard. Others are preferred at first, because it does not know all copies.
+    /// Others are preferred at first, because the new shard does not know all copies.
     pub(crate) fn add(&mut self) {
         self.shards.push(ShardSession { has_joined: true, ..ShardSession::NONE });
     }
@@ -118,8 +118,8 @@ impl ShardSessions {
         };
     }
 
-    /// Returns the times until which other shards are preferred to this restarted or returned one.
-    /// Call [`trust`](Self::trust) at each.
+    /// Returns the times until which other shards are preferred. Call [`trust`](Self::trust) at
+    /// each.
     pub(crate) fn doubted_until(&self, shard: usize) -> impl Iterator<Item = Time> + use<> {
         let session = self.shards.get(shard).copied();
         session
@@ -129,7 +129,7 @@ impl ShardSessions {
     }
 
     /// Returns `false` for a while after a restart: the shard does not know all copies yet, and
-    /// other stores may serve under leases of its previous run.
+    /// other stores may serve under its previous run's leases.
     pub(crate) fn is_trusted(&self, shard: usize) -> bool {
         self.shards.get(shard).is_none_or(|session| session.young_until.is_none())
     }
@@ -139,8 +139,7 @@ impl ShardSessions {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
-    /// Stops preferring other shards to a restarted or returned one after its time. Returns `true`
-    /// for a change.
+    /// Stops preferring other shards once the time is over. Returns `true` for a change.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let Some(session) = self.shards.get_mut(shard) else { return false };
         let doubts = [&mut session.young_until, &mut session.returned_until];
@@ -178,7 +177,7 @@ impl ShardSessions {
         self.version(shard).is_some_and(|version| version.at_least(number))
     }
 
-    /// Checks a shard's version. Accepts a shard that is not connected.
+    /// Accepts a shard that is not connected.
     ///
     /// # Errors
     /// [`Error::VersionMismatch`] with the shard's version as `ours`, because clients decode it

@@ -1,20 +1,20 @@
 //! Spilling: unused pinned copies move to files to free memory, and return on demand.
 //!
 //! 1. Once the arena is 80% full, or a call waits for memory, the store writes the least recently
-//!    used copies to a file of up to 100 MiB (`Effect::Spill`). It spills down to 70%. Copies that
-//!    clients map, other stores read, or reduces need stay.
+//!    used copies to a file of up to 100 MiB (`Effect::Spill`), down to 70%. Copies that clients
+//!    map, other stores read, or reduces need stay.
 //! 2. A written copy is *clean*: in the arena and in the file. The store frees clean copies when it
 //!    needs memory, after the unpinned copies. The directory still lists them.
 //! 3. Other stores and hops read the copy from the file (`Effect::ServeSpilled`). For a get or a
-//!    collective, the store reads it into the arena again (`Effect::Load`). The record stays in the
-//!    file, unless more than half of the spill limit is used.
-//! 4. The store removes a file when no copy needs it. Once more than half of a file is useless, the
-//!    store copies the rest to a new file.
+//!    collective, the store loads it into the arena (`Effect::Load`). The record stays in the file,
+//!    unless more than half of the spill limit is used.
+//! 4. The store removes a file that no copy needs. Once more than half of a file is useless, the
+//!    store moves the rest to a new file.
 //!
 //! # Failures
 //!
-//! * **A disk is full or fails.** The copies stay in the arena. The store does not use the spill
-//!   directory for up to a second. Calls wait for memory until their timeout.
+//! * **A disk is full or fails.** The copies stay in the arena. The directory is not used for up to
+//!   a second. Calls wait for memory until their timeout.
 //! * **A file is damaged.** The copy is lost. Waiting calls fail with [`Error::SpillFailed`].
 //! * **A file cannot be read now.** Calls fail with the same error, and the copy stays.
 
@@ -27,7 +27,7 @@ use crate::id::ObjectId;
 use crate::message::{CopyId, SpillFault, SpillFile, SpillRecord};
 use crate::shard::UnpublishReason;
 
-/// Time after a failed read for which gets of the copy fail at once.
+/// Time after a failed read in which gets of the copy fail at once.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,3 @@
-//! Shards that know the puts of killed stores.
-
 use std::collections::BTreeSet;
 
 use crate::id::ObjectId;
@@ -7,7 +5,7 @@ use crate::shard::ShardRun;
 
 #[derive(Debug, Default)]
 pub(crate) struct Witnesses {
-    /// The shard runs that may know the killed stores' puts, after sessions with them.
+    /// Shard runs that may know the killed stores' puts, after sessions with them.
     pub(super) runs: BTreeSet<ShardRun>,
     /// Ids with several puts in the killed stores' spill files; empty after the recovery.
     pub(super) ambiguous: BTreeSet<ObjectId>,

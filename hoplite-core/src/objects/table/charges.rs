@@ -1,5 +1,3 @@
-//! The charges of copies to quotas.
-
 use super::super::notice::SpaceWaiter;
 use super::super::quotas::{Charge, Payer, use_of};
 use super::Table;
@@ -18,7 +16,7 @@ impl Table {
         self.copies.values().map(|local| local.charge()).chain(self.quotas.reserved())
     }
 
-    /// Sets a quota, whose use it sums over all copies, or removes the quota.
+    /// Sums the quota's use over all copies. Without limits, removes the quota.
     pub(crate) fn set_quota(
         &mut self,
         subject: QuotaSubject,
@@ -46,7 +44,7 @@ impl Table {
         self.quotas.check(charge_of(payer, id, size_bytes))
     }
 
-    /// Charges memory for a reduce's target before its copy begins.
+    /// Charges a reduce's target before its copy begins.
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
         let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });

@@ -30,10 +30,10 @@ pub(crate) enum Phase {
 pub(crate) struct ActivePull {
     pub(crate) pull: PullId,
     pub(crate) sender: NodeId,
-    /// The shard that granted the right to pull. `grant` is `None` once its session is lost.
+    /// The shard that granted the pull. `grant` is `None` once its session is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
-    /// The outcome to report if this store ended the pull.
+    /// Outcome to report if this store ended the pull.
     pub(crate) ends_as: Option<PullOutcome>,
     pub(crate) offset_bytes: u64,
 }
@@ -55,7 +55,6 @@ pub(crate) struct Object {
     pub(crate) metadata: Metadata,
 }
 
-/// A local copy, which only the table of copies changes.
 #[derive(Debug)]
 pub(crate) struct LocalCopy {
     pub(crate) id: ObjectId,
@@ -67,10 +66,10 @@ pub(crate) struct LocalCopy {
     pub(crate) retention: Retention,
     pub(crate) creator: Option<ClientId>,
     pub(super) payer: Payer,
-    /// `true` if the directory may know the copy. Only nodes that were told its id request a
+    /// `true` if the directory may know the copy. Only nodes that were told the id request a
     /// private copy, such as a reduce's partial result.
     pub(crate) is_public: bool,
-    /// The reason, reported to the writer, why the copy was deleted, lost or given up.
+    /// Reason why the copy was deleted, lost or given up, for the writer.
     pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
     pub(super) serves: u32,
@@ -80,7 +79,7 @@ pub(crate) struct LocalCopy {
 }
 
 impl LocalCopy {
-    /// A copy that a client or a reduce makes is a put, so it is pinned.
+    /// A copy made by a client or reduce is a put, so it is pinned.
     pub(crate) fn begin(object: Object, extent: Extent, phase: Phase) -> Self {
         let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });

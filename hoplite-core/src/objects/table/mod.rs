@@ -1,7 +1,7 @@
 //! Copies and their users. The table knows nothing of the directory and of calls.
 //!
-//! The table frees a copy's memory only when no client references the copy, no serve or comparison
-//! reads it, and no pull or combination writes it.
+//! It frees a copy's memory only when no client references it, no serve or comparison reads it, and
+//! no pull or combination writes it.
 
 mod awaiting;
 mod charges;
@@ -50,7 +50,7 @@ pub(crate) struct Table {
     /// Boxed, because the map allocates spare entries.
     copies: BTreeMap<CopyId, Box<LocalCopy>>,
     index: BTreeMap<ObjectId, CopyId>,
-    /// Evictable copies and their extents' lengths, the least recently used first.
+    /// With their extents' lengths, the least recently used first.
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
@@ -184,8 +184,8 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Removes a deleted, lost or abandoned copy from the index of ids; users keep its memory.
-    /// Returns `false` if it was not there.
+    /// Removes a copy from the index of ids; users keep its memory. Returns `false` if it was not
+    /// there.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
@@ -236,7 +236,7 @@ impl Table {
         if local.is_pinned() {
             local.retention = Retention::Evictable;
             self.pinned_bytes -= local.extent.length_bytes;
-            // The copy is only a cache now, like a copy that a get fetched.
+            // The copy is only a cache now, like a fetched copy.
             self.quotas.subtract(self.copies[&copy].charge());
             self.copy_mut(copy).payer = Payer::Nobody;
             self.keep(copy);
@@ -255,8 +255,7 @@ impl Table {
         is_more
     }
 
-    /// Turns the copy into one of another put with equal bytes, without the expiry (lifetime) of
-    /// its first put.
+    /// Makes the copy one of another put with equal bytes, without its first put's lifetime.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
@@ -273,8 +272,7 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Releases copies that a search for memory protected. Wakes no waiter, because no memory was
-    /// gained.
+    /// Wakes no waiter, because no memory was gained.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
@@ -320,7 +318,7 @@ impl Table {
         self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
     }
 
-    /// Removes a shard's grants from pulls after the loss of its session. The pulls continue.
+    /// The pulls continue without their grants.
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
@@ -352,7 +350,7 @@ impl Table {
         }
     }
 
-    /// Ends the pull of a copy, because its sender itself waits for bytes of this store.
+    /// The sender itself waits for bytes of this store.
     pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
         if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
             active.end_as(ctx, PullOutcome::SenderStalled);
@@ -366,7 +364,7 @@ impl Table {
     pub(crate) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
         let local = self.copy_mut(copy);
         let valid_bytes = valid_bytes.min(local.size_bytes);
-        // A complete copy stays complete while the collective continues for other members.
+        // A complete copy stays complete while the collective continues for others.
         if matches!(local.phase, Phase::Combining { .. }) {
             local.phase = Phase::Combining { combine: None };
         }
@@ -387,7 +385,7 @@ impl Table {
         was_comparing
     }
 
-    /// Ends the writer's use: only references and serves keep the copy now.
+    /// Only references and serves keep the copy now.
     pub(crate) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).phase = Phase::Receiving { pull: None, valid_bytes: 0 };
         self.settle(ctx, copy);

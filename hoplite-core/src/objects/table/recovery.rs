@@ -40,7 +40,7 @@ impl Table {
         copy
     }
 
-    /// Takes over a killed store's spill file that holds `copies`, or removes it if they are none.
+    /// Takes over a killed store's spill file, or removes it if it holds no copies.
     pub(crate) fn adopt_file(
         &mut self,
         ctx: &mut Context,

@@ -6,8 +6,7 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, ServeId};
 
 impl Table {
-    /// Serves a copy to another node. If `is_expected`, the serve waits for a copy that has not
-    /// begun.
+    /// If `is_expected`, the serve waits for a copy that has not begun.
     pub(crate) fn serve(
         &mut self,
         ctx: &mut Context,
@@ -18,7 +17,7 @@ impl Table {
     ) {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
-            // A request that expects a private copy knows the copy's id.
+            // A request that expects a private copy knows its id.
             Some(copy) if is_expected || self[&copy].is_public => match self[&copy].is_resident() {
                 true => self.accept_serve(ctx, serve, copy),
                 false => self.serve_spilled(ctx, serve, copy),

@@ -1,7 +1,6 @@
 //! Memory of the arena: allocation, eviction, and waiters.
 //!
-//! Calls and fetches without memory try again when copies are freed, reserved memory is given back,
-//! or a spill file is complete.
+//! Waiters try again when memory is freed or given back, or a spill file is complete.
 
 use super::super::notice::SpaceWaiter;
 use super::{LocalCopy, Room, Table};
@@ -26,8 +25,7 @@ impl Table {
         Ok(())
     }
 
-    /// Finds memory, or the copy to evict first, unless all evictions together would free too
-    /// little.
+    /// Finds memory, or the copy to evict first, unless all evictions would free too little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()
@@ -56,7 +54,7 @@ impl Table {
         victim.map_or(Room::None, Room::AfterEvicting)
     }
 
-    /// Returns `true` if an object fits after evictions, apart from fragmentation.
+    /// Ignores fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
         let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
         HEADER_BYTES + size_bytes
@@ -79,7 +77,7 @@ impl Table {
         self.free(room);
     }
 
-    /// Frees memory that a failed search had taken. Wakes no waiter, because no memory was gained.
+    /// Wakes no waiter, because no memory was gained.
     pub(crate) fn give_back_after_search(&mut self, rooms: impl IntoIterator<Item = Extent>) {
         let has_new_space = self.has_new_space;
         for room in rooms {

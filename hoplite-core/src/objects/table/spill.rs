@@ -1,5 +1,3 @@
-//! Moves copies to spill files and back.
-
 use super::super::context::Context;
 use super::spills::{Batch, MAX_BATCH_OBJECTS, SpillStep, Spilled, Spills};
 use super::{LocalCopy, Table};
@@ -15,11 +13,11 @@ const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
 
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
-/// A move of the copies that a spill file still holds to a new file.
+/// A move of a spill file's remaining copies to a new file.
 #[derive(Debug)]
 pub(crate) struct Compaction {
     old: SpillFile,
-    /// The old records of the moved copies, with the copies' sizes.
+    /// The old records, with the copies' sizes.
     moved: Vec<(SpillRecord, u64)>,
     again: bool,
 }
@@ -138,7 +136,7 @@ impl Table {
         picked
     }
 
-    /// Ends a spill file's writing. Returns its live copies with their offsets.
+    /// Returns the live copies of a written file with their offsets.
     pub(crate) fn spilled(
         &mut self,
         ctx: &mut Context,
@@ -213,7 +211,7 @@ impl Table {
         (places, compaction)
     }
 
-    /// Releases the old records of a compaction, once the new file has its index.
+    /// Releases the old records, once the new file has its index.
     pub(crate) fn end_compaction(&mut self, ctx: &mut Context, compaction: Compaction) {
         let Some(spills) = &mut self.spills else { return };
         for (record, size_bytes) in compaction.moved {
@@ -284,7 +282,7 @@ impl Table {
         self.reconsider_file(copy);
         if is_live && is_loaded {
             ctx.push(Effect::CopyCompleted { copy });
-            // Callers that wait for the copy are in the queue for memory.
+            // Callers that wait for the copy queue for memory.
             self.has_new_space = true;
             self.settle(ctx, copy);
         } else if !is_live {
@@ -299,7 +297,7 @@ impl Table {
         }
     }
 
-    /// Counts a failed read. Returns `true` if this store has the copy's bytes nowhere else.
+    /// Returns `true` if this store has the copy's bytes nowhere else.
     pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord) -> bool {
         let local = self.copies.get(&copy).filter(|local| local.is_live() && local.is_away());
         let is_needed = local.is_some_and(|local| local.record() == Some(record));
@@ -309,7 +307,7 @@ impl Table {
         is_needed
     }
 
-    /// Serves a copy from its spill file, except soon after a failed read.
+    /// Refuses soon after a failed read.
     pub(super) fn serve_spilled(&mut self, ctx: &mut Context, serve: ServeId, copy: CopyId) {
         let now = ctx.now();
         let local = self.copy_mut(copy);
@@ -339,7 +337,7 @@ impl Table {
         }
     }
 
-    /// Releases the spill record of a copy that has ended, unless it is being written or loaded.
+    /// Keeps a record that is being written or loaded.
     pub(super) fn forget_spilled(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = &self.copies[&copy];
         let Some(spilled) = &local.spilled else { return };

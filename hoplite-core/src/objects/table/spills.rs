@@ -13,10 +13,10 @@ use crate::message::{
 };
 use crate::time::Time;
 
-/// Used share of the arena from which the store spills even if no call lacks memory.
+/// Used share of the arena from which the store spills even without waiting calls.
 const START_PERCENT: u64 = 80;
 const STOP_PERCENT: u64 = 70;
-/// The most bytes of copies in one file, unless one copy is larger.
+/// Most bytes of copies in one file, unless one copy is larger.
 const BATCH_BYTES: u64 = 100 << 20;
 const BATCHES_PER_ARENA: u64 = 8;
 pub(super) const MAX_BATCH_OBJECTS: usize = RecoveredFile::MAX_OBJECTS;
@@ -64,7 +64,7 @@ pub(super) struct Batch {
     pub(super) length_bytes: u64,
     /// The copies' memory in the arena; zero for copies from a file.
     pub(super) arena_bytes: u64,
-    /// The spill file that is compacted; `None` for copies from the arena.
+    /// The compacted file; `None` for copies from the arena.
     pub(super) compacts: Option<SpillFile>,
 }
 
@@ -96,16 +96,16 @@ pub(super) struct Spills {
     config: SpillConfig,
     directories: Vec<Directory>,
     next_directory: usize,
-    /// Copies that may be spilled, with their extents' lengths, in the order of use.
+    /// Spillable copies, with their extents' lengths, in the order of use.
     pub(super) dirty: LruCache<CopyId, u64>,
-    /// Copies in the arena that a spill file has too, in the order of use.
+    /// Copies in the arena and in a spill file, in the order of use.
     pub(super) clean: LruCache<CopyId, u64>,
     pub(super) clean_bytes: u64,
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
     wasteful: BTreeSet<SpillFile>,
-    /// `true` from `START_PERCENT` of use until it falls to `STOP_PERCENT`.
+    /// `true` from `START_PERCENT` of use down to `STOP_PERCENT`.
     is_above: bool,
     pub(super) status: SpillStatus,
 }
@@ -129,7 +129,7 @@ impl Spills {
     }
 
     /// Lists an idle copy. Returns `true` if its memory can be freed at once, because a spill file
-    /// has the copy (`is_clean`).
+    /// has it (`is_clean`).
     pub(super) fn offer(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
         let list = if is_clean { &mut self.clean } else { &mut self.dirty };
         let is_new = list.put(copy, bytes).is_none();
@@ -175,7 +175,7 @@ impl Spills {
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
     }
 
-    /// Chooses spill directories in turn. If none is usable, sets a deadline to try again.
+    /// Chooses in turn. If no directory is usable, sets a deadline to try again.
     pub(super) fn choose_directory(&mut self, ctx: &mut Context) -> Option<usize> {
         let count = self.directories.len();
         let in_turn = (0..count).map(|step| (self.next_directory + step) % count);
@@ -208,7 +208,7 @@ impl Spills {
         !self.wasteful.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
-    /// Takes a mostly useless spill file to compact, with the copies written to it.
+    /// Returns the file with the copies written to it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
         let file = self.wasteful.pop_first()?;
         let used = self.files.get_mut(&file)?;
@@ -216,8 +216,7 @@ impl Spills {
         Some((file, &used.copies))
     }
 
-    /// Ends a compaction, and removes a file that no copy needs. With `again`, compacts a still
-    /// wasteful file later.
+    /// Removes a file that no copy needs. With `again`, compacts a still wasteful file later.
     pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile, again: bool) {
         let Some(used) = self.files.get_mut(&file) else { return };
         used.is_compacting = false;
@@ -321,8 +320,8 @@ impl Spills {
         }
     }
 
-    /// Returns `true` if more than half of the files' limit is used: copies in the arena then leave
-    /// their files.
+    /// Returns `true` if more than half of the files' limit is used: loaded copies then leave their
+    /// files.
     pub(super) fn is_scarce(&self) -> bool {
         self.config.limit_bytes.is_some_and(|limit| self.file_bytes > limit / 2)
     }
