@@ -1,4 +1,4 @@
-//! The context that a store's state machines share.
+//! Context that a store's state machines share.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
@@ -264,8 +264,8 @@ impl Context {
         self.responsible_shards(id).min_by_key(|shard| !self.sessions.is_trusted(*shard))
     }
 
-    /// Returns the shard for reads of `id`. A shard that was disconnected may list puts deleted
-    /// meanwhile, so others come first for a while.
+    /// Returns the shard for reads of `id`. A shard that was disconnected may list puts deleted in
+    /// that time, so others come first for a while.
     pub(crate) fn reading_shard(&self, id: &ObjectId) -> Option<usize> {
         let sessions = &self.sessions;
         let doubts =

@@ -9,7 +9,7 @@ use crate::shard::{DeleteTerms, DeleteWait, RequestId};
 pub(crate) struct DeleteStep {
     wait: DeleteWait,
     put: Option<PutId>,
-    /// The shard that has deleted the object, while the id's other shard repeats the delete.
+    /// Shard that has deleted the object, while the id's other shard repeats the delete.
     done_by: Option<usize>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! # Failures and their detection
 //!
-//! * **A sender dies or sends damaged bytes.** The receiver queries for another sender, after a
-//!   pause of up to a second if failures repeat, and resumes at its offset (`gets.rs`).
+//! * **A sender dies or sends damaged bytes.** The receiver queries for another sender, with pauses
+//!   if failures repeat, and resumes at its offset (`gets.rs`).
 //! * **A sender freezes.** Idle senders send keepalives, so five seconds of silence end the pull.
 //! * **A transfer stalls although its sender lives.** A receiver without a byte or a forwarded sign
 //!   of life of the producer for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).

@@ -1,4 +1,4 @@
-//! The drain of a store: its pinned copies move to other stores before it stops.
+//! Drain of a store: its pinned copies move to other stores before it stops.
 //!
 //! 1. The store tells its shards that it drains ([`ToShard::Drain`]), and makes one shard
 //!    responsible for each pinned copy ([`ToShard::Lead`]). It refuses new puts, and serves reads.
@@ -111,8 +111,8 @@ impl Objects {
         self.publish(copy);
     }
 
-    /// Ends the drain once all objects have moved, or none can move. `is_busy`: the store takes
-    /// part in reduces or collectives.
+    /// Ends the drain once all objects have moved, or none can. `is_busy`: the store takes part in
+    /// reduces or collectives.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining)
         else {

@@ -101,8 +101,7 @@ impl Objects {
         self.delete(CallKey::of(ClientId::STORE, call), ids, 0, terms);
     }
 
-    /// Returns `false` unless `call` was the store's own delete of ended objects. Remaining copies
-    /// are deleted later.
+    /// Returns `false` unless `call` was the store's own delete of ended objects.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call)
         else {

@@ -1,4 +1,4 @@
-//! Reserves memory for the output of a step of a reduce, and for its spilled inputs: all or none.
+//! Reserves memory for a reduce step's output and for its spilled inputs: all or none.
 //!
 //! In a small arena, inputs that are loaded one by one would evict each other.
 

@@ -119,8 +119,7 @@ impl Objects {
         true
     }
 
-    /// Ends a fetch that no get, reference or shard needs. A running transfer goes on, because
-    /// other nodes may read its bytes.
+    /// Ends an unneeded fetch. A running transfer goes on, because other nodes may read its bytes.
     pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
@@ -183,8 +182,8 @@ impl Objects {
         }
     }
 
-    /// Opens a copy to receive into, or finds the partial one. Returns `None` if the fetch waits
-    /// for memory, or has ended.
+    /// Opens a copy to receive into, or finds the partial one; `None` if the fetch waits for
+    /// memory, or has ended.
     fn receiving_copy(&mut self, object: Object) -> Option<CopyId> {
         if !self.fetches.contains(&object.id) {
             return None;

@@ -1,5 +1,4 @@
-//! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication
-//! and memory.
+//! Single objects of a store: copies, gets, puts, deletes, publication and memory.
 //!
 //! [`Objects`] knows nothing of reduces and collectives. It informs their machines through a
 //! [`Notice`](notice::Notice), which [`node`](crate::node) delivers.
@@ -10,7 +9,7 @@
 //! | `batch`, `batches` | collect the answers of a batch |
 //! | `gets`, `fetch` | answer gets, and fetch objects |
 //! | `deletes`, `deletion` | delete objects |
-//! | `put`, `conflicts` | create, seal and abort puts, resolve conflicts, and report lost puts |
+//! | `put`, `conflicts` | puts, and their conflicts |
 //! | `copies`, `table` | copies, their memory and their users |
 //! | `combine`, `combinations` | combine copies into others |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
@@ -20,7 +19,7 @@
 //! | `replicas`, `orders` | keep copies for shards, and let puts wait for copies elsewhere |
 //! | `quotas`, `charges` | limit the objects of a user or a prefix |
 //! | `spill` | move pinned copies to files and back |
-//! | `recovery`, `witnesses` | bring objects in the files of killed stores back |
+//! | `recovery`, `witnesses` | recover objects of killed stores from their files |
 //! | `drain`, `draining` | move all pinned copies to other stores |
 //! | `directory`, `queries`, `faults` | query the shards, and handle their messages |
 //! | `context`, `notice` | time, effects, deadlines and notices |

@@ -1,4 +1,4 @@
-//! Orders from shards to keep a copy of an object.
+//! Shards' orders to keep a copy.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The publication of one copy: the shards that know it, and their verdicts on its put.
+//! Publication of one copy: the shards that know it, and their verdicts on its put.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 #[derive(Debug)]
 struct ShardView {
     shard: usize,
-    /// The last run of the shard that proved to have recorded the put.
+    /// Last run of the shard that proved to have recorded the put.
     listed_in: Option<ShardRun>,
     is_told: bool,
     /// `true` until the shard confirms that the put was not deleted while contact was lost.
@@ -34,11 +34,10 @@ pub(crate) struct Publication {
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// The only shard that this store has told to order further copies.
+    /// Only shard that this store has told to order further copies.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
-    /// `true` while a repeated put awaits the number of stores, which may be too small for its
-    /// copies.
+    /// `true` while a repeated put awaits the number of stores, which may be too few.
     pub(crate) counts_nodes: bool,
     republish_at: Option<Time>,
     disputes: u32,
@@ -103,7 +102,7 @@ impl Publication {
         run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
     }
 
-    /// Returns the shards that recorded the put, even in earlier runs.
+    /// Returns the shards that proved to have recorded the put, even in earlier runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
     }
@@ -192,8 +191,7 @@ impl Publication {
         self.is_confirmed = false;
     }
 
-    /// Notes that shards disagree about the put. Returns the time to publish it again, unless one
-    /// is set.
+    /// Returns the time to publish the disputed put again, unless one is set.
     pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
         if self.republish_at.is_some() {
             return None;

@@ -134,7 +134,7 @@ impl Objects {
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
-    /// Requests the further copies of a repeated put. Returns `None` if the put need not wait.
+    /// Requests further copies. Returns `None` if the put need not wait.
     fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;

@@ -1,4 +1,4 @@
-//! Recovery of the objects of killed stores from their spill files.
+//! Recovery of killed stores' objects from spill files.
 //!
 //! 1. With `--recover`, the store gives each complete spill file an index
 //!    (`Effect::IndexSpillFile`), and retires a record there once no copy needs it.

@@ -116,8 +116,8 @@ impl Objects {
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
-    /// Requests the number of stores that can keep a copy, because an earlier one may be outdated.
-    /// Returns `true` once it has arrived.
+    /// Requests the current number of stores that can keep a copy. Returns `true` once it has
+    /// arrived.
     pub(crate) fn has_counted_nodes(&mut self, copy: CopyId) -> bool {
         let publication = self.copies.publication_mut(copy);
         if std::mem::replace(&mut publication.counts_nodes, true) {

@@ -18,7 +18,7 @@ const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
 
-/// Removes the metadata that only stores may set.
+/// Removes metadata that only stores may set.
 fn of_client(mut request: Request) -> Request {
     if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
         metadata.agreement = None;

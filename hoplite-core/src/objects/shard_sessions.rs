@@ -1,14 +1,13 @@
-//! The sessions with the shards, and their leases.
+//! Sessions with the shards, and their leases.
 //!
-//! A delete waits until each store with a copy has confirmed it. A shard stops waiting for a store
-//! that was silent for six seconds and then away for the grace period. Then a client may put the id
-//! again, so the store must not serve its old copy. But a store that is cut off or frozen does not
-//! hear of this.
+//! A delete waits until each store with a copy has confirmed it, except for a store that was silent
+//! for six seconds and then away for the grace period. A client may then put the id again. That
+//! store, cut off or frozen, does not hear of this, but must not serve its old copy.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
-//! the shard waits for this store. A store serves a local copy only under the lease of a shard that
-//! knows the copy. It checks this when a get arrives, so a stopped process answers nothing before a
-//! shard has answered it again.
+//! the shard waits for this store. A store serves local copies only under leases
+//! ([`returning`](super::returning)). It checks this when a get arrives, so a stopped process
+//! answers nothing before a shard has answered it again.
 //!
 //! A shard in the store's process stops and resumes with the store, so its lease lasts as long as
 //! the session.

@@ -13,8 +13,8 @@
 //!
 //! # Failures
 //!
-//! * **A disk is full or fails.** The copies stay in the arena. The directory is not used for up to
-//!   a second. Calls wait for memory until their timeout.
+//! * **A disk is full or fails.** The copies stay in the arena. The store avoids the directory for
+//!   up to a second. Calls wait for memory until their timeout.
 //! * **A file is damaged.** The copy is lost. Waiting calls fail with [`Error::SpillFailed`].
 //! * **A file cannot be read now.** Calls fail with the same error, and the copy stays.
 

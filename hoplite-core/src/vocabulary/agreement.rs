@@ -1,4 +1,4 @@
-//! The parameters on which a collective's participants must agree.
+//! Parameters on which a collective's participants must agree.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The kind of a call that timed out.
+/// Kind of a call that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Waits for memory, another put of the same id, or the directory.
@@ -53,7 +53,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The kind of connection that carried a malformed message.
+/// Kind of connection that carried a malformed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
     /// Client to store, Unix socket.

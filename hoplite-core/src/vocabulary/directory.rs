@@ -1,4 +1,4 @@
-//! The messages between a store and a directory shard. Their wire form is in
+//! Messages between a store and a directory shard. Their wire form is in
 //! `proto/hoplite/v1/directory.proto`.
 
 mod inline;
@@ -53,7 +53,7 @@ pub struct NodeInfo {
     pub version: Version,
 }
 
-/// The completeness of a node's copy of an object.
+/// Completeness of a node's copy of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LocationState {
     /// A client on the node is still writing the object.
@@ -64,7 +64,7 @@ pub enum LocationState {
     Complete,
 }
 
-/// The rule by which a store keeps a copy.
+/// Rule by which a store keeps a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Retention {
     /// Stays until the object ends. A client put the copy here, or a shard ordered the store to
@@ -123,7 +123,7 @@ pub struct Locations {
     pub locations: Vec<Location>,
 }
 
-/// The properties of an object without its locations.
+/// Properties of an object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectSummary {
     /// Put that made the object.

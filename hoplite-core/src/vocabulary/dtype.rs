@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 macro_rules! dtypes {
     ($($variant:ident $name:literal $numpy:literal $size:literal $doc:literal;)*) => {
-        /// The element type of an object.
+        /// Element type of an object.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub enum Dtype {
             /// Plain bytes without elements, which cannot be reduced.
@@ -24,12 +24,12 @@ macro_rules! dtypes {
                 match self { Self::Opaque => 1, $(Self::$variant => $size,)* }
             }
 
-            /// The command line's name: `f32`, `bf16`, `opaque`.
+            /// Command line's name: `f32`, `bf16`, `opaque`.
             pub const fn name(self) -> &'static str {
                 match self { Self::Opaque => "opaque", $(Self::$variant => $name,)* }
             }
 
-            /// The name in numpy and torch, such as `float32`; `None` for opaque bytes.
+            /// Name in numpy and torch, such as `float32`; `None` for opaque bytes.
             pub const fn numpy_name(self) -> Option<&'static str> {
                 match self { Self::Opaque => None, $(Self::$variant => Some($numpy),)* }
             }
@@ -72,7 +72,7 @@ impl FromStr for Dtype {
     }
 }
 
-/// The reason why metadata is invalid.
+/// Reason why metadata is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {

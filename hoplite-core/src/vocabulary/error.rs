@@ -24,7 +24,7 @@ impl fmt::Display for Holders<'_> {
     }
 }
 
-/// The failure of an operation on objects.
+/// Failure of an operation on objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -163,8 +163,7 @@ pub enum Error {
         /// Peer's cluster.
         theirs: String,
     },
-    /// The store's list of directory shards differs from other stores', so it would look up objects
-    /// at the wrong shards.
+    /// The store's list of directory shards differs from the other stores'.
     #[error(
         "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
     )]
@@ -185,7 +184,7 @@ pub enum Error {
     /// The peer lacks a proof of its identity, or a right.
     #[error("permission denied: {reason}")]
     PermissionDenied {
-        /// Proof or right that the peer lacks.
+        /// Missing proof or right.
         reason: Cow<'static, str>,
     },
     /// The peer sent a message that breaks the protocol.
@@ -216,8 +215,8 @@ pub enum Error {
     /// The store moves its objects away before it stops, and accepts no new ones.
     #[error("the store drains, and accepts no new objects")]
     Draining,
-    /// The store has the object only in a spill file, which it cannot read. If the file is damaged,
-    /// the copy is lost.
+    /// The store cannot read the object's spill file, its only copy. If the file is damaged, the
+    /// copy is lost.
     #[error("object {id} cannot be read from its spill file: {reason}")]
     SpillFailed {
         /// Object.
@@ -356,7 +355,7 @@ impl Error {
     }
 }
 
-/// The cause of a call's wait.
+/// Cause of a call's wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missing {
@@ -380,12 +379,12 @@ pub enum Missing {
         /// Collective's target.
         target: ObjectId,
     },
-    /// These stores have not finished their part, such as a step of a reduce.
+    /// These stores have not finished their part.
     Stores {
         /// Stores.
         nodes: Named<NodeId>,
     },
-    /// The store lacks memory. On a timeout, the call fails with [`Error::StoreFull`] instead.
+    /// The store lacks memory. A timeout becomes [`Error::StoreFull`].
     Room {
         /// Bytes of memory that the call needs.
         needed_bytes: u64,
@@ -394,8 +393,8 @@ pub enum Missing {
         /// Arena's size.
         capacity_bytes: u64,
     },
-    /// A put or reduce exceeds its user's or id prefix's quota. On a timeout, the call fails with
-    /// [`Error::QuotaExceeded`] instead.
+    /// A put or reduce exceeds its user's or id prefix's quota. A timeout becomes
+    /// [`Error::QuotaExceeded`].
     Quota {
         /// Exceeded quota.
         excess: Box<QuotaExcess>,
@@ -443,7 +442,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// Returns a stable name for the cause of the wait, for programs.
+    /// Returns a stable name, for programs.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Object { .. } => "object",

@@ -23,7 +23,7 @@ fn kind(error: &Error) -> Kind {
     (error.code(), text)
 }
 
-/// The recently logged failures of a peer.
+/// Recently logged failures of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoggedFailures {
     kinds: VecDeque<(Kind, Time)>,
@@ -59,7 +59,7 @@ pub struct Fault {
     pub at: Time,
 }
 
-/// The peers that were unreachable at the last attempt.
+/// Peers that were unreachable at the last attempt.
 #[derive(Debug, Default)]
 pub struct PeerFaults {
     faults: BTreeMap<NodeId, (Fault, LoggedFailures)>,

@@ -11,7 +11,7 @@ pub const MAX_OBJECT_ID_BYTES: usize = 255;
 /// Longest node or cluster id in bytes: the limit of a DNS label, so that a host name fits.
 pub const MAX_NODE_ID_BYTES: usize = 63;
 
-/// The reason to reject a name.
+/// Reason to reject a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdError {
@@ -59,7 +59,7 @@ impl ObjectId {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
 
-    /// The bytes of the id.
+    /// Bytes of the id.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -137,7 +137,7 @@ impl NodeId {
         check_name(text).map(Self)
     }
 
-    /// The text.
+    /// Text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -168,7 +168,7 @@ impl ClusterId {
         check_name(text).map(Self)
     }
 
-    /// The text.
+    /// Text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

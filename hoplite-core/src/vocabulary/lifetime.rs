@@ -1,4 +1,4 @@
-//! The lifetime of an object: an owner, and a time to live.
+//! Lifetime of an object: an owner, and a time to live.
 
 use std::fmt;
 use std::str::FromStr;
@@ -126,7 +126,7 @@ impl Ttl {
         Self::new(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX), action)
     }
 
-    /// The time, in whole milliseconds.
+    /// Time, in whole milliseconds.
     pub const fn after(self) -> Duration {
         Duration::from_millis(self.after_ms)
     }
@@ -138,7 +138,7 @@ impl Ttl {
 }
 
 impl TtlAction {
-    /// The action's name in commands and reports.
+    /// Action's name in commands and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Delete => "delete",

@@ -1,4 +1,4 @@
-//! The configurable limits of a store and of a shard.
+//! Configurable limits of stores and shards.
 
 use std::time::Duration;
 
@@ -27,10 +27,9 @@ pub struct Limits {
     pub slots_per_location: u32,
     /// Time for which a node may be away before its copies count as lost.
     pub node_grace: Duration,
-    /// Time for which a shard remembers deleted objects, to reject copies published after the
-    /// deletion.
+    /// Time for which a shard remembers deleted objects, to reject copies published later.
     pub tombstone_ttl: Duration,
-    /// Time after which the objects of an owner are deleted, once no client holds the owner.
+    /// Time after which an owner's objects are deleted, once no client holds the owner.
     pub owner_grace: Duration,
 }
 

@@ -47,7 +47,7 @@ impl Uplink {
     }
 }
 
-/// The acknowledged bytes of a connection, measured by the sender's kernel: buffered bytes do not
+/// Acknowledged bytes of a connection, measured by the sender's kernel: buffered bytes do not
 /// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivery {

@@ -1,4 +1,4 @@
-//! The load that a store reports while a shard requests it, for the dashboard and `hoplite top`. No
+//! Load that a store reports while a shard requests it, for the dashboard and `hoplite top`. No
 //! decision depends on it. Every list is bounded.
 
 use std::collections::BTreeMap;
@@ -8,27 +8,27 @@ use crate::vocabulary::id::{NodeId, ObjectId};
 use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
-/// Most transfers, and most reduces, in a load report.
+/// Most transfers, and most reduces, in a report.
 pub const MAX_REPORTED: usize = 16;
-/// Most links to other stores in a load report.
+/// Most links to other stores.
 pub const MAX_LINKS: usize = 32;
 /// Longest description of a reduce's plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
-/// Most troubles in a load report.
+/// Most troubles.
 pub const MAX_TROUBLES: usize = 16;
 /// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
-/// Most clients in a load report.
+/// Most clients.
 pub const MAX_CLIENTS: usize = 64;
 /// Longest name of a client, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 256;
-/// Most log lines in a load report.
+/// Most log lines.
 pub const MAX_LOG_LINES: usize = 64;
 /// Longest log line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 512;
-/// Shortest time between a store's load reports.
+/// Shortest time between a store's reports.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest time for which a shard's request causes load reports.
+/// Longest time for which a shard's request causes reports.
 pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
 /// State of a store.

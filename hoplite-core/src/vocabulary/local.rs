@@ -8,7 +8,7 @@ impl ClientId {
     pub(crate) const STORE: Self = Self(u64::MAX);
 }
 
-/// The client's number for its request; unique among the client's open requests.
+/// Client's number for its request; unique among the client's open requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
@@ -17,7 +17,7 @@ pub struct CallId(pub u64);
 pub(crate) struct CallKey {
     pub(crate) client: ClientId,
     pub(crate) call: CallId,
-    /// The item's position in its batch, from 1; zero for the whole call.
+    /// Item's position in its batch, from 1; zero for the whole call.
     pub(crate) item: u32,
 }
 
@@ -30,8 +30,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of a call's references: the client, or for an item of a batch the store
-    /// until the batch is answered, because the client may release the same copy earlier.
+    /// Returns the holder of a call's references: the client, or for a batch's item the store until
+    /// the batch is answered, because the client may release the same copy earlier.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }
@@ -72,7 +72,7 @@ pub(crate) enum HopOwner {
     Here(HopId),
 }
 
-/// The writer of a copy, which publishes the copy's progress and completion.
+/// Writer of a copy, which publishes the copy's progress and completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Producer {
     /// A client process of this node.

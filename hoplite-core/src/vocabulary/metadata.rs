@@ -115,7 +115,7 @@ impl Metadata {
     /// Checks that the existing object `target` was made by the requested collective.
     ///
     /// # Errors
-    /// [`Error::TypeMismatch`], which names the collective that made the object, if any.
+    /// [`Error::TypeMismatch`].
     pub fn check_made_by(&self, target: &ObjectId, asked: &Agreement) -> Result<()> {
         match &self.agreement {
             Some(coordinator) => asked.check(target, coordinator),

@@ -1,4 +1,4 @@
-//! The operations of reduces.
+//! Operations of reduces.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,14 +9,14 @@ use crate::vocabulary::error::{Error, Result};
 /// A commutative, associative operation on two elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum ReduceOp {
-    /// The sum. Integers wrap around.
+    /// Integers wrap around.
     #[default]
     Sum,
     /// The smaller element; NaN if either is NaN.
     Min,
     /// The larger element; NaN if either is NaN.
     Max,
-    /// The product. Integers wrap around.
+    /// Integers wrap around.
     Prod,
 }
 
@@ -24,7 +24,7 @@ impl ReduceOp {
     /// All operations.
     pub const ALL: &[Self] = &[Self::Sum, Self::Min, Self::Max, Self::Prod];
 
-    /// The operation's name in the command line.
+    /// Operation's name in the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",

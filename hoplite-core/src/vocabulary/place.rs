@@ -1,4 +1,4 @@
-//! The place of a node: its groups, such as its rack, and its position in the order of all nodes.
+//! Place of a node: its groups, such as its rack, and its position in the order of all nodes.
 
 use crate::vocabulary::placement::{fnv1a, mix};
 
@@ -72,9 +72,8 @@ pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
-/// Returns the number of the group of nodes with this place label's value: a hash, so that all
-/// processes agree. Equal hashes merge two groups by mistake: with 1,000 groups, in one of 10,000
-/// clusters.
+/// Returns the number of the group with this place label's value: a hash, so that all processes
+/// agree. Equal hashes merge two groups: with 1,000 groups, in one of 10,000 clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)

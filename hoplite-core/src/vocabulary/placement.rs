@@ -52,7 +52,7 @@ impl ShardList {
         self.version
     }
 
-    /// The names, sorted.
+    /// Names, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Quotas: a store's limits for the objects of a user, or of a prefix of ids.
+//! Quotas: a store's limits for the objects of a user or a prefix of ids.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ pub struct Quota {
     pub used: QuotaUse,
 }
 
-/// The limited quantity of a quota.
+/// Limited quantity of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum QuotaResource {

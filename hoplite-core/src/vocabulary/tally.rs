@@ -6,7 +6,7 @@ use std::time::Duration;
 /// end.
 pub const WAIT_CLASSES: usize = 28;
 
-/// Counts of the calls that a store has answered since its start.
+/// Counts of a store's answered calls since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Calls answered with an object.

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Time(u64);
 
 impl Time {
-    /// The origin.
+    /// Origin.
     pub const ZERO: Self = Self(0);
     /// Later than every time.
     pub const NEVER: Self = Self(u64::MAX);

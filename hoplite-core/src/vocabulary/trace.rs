@@ -1,4 +1,4 @@
-//! The trace context that travels with calls and messages. The daemons record the spans.
+//! Trace context that travels with calls and messages. The daemons record the spans.
 
 use std::str::FromStr;
 
@@ -27,12 +27,12 @@ impl TraceContext {
         (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, is_sampled })
     }
 
-    /// The trace's id.
+    /// Trace's id.
     pub const fn trace(&self) -> [u8; 16] {
         self.trace
     }
 
-    /// The span's id.
+    /// Span's id.
     pub const fn span(&self) -> [u8; 8] {
         self.span
     }

@@ -13,13 +13,13 @@ use super::error::{Error, Result};
 pub struct Version(u32);
 
 impl Version {
-    /// The oldest supported version.
+    /// Oldest supported version.
     pub const OLDEST: Self = Self(8);
-    /// The newest supported version.
+    /// Newest supported version.
     pub const NEWEST: Self = Self(10);
-    /// The first version with conditions of deletes (`DeleteTerms`) and quorums of puts.
+    /// First version with conditions of deletes (`DeleteTerms`) and quorums of puts.
     pub const WITH_TERMS: u32 = 9;
-    /// The first version with lists of shards that change.
+    /// First version with lists of shards that change.
     pub const WITH_SHARD_CHANGES: u32 = 10;
 
     /// Returns the version of this number, if supported.

@@ -50,7 +50,7 @@ pub(crate) struct Table {
     /// Boxed, because the map allocates spare entries.
     copies: BTreeMap<CopyId, Box<LocalCopy>>,
     index: BTreeMap<ObjectId, CopyId>,
-    /// With their extents' lengths, the least recently used first.
+    /// With extents' lengths, the least recently used first.
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
@@ -184,8 +184,7 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Removes a copy from the index of ids; users keep its memory. Returns `false` if it was not
-    /// there.
+    /// Users keep the copy's memory. Returns `false` if the copy was detached before.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {

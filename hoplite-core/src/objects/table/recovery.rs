@@ -1,5 +1,3 @@
-//! Copies in the spill files of killed stores.
-
 use super::super::context::Context;
 use super::super::quotas::Payer;
 use super::spill::NO_EXTENT;

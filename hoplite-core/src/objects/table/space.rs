@@ -1,4 +1,4 @@
-//! Memory of the arena: allocation, eviction, and waiters.
+//! The arena's memory: allocation, eviction, and waiters.
 //!
 //! Waiters try again when memory is freed or given back, or a spill file is complete.
 
@@ -95,7 +95,7 @@ impl Table {
         self.evictions += 1;
     }
 
-    /// Names this store, because clients of other stores may see the error.
+    /// Names this store, because other stores' clients may see the error.
     pub(crate) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes: HEADER_BYTES + size_bytes,

@@ -17,7 +17,7 @@ pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 }
 #[derive(Debug)]
 pub(crate) struct Compaction {
     old: SpillFile,
-    /// The old records, with the copies' sizes.
+    /// Old records, with the copies' sizes.
     moved: Vec<(SpillRecord, u64)>,
     again: bool,
 }

@@ -26,7 +26,7 @@ const MAX_BATCHES: usize = 2;
 pub(crate) struct Spilled {
     pub(crate) record: SpillRecord,
     pub(crate) step: SpillStep,
-    /// The last failed read, and the time of the next attempt.
+    /// Last failed read, and the time of the next attempt.
     pub(crate) fault: Option<(Time, String)>,
 }
 
@@ -62,9 +62,9 @@ const fn is_wasteful(live_bytes: u64, length_bytes: u64) -> bool {
 pub(super) struct Batch {
     pub(super) copies: Vec<(CopyId, u64)>,
     pub(super) length_bytes: u64,
-    /// The copies' memory in the arena; zero for copies from a file.
+    /// Copies' memory in the arena; zero for copies from a file.
     pub(super) arena_bytes: u64,
-    /// The compacted file; `None` for copies from the arena.
+    /// Compacted file; `None` for copies from the arena.
     pub(super) compacts: Option<SpillFile>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Spills {
     config: SpillConfig,
     directories: Vec<Directory>,
     next_directory: usize,
-    /// Spillable copies, with their extents' lengths, in the order of use.
+    /// Spillable copies and their extents' lengths, in the order of use.
     pub(super) dirty: LruCache<CopyId, u64>,
     /// Copies in the arena and in a spill file, in the order of use.
     pub(super) clean: LruCache<CopyId, u64>,

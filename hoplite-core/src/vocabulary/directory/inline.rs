@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// The bytes of a small object that a shard keeps, with the putting store's CRC-32C. The reading
+/// Bytes of a small object that a shard keeps, with the putting store's CRC-32C. The reading
 /// store checks it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
@@ -16,12 +16,12 @@ impl InlineBytes {
         (crc32c(&bytes) == crc).then_some(Self { bytes, crc })
     }
 
-    /// The bytes.
+    /// Bytes.
     pub const fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The CRC-32C of the bytes.
+    /// CRC-32C of the bytes.
     pub const fn crc(&self) -> u32 {
         self.crc
     }

@@ -140,7 +140,7 @@ pub struct Grant {
     pub complete_copies: u32,
 }
 
-/// The shard's answer to `Publish`.
+/// Shard's answer to `Publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The shard records the copy.
