@@ -2,7 +2,7 @@
 //!
 //! Each copy has *slots*, the rights of receivers to pull from it. Most objects have one or two
 //! copies, in a short vector that each operation scans. An object with more than [`MAX_UNINDEXED`]
-//! copies has indices, so that no cost grows with the number of copies.
+//! copies has indices.
 
 mod indexed;
 mod record;

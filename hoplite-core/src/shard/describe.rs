@@ -21,7 +21,7 @@ const MAX_LISTED_LOCATIONS: usize = 1 << 16;
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Description {
     pub locations: Locations,
-    /// The latest grants (senders given to receivers), at most 64, oldest first.
+    /// The latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
     pub waiting_receivers: usize,
 }
@@ -42,8 +42,8 @@ pub struct ShardStatus {
     pub tombstones: usize,
     pub received_messages: u64,
     pub sent_messages: u64,
-    /// The version of the measured groups of nodes, and the capacity of the groups' uplinks;
-    /// unmeasured until a node is in a measured group.
+    /// The version of the measured groups, and the capacity of their uplinks; unmeasured until a
+    /// node is in a measured group.
     pub measured: (u64, Uplink),
     pub nodes: Vec<KnownNode>,
 }
@@ -61,7 +61,7 @@ pub struct KnownNode {
 }
 
 impl Shard {
-    /// Returns the shard's knowledge of `id`, with the latest grants.
+    /// Returns the shard's knowledge of `id`.
     pub fn describe(&self, id: &ObjectId) -> Description {
         Description {
             locations: self.locations(id),
@@ -98,7 +98,7 @@ impl Shard {
         (page, has_more)
     }
 
-    /// Adds the creator, age and last use of objects, for tools.
+    /// Adds the creator, age and last use of objects.
     pub fn add_origins(&self, now: Time, objects: &mut [Locations]) {
         for Locations { id, object, .. } in objects {
             if let (Some(object), Some(entry)) = (object, self.entries.get(id)) {

@@ -34,13 +34,13 @@ pub(super) enum EntryState {
     Rootless {
         due: Time,
     },
-    /// No copy is left. Until `forget_at`, queries for the object fail at once.
+    /// Until `forget_at`, queries for the object fail at once.
     Lost {
         forget_at: Time,
     },
 }
 
-/// `Missing` from the loss of the last pinned (unevictable) copy until another copy is pinned.
+/// `Missing` from the loss of the last pinned copy until another copy is pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pin {
     Held,
@@ -60,7 +60,7 @@ pub(super) struct Transfers {
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     pub(super) began: Time,
-    /// The sender's groups, such as its rack, to which the receiver does not belong.
+    /// The sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
     /// `true` once the receiver was told to leave the sender to a closer or faster receiver.
     pub(super) is_recalled: bool,

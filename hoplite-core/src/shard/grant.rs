@@ -1,5 +1,5 @@
 //! Answers queries with a *grant*, the right to pull from one sender, or with the bytes of an
-//! inline (small) object. The receiver returns the sender's slot after its pull.
+//! inline object. The receiver returns the sender's slot after its pull.
 
 use super::copies::LocationRecord;
 use super::entry::{Entry, Pin, Transfer, groups_left};

@@ -21,7 +21,7 @@ use crate::vocabulary::directory::{
 /// Most objects that a search examines, in about two milliseconds.
 pub const MAX_EXAMINED: usize = 20_000;
 const MAX_SHORT: usize = 1024;
-/// Most copies of an object that are shown.
+/// Most shown copies of an object.
 pub const MAX_SHOWN_COPIES: usize = 2048;
 /// Most running transfers counted to find the busiest objects: all of a thousand busy nodes.
 const MAX_COUNTED_SLOTS: usize = 1 << 15;
@@ -59,7 +59,7 @@ pub struct ObjectOverview {
     pub waiting: usize,
 }
 
-/// The criteria of a search for objects.
+/// Criteria of a search for objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ObjectSearch {
@@ -87,7 +87,7 @@ pub struct CopyOverview {
     pub state: LocationState,
     pub retention: Retention,
     pub away: bool,
-    /// The present sender, as the shard chose it or else as the store reports it.
+    /// The sender, as the shard chose it or else as the store reports it.
     pub sender: Option<NodeId>,
     /// The reason and time of the choice of `sender`, if remembered.
     pub grant: Option<(GrantReason, Time)>,
@@ -102,7 +102,7 @@ pub struct NodeTransfer {
     pub is_running: bool,
 }
 
-/// The latest transfers of an object that was sent lately.
+/// The latest transfers of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct RecentObject {
@@ -260,7 +260,7 @@ impl Shard {
         self.history.latest(limit).into_iter().filter_map(describe).collect()
     }
 
-    /// Returns a node's latest transfers, latest first.
+    /// Returns a node's transfers, latest first.
     pub fn transfers_of(&self, node: &NodeId, limit: usize) -> Vec<NodeTransfer> {
         let transfer = |(number, id, grant)| NodeTransfer {
             id,

@@ -1,35 +1,34 @@
-//! The steps by which the list of the directory's shards changes. `shards.rs` performs them.
+//! Steps of changing the list of the directory's shards. `shards.rs` performs them.
 
 use std::time::Duration;
 
 use crate::placement::ShardList;
 use crate::time::Time;
 
-/// The time for which a shard keeps a proposed list, unless it is committed or withdrawn.
+/// Time for which a shard keeps a proposed list, unless it is committed or withdrawn.
 pub const PROPOSAL_TTL: Duration = Duration::from_secs(30);
-/// The time after its first proposal in which a coordinator (the store that changes the list) may
-/// commit. Shorter than [`PROPOSAL_TTL`], so that no shard has accepted another proposal when the
-/// commit arrives.
+/// Time after its first proposal in which a coordinator may commit. Shorter than [`PROPOSAL_TTL`],
+/// so that no shard has accepted another proposal when the commit arrives.
 pub const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// A step of a change of the list of shards.
+/// A step of changing the list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListStep {
-    /// The shard accepts the proposed list of shards. It refuses other lists until this one is
-    /// committed or withdrawn, or [`PROPOSAL_TTL`] is over.
+    /// The shard accepts the proposed list. It refuses other lists until this one is committed or
+    /// withdrawn, or [`PROPOSAL_TTL`] is over.
     Propose(Proposal),
-    /// The shard uses the list from now on.
+    /// The shard now uses the list.
     Commit(Proposal),
     /// The shard forgets the proposal.
     Withdraw(Proposal),
 }
 
-/// A new list of shards, proposed by a coordinator.
+/// A list of shards, proposed by a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
     /// The new list.
     pub list: ShardList,
-    /// A random number, which names the coordinator's attempt.
+    /// A random number that names the coordinator's attempt.
     pub proposer: u64,
 }
 
@@ -47,7 +46,7 @@ pub struct KnownShards {
     pub list: ShardList,
     /// The number of connected stores.
     pub stores: usize,
-    /// The number of connected stores that use an older list.
+    /// The number of connected stores with an older list.
     pub outdated: usize,
     /// `true` after the shard's start, while stores may still publish their copies.
     pub is_filling: bool,
@@ -60,6 +59,6 @@ pub(super) struct ListState {
     /// The committed list. Until the first change it is empty with version 0, and the shard uses
     /// the list of a connected store.
     pub(super) list: ShardList,
-    /// The accepted proposal, and the time when it ends.
+    /// The accepted proposal, and its end.
     pub(super) proposal: Option<(Proposal, Time)>,
 }

@@ -86,8 +86,8 @@ fn keep_older(kept: &mut Locations, other: &mut Locations) {
 }
 
 /// Returns the index of the answer that knows most about an object, because a restarted shard may
-/// lack it. `answers` are in the order of responsibility; `None` if a shard failed. Of equal
-/// answers, the first one wins, because its shard chose the senders.
+/// lack it. `answers` are in the order of responsibility; `None` if a shard failed. Ties go to the
+/// first one, because its shard chose the senders.
 pub fn best_informed<'a>(
     answers: impl IntoIterator<Item = Option<&'a Locations>>,
 ) -> Option<usize> {

@@ -1,5 +1,4 @@
-//! Lets receivers wait for close copies, and moves slots (rights to pull from a copy) to closer
-//! receivers.
+//! Lets receivers wait for close copies, and moves slots to closer receivers.
 //!
 //! A *group* is a set of close nodes, such as a rack. A query gets the closest copy with a free
 //! slot, or waits while all copies in a group of its node are busy.
@@ -129,7 +128,7 @@ impl Shard {
     }
 
     /// Chooses a group's next query: the first, or a later one if all before it come from nodes
-    /// with slow links. The flag is `true` if the query lets others go first, because it has only a
+    /// with slow links. The flag is `true` if the query yields to others, because it has only a
     /// slow sender.
     fn nearest_in(
         &self,
@@ -214,7 +213,6 @@ impl Shard {
             if group == EVERYWHERE || entry.copies.connected_count(group) == 0 {
                 continue;
             }
-            // Slow copies are not worth waiting for.
             let is_other =
                 |copy: &LocationRecord| copy.node != node && !self.is_slow(entry, copy, node);
             if self.nodes.has_slow_links()

@@ -3,8 +3,8 @@
 //! An object has a *root* if its bytes need no partial copy: a complete location, a producing
 //! location, or the inline bytes.
 //!
-//! An object without a root is lost. If partial copies are left, the shard waits for a grace
-//! period, because a receiver may have completed its copy without having published this yet.
+//! An object without a root is lost. If partial copies are left, the shard first waits for a grace
+//! period, because a receiver may have a complete copy that it has not published yet.
 //!
 //! A lost object leaves a *marker*, so that queries fail at once. The marker ends when the same put
 //! comes back, when another put replaces it, or when it expires.
@@ -25,8 +25,7 @@ const MARKER_TTL: Duration = Duration::from_secs(600);
 const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
-    /// Updates the state after a publication: the object has its root (a source of all bytes) back,
-    /// or is new without one.
+    /// Updates the state after a publication: the root may be back, or a new object may have none.
     pub(super) fn check_root_returned(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
@@ -47,8 +46,8 @@ impl Shard {
         entry.state = EntryState::Live;
     }
 
-    /// Updates the state after a location was removed. An object without a root (a source of all
-    /// bytes) is lost: at `lost_at` if partial copies are left, or else at once.
+    /// Updates the state after a location was removed. Without a root, the object is lost: at
+    /// `lost_at` if partial copies are left, or else at once.
     pub(super) fn check_root_lost(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.has_root() || entry.state != EntryState::Live {
@@ -85,8 +84,7 @@ impl Shard {
         self.dismantle(id);
     }
 
-    /// Ends a put whose producer gave up, because no node can complete it. Sends `reason` to the
-    /// nodes with partial copies.
+    /// Ends a put whose producer gave up. Sends `reason` to the nodes with partial copies.
     pub(super) fn abort(
         &mut self,
         turn: &mut Turn<'_>,

@@ -4,11 +4,11 @@
 //! its start, but does not list it any more, the put was deleted or lost. A lost object may come
 //! back. A deleted one may not, however long ago the shard deleted it.
 //!
-//! The shard therefore remembers each loss until the id is deleted. Puts also end if their producer
-//! gives up, or their writer accepts another put, but leave no copy that may come back.
+//! The shard therefore remembers each loss until the id is deleted. Puts whose producer gives up,
+//! or whose writer accepts another put, leave no copy that may come back.
 //!
-//! The memory is bounded. A store that was away during a forgotten loss may have the last copy, so
-//! the shard accepts its publications.
+//! The memory is bounded. The shard accepts publications of a store that was away during a
+//! forgotten loss, because it may have the last copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,8 +52,8 @@ impl LossMemory {
         self.forget_put(&(id.clone(), put));
     }
 
-    /// Returns `true` if a put that was listed, and is not any more, was certainly deleted, not
-    /// lost. `since` is the last contact with the copy's store.
+    /// Returns `true` if a put that is not listed any more was certainly deleted, not lost. `since`
+    /// is the last contact with the copy's store.
     pub(super) fn knows_deleted(&self, id: &ObjectId, put: PutId, since: Time) -> bool {
         let is_unbroken = self.forgotten.is_none_or(|forgotten| forgotten < since);
         is_unbroken && !self.by_put.contains_key(&(id.clone(), put))

@@ -1,22 +1,11 @@
 //! One shard of the directory (the location service), as a pure state machine.
 //!
-//! A shard knows which nodes have copies of its objects, or will have them, and chooses a sender
-//! for each receiver. [`Event`]s and the time go into [`Shard::apply`], and [`Effect`]s come out. A
-//! shard has only soft state, because stores publish their copies again when they connect to a new
-//! shard.
+//! A shard knows which nodes have, or will have, copies of its objects, and chooses a sender for
+//! each receiver. [`Event`]s and the time go into [`Shard::apply`]; [`Effect`]s come out. A shard's
+//! state is soft: stores publish their copies again to a new shard.
 //!
-//! * `session`: connects, disconnects and loses nodes.
-//! * `shards`: changes the list of the directory's shards.
-//! * `publish`, `loss`, `memory`: add and remove copies, and detect lost objects.
-//! * `query`, `grant`: choose senders, and grant their slots.
-//! * `locality`, `slow`, `places`: prefer close senders and fast links.
-//! * `delete`: removes all copies, and keeps tombstones so that the copies do not come back.
-//! * `absent`, `awaiting`: let deletes name lost nodes, or wait for them.
-//! * `replicas`, `orphans`: make stores keep further copies.
-//! * `subscribe`, `describe`, `listing`, `inspect`, `prefixes`: inform clients and tools.
-//!
-//! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
-//! and the constants of this module.
+//! No message of a store can make a shard panic or grow without bound: see [`Limits`] and the
+//! constants of this module.
 
 mod absent;
 mod awaiting;
@@ -87,7 +76,7 @@ use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
 /// Most inline bytes of a shard: 8192 objects of the largest inline size. Beyond, receivers pull
-/// small objects from stores. The million entries of a full shard need less than 1 GiB in addition.
+/// small objects from stores.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
 const CLIENTS_PER_NODE: usize = 64;
@@ -95,11 +84,11 @@ const CLIENTS_PER_NODE: usize = 64;
 /// The configuration of a shard.
 #[derive(Debug, Clone)]
 pub struct ShardConfig {
-    /// The limits of the shard.
+    /// The shard's limits.
     pub limits: Limits,
     /// Time after the start in which no object counts as lost, because stores may not be connected
-    /// yet. A delete of an unknown id waits as long, and at least for a [`LEASE`]. Zero disables
-    /// both waits.
+    /// yet. A delete of an unknown id waits as long, and at least a [`LEASE`]. Zero disables both
+    /// waits.
     pub warm_up: Duration,
 }
 
@@ -124,24 +113,24 @@ impl Default for ShardConfig {
 pub enum Event {
     /// A store's session ended. Refused and replaced sessions send no event.
     Disconnected { node: NodeId, incarnation: Incarnation },
-    /// The shard has ended a store's session. It keeps the store's locations for a [`LEASE`] or
-    /// longer, because an unaware store may still serve copies.
+    /// The shard has ended a store's session. It keeps the store's locations at least for a
+    /// [`LEASE`], because an unaware store may still serve copies.
     Ended { node: NodeId, incarnation: Incarnation },
-    /// A message of a store's current session. The caller has checked the bounds of its fields.
+    /// A message of a store's current session. The caller has checked its fields' bounds.
     Message { node: NodeId, message: ToShard },
-    /// Measured places of nodes. The shard ignores measurements older than its own.
+    /// Measured places of nodes. The shard ignores older ones than its own.
     Places(MeasuredPlaces),
     /// Time has passed; see [`Shard::next_deadline`]. Every other event also handles due deadlines.
     Tick,
 }
 
-/// An action for the shard's caller, which performs effects in order.
+/// An action for the shard's caller, to perform in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Effect {
     /// Send a message to a connected store.
     Send { node: NodeId, message: ToStore },
-    /// Log a grant (a sender for a receiver).
+    /// Log a grant.
     Granted { id: ObjectId, record: GrantRecord },
     /// Log that stores use different label keys, such as `rack`, once for each set of keys.
     PlaceKeysDiffer { counts: KeyCounts },
@@ -150,11 +139,11 @@ pub enum Effect {
 /// The result of opening a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reception {
-    /// The shard uses the session from now on.
+    /// The shard now uses the session.
     Accepted,
-    /// The session replaces an older one of the same process. The caller must close the older one.
+    /// The session replaces an older one of the same process, which the caller must close.
     Replaces,
-    /// The caller must close the session with this error. An older session of the node stays.
+    /// The caller must close the session with this error. The node's older session stays.
     Refused(Error),
 }
 
@@ -190,11 +179,11 @@ pub struct Shard {
     pauses: BTreeMap<ObjectId, Time>,
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
     /// The delete requests that created tombstones. A store repeats an unanswered delete under the
-    /// same request id, which it never reuses.
+    /// same id, which it never reuses.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
-    /// Deletes of unknown ids during the warm-up. Each is an open request of the node that sent it.
+    /// Deletes of unknown ids during the warm-up, each an open request of its node.
     held_deletes: BTreeMap<ObjectId, HeldDeletes>,
     orphans: Orphans,
     replicas: Replicas,
@@ -210,8 +199,8 @@ struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
     held_back: Deadlines<(ObjectId, Path)>,
-    /// A disconnected node is lost, or a reconnected node loses the copies that it has not
-    /// published again.
+    /// A disconnected node is lost, or a reconnected one loses copies that it has not published
+    /// again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
@@ -271,8 +260,8 @@ impl Shard {
 
     /// Handles a session that a store has opened, and appends the effects.
     ///
-    /// Unless the session is refused, all later messages for the node belong to it, including the
-    /// ones in `effects`.
+    /// Unless it is refused, all later messages for the node belong to it, including those in
+    /// `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
     }
@@ -363,7 +352,7 @@ impl Shard {
     }
 
     fn expire(&mut self, turn: &mut Turn<'_>) {
-        // Losses come before the deadlines of queries, because a loss explains more than a timeout.
+        // Losses precede the deadlines of queries, because a loss explains more than a timeout.
         while let Some(node) = self.due.nodes.pop_due(turn.now) {
             self.node_due(turn, node);
         }
@@ -450,7 +439,7 @@ impl Shard {
     }
 
     /// Returns `true` if `node` may open `request`. Otherwise answers that its number is in use, or
-    /// that too many requests are open.
+    /// that too many are open.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

@@ -1,4 +1,4 @@
-//! The nodes that a shard knows: their sessions, copies and open requests.
+//! The nodes that a shard knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 /// Most nodes that a shard knows: six times the largest simulated cluster.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// The number of a store's process in the shard's tables. No number is used twice.
+/// The number of a store's process in the shard's tables, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
 
@@ -27,8 +27,7 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// The node's position on the ring from which the shard takes candidates for copies: a hash of
-    /// its name.
+    /// The node's position, a hash of its name, on the ring of candidates for copies.
     pub(super) point: u64,
     pub(super) place: Place,
     pub(super) slow_peers: Vec<NodeId>,
@@ -75,8 +74,7 @@ pub(super) struct WaitingQuery {
     pub(super) avoid: Vec<NodeIndex>,
     /// The time from which the query accepts a slow or avoided sender.
     pub(super) waits_until: Time,
-    /// The group, such as a rack, in which the query waits for a copy, or [`EVERYWHERE`] for any
-    /// sender.
+    /// The group in which the query waits for a copy, or [`EVERYWHERE`].
     pub(super) group: Path,
 }
 
@@ -99,8 +97,7 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// `true` if `measured` may be incomplete, because stores repeated it to a shard that lacked
-    /// it.
+    /// `true` if stores repeated `measured` to a shard that lacked it, so it may be incomplete.
     is_recalled: bool,
     /// `true` once a node is in a measured group. Until then, `uplink` is unmeasured.
     uses_measured: bool,
@@ -240,7 +237,7 @@ impl Nodes {
     }
 
     /// Returns `true` if a probe's `places` replace the shard's. An equal version suffices if the
-    /// shard's come from stores, because these may be incomplete.
+    /// shard's come from stores.
     pub(super) fn is_newer(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled {
             places.version >= self.measured.version
@@ -344,14 +341,13 @@ impl Nodes {
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
-    /// Omits draining nodes from [`connected_after`](Self::connected_after), because they get no
-    /// copies to keep.
+    /// Omits draining nodes, which get no copies to keep, from
+    /// [`connected_after`](Self::connected_after).
     pub(super) fn receivers_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }
 
-    /// Counts at most `most` nodes that do not drain, including disconnected ones, which may
-    /// return.
+    /// Counts at most `most` nodes that do not drain, including disconnected ones.
     pub(super) fn count_receivers(&self, most: usize) -> usize {
         self.records.keys().filter(|index| !self.is_draining(**index)).take(most).count()
     }

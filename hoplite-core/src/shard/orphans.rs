@@ -1,5 +1,5 @@
-//! Hands over *orphans* to stores: inline (small) objects whose bytes only shards have, because the
-//! last node with a copy is gone.
+//! Hands over *orphans* to stores: inline objects whose bytes only shards have, because the last
+//! node with a copy is gone.
 //!
 //! A restarted shard does not know an orphan, so its queries would wait in vain. Therefore the
 //! shard offers an orphan to a store, and to the next one if the first publishes no copy within the
@@ -16,12 +16,10 @@ use crate::placement::mix;
 use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 
-/// Pace of sending orphans (objects whose bytes only shards have) to stores: 200 MB/s, a sixth of a
-/// link of 10 Gbit/s.
+/// Pace of sending orphans to stores: 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// Most stores to which a shard offers an orphan (bytes that only shards have) before a
-/// [`ROUND_PAUSE`].
+/// Most stores to which a shard offers an orphan before a [`ROUND_PAUSE`].
 const MAX_OFFERS: usize = 16;
 /// Pause before an orphan is offered to all stores again, which may have memory then.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);

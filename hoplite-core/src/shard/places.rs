@@ -33,7 +33,7 @@ impl Shard {
         self.send_places(turn);
     }
 
-    /// Learns measured groups from a store, because the shard restarted or missed the measurement.
+    /// Learns measured groups from a store, after a restart or a missed measurement.
     pub(super) fn restore_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };

@@ -11,7 +11,7 @@ use crate::time::Time;
 
 /// Most groups of ids. The groups with the fewest bytes are added up.
 pub const MAX_PREFIXES: usize = 200;
-/// Most creators of objects that a [`PrefixSum`] names.
+/// Most creators that a [`PrefixSum`] names.
 pub const MAX_CREATORS: usize = 4;
 const SEPARATOR: u8 = b'/';
 
@@ -24,7 +24,7 @@ pub struct PrefixSum {
     pub copies: u64,
     pub oldest: Option<Time>,
     pub newest: Option<Time>,
-    /// The time of the latest transfer in the group.
+    /// The time of the latest transfer.
     pub used: Option<Time>,
     /// The first publishers, at most [`MAX_CREATORS`].
     pub creators: BTreeSet<NodeId>,

@@ -182,7 +182,7 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if the store missed the order to pin its copy, which must be sent again.
+    /// Returns `true` if the store missed the order to pin its copy.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));

@@ -229,8 +229,8 @@ impl Shard {
             || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
-    /// Returns `true` if a receiver may pull from this unfinished copy, which has bytes, or has
-    /// them soon.
+    /// Returns `true` if a receiver may pull from this unfinished copy, which has bytes now or
+    /// soon.
     fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }

@@ -5,8 +5,7 @@
 //! bytes do not count. An object with too few copies has a [`Shortage`]. Only the leading shard of
 //! an id, its first connected one, creates copies; stores tell their shards which one leads
 //! ([`Lead`]). The shard assigns the object to a store, which fetches it by an ordinary query
-//! ([`ToStore::Replicate`]). So several stores receive one object in a chain, even while it is
-//! being produced.
+//! ([`ToStore::Replicate`]). So several stores receive one object in a chain.
 //!
 //! If a store lacks memory or cannot fetch the object, the shard assigns it to another one. Once
 //! all stores have refused, the shard tells the stores with copies why, and begins again after a
@@ -30,9 +29,9 @@ use crate::vocabulary::directory::{
 
 const MAX_CANDIDATES: usize = 64;
 const MAX_PASSED: usize = 64;
-/// Time after which the shard replaces a store that should fetch a copy and has no sender.
+/// Time after which the shard replaces an assigned store that has no sender.
 const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before stores that refused to fetch an object are asked again.
+/// Pause before stores that refused an object are asked again.
 const ROUND_PAUSE: Duration = Duration::from_secs(5);
 /// The pace of replacing lost copies: 500 MB/s, two fifths of a link of 10 Gbit/s.
 const REPAIR_BYTES_PER_MICROSECOND: u64 = 500;
@@ -50,7 +49,7 @@ struct Count {
 
 enum Choice {
     Store(NodeIndex),
-    /// All suitable stores already have the maximum of copies to fetch.
+    /// All suitable stores have the maximum of copies to fetch.
     Busy,
     None,
 }
@@ -124,7 +123,7 @@ impl Shard {
         }
     }
 
-    /// Ends the pauses before new copies of objects, because a store has connected.
+    /// Ends the pauses before new copies of objects.
     pub(super) fn store_came(&mut self, now: Time) {
         self.replicas.is_dirty = true;
         let stalled =
@@ -138,8 +137,7 @@ impl Shard {
         }
     }
 
-    /// Tells stores whose puts or drains wait for copies if there are too few stores for them.
-    /// Keeps the pauses before new attempts, because no store has connected.
+    /// Tells stores whose puts or drains wait for copies if there are too few stores.
     pub(super) fn store_lost(&mut self, now: Time) {
         let nodes = self.nodes.count_receivers(MAX_REPLICAS.into());
         let wants_more = |id: &&ObjectId| {
@@ -204,7 +202,7 @@ impl Shard {
             shortage.again_at = Some(self.warm_until);
         }
         let expected = count.kept + shortage.targets.len();
-        // A put that wants more copies than there are stores fails, so it gets none.
+        // A put that wants more copies than there are stores fails.
         let fails = shortage.is_new && nodes < wanted;
         let needs_more = expected < connected && shortage.again_at.is_none() && !fails;
         let rank = needs_more.then_some((!shortage.is_new, count.kept, shortage.arrival));
@@ -293,7 +291,7 @@ impl Shard {
         while let Some(place) = next.filter(|_| passed < MAX_PASSED) {
             passed += usize::from(!self.assign_one(turn, &place.1));
             let after = (std::ops::Bound::Excluded(&place), std::ops::Bound::Unbounded);
-            // An object that needs several stores is at the same place of the queue again.
+            // An object that needs several stores keeps its place in the queue.
             let is_again = self.replicas.queue.contains(&place) && passed == 0;
             next = if is_again {
                 Some(place)
@@ -344,8 +342,8 @@ impl Shard {
     }
 
     /// Chooses among the next [`MAX_CANDIDATES`] stores of the ring: prefers a store far from other
-    /// copies, then one with bytes of the object, then the highest hash of put and store, so that
-    /// puts spread nearly evenly. Shards with the same knowledge choose alike.
+    /// copies, then one with bytes of the object, then the highest hash of put and store, which
+    /// spreads puts nearly evenly. Shards with the same knowledge choose alike.
     fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
         let mut paths = self.count_copies(entry).paths;
         let targets = shortage.targets.keys().filter_map(|node| self.nodes.get(*node));

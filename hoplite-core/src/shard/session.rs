@@ -1,9 +1,8 @@
-//! Sessions of nodes: connection, disconnection, return and loss.
+//! Connects, disconnects and loses nodes.
 //!
 //! The shard keeps a disconnected node's locations for
 //! [`Limits::node_grace`](crate::Limits::node_grace), but sends it no receivers. If the shard ended
-//! the session, it keeps them at least for a [`LEASE`](crate::session::LEASE), because an unaware
-//! node still serves copies.
+//! the session, it keeps them at least for a [`LEASE`](crate::session::LEASE).
 //!
 //! If the same process comes back, its locations count again at once, and it publishes all its
 //! copies again. The shard removes the rest once the node has published nothing for the grace

@@ -5,11 +5,10 @@
 //! every shard. A shard accepts one proposal at a time, so of two coordinators at most one gets a
 //! majority, unless a shard restarts and forgets a proposal. Then two lists may have one version,
 //! and shards refuse stores with the other list. A proposal ends after [`PROPOSAL_TTL`], in case
-//! its coordinator has died. The coordinator commits nothing after
-//! [`COMMIT_LIMIT`](super::COMMIT_LIMIT).
+//! its coordinator has died.
 //!
-//! A shard tells the committed list to its stores, which tell it to shards that missed the change.
-//! Stores repeat the list to a restarted shard.
+//! A shard tells the committed list to its stores, which tell it to shards that restarted or missed
+//! the change.
 //!
 //! The old and the new list have at least one shard of each id in common, which sees the puts and
 //! deletes of all stores during the change. A shard that joins knows no objects at first. Like a
@@ -155,9 +154,8 @@ impl Shard {
         }
     }
 
-    /// Begins the time in which no object counts as lost and deletes of unknown ids wait, if no
-    /// store has connected before and operators have changed the list: the shard joins a directory
-    /// with objects.
+    /// Begins the warm-up if no store has connected before and operators have changed the list,
+    /// because the shard then joins a directory with objects.
     pub(super) fn begin_to_fill(&mut self, now: Time, list: &ShardList) {
         if list.version() > 0 && self.nodes.is_unused() {
             (self.warm_until, self.deletes_from) = self.config.warm_up_from(now);

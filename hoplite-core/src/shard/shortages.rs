@@ -21,7 +21,7 @@ pub(super) struct Replicas {
     pub(super) objects: BTreeMap<ObjectId, Shortage>,
     pub(super) queue: BTreeSet<(Rank, ObjectId)>,
     pub(super) assigned: BTreeMap<NodeIndex, BTreeSet<ObjectId>>,
-    /// Objects whose stores must hear that the cluster has too few stores.
+    /// Objects whose stores must hear that there are too few stores.
     pub(super) unreported: BTreeSet<ObjectId>,
     pub(super) next_arrival: u64,
     pub(super) next_repair: Time,

@@ -33,8 +33,8 @@ impl Shard {
         }
     }
 
-    /// Restarts the time for which earlier queries refuse slow links, when the object is put or the
-    /// first slow link is reported, so that they wait as long as new queries.
+    /// Restarts the time for which queries refuse slow links, when the object is put or the first
+    /// slow link is reported, so that they wait as long as new queries.
     pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;

@@ -18,7 +18,7 @@ pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 pub(super) const MAX_PASSED: usize = 2 * MAX_SLOW_PEERS;
 pub(super) const MAX_GROUPS: usize = 64;
 
-/// Pause between orders to keep objects, besides the time for their bytes, because a dead node's
+/// Pause between orders to keep objects, besides the time for their bytes. Otherwise a dead node's
 /// hundred thousand objects would flood another node's session.
 const INTERVAL: Duration = Duration::from_micros(20);
 
@@ -43,8 +43,7 @@ pub(super) struct Tombstone {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     pub(super) objects: BTreeMap<ObjectId, Orphan>,
-    /// The earliest time to offer another orphan (an inline object without a copy) to a first
-    /// store.
+    /// The earliest time to offer another orphan to a first store.
     pub(super) next: Time,
     /// The earliest time to offer another orphan to a second or later store.
     pub(super) next_again: Time,

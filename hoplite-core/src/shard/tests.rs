@@ -1,5 +1,3 @@
-//! Scenarios as text, properties of random runs, and single cases.
-
 mod absent;
 mod cases;
 mod chains;

@@ -14,8 +14,7 @@ pub(in crate::shard) struct LocationRecord {
     /// `false` while the shard only assumes the copy or its pin, because it gave the store a
     /// sender, or told it to pin.
     pub(in crate::shard) is_published: bool,
-    /// `true` if the store regards this shard as the object's leading one, which alone creates
-    /// further copies.
+    /// `true` if the store regards this shard as the object's leading one.
     pub(in crate::shard) leads: bool,
     pub(in crate::shard) free_slots: u32,
     /// The number of the session in which the node last published the copy. In a newer session, the
@@ -38,8 +37,8 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// The order of copies with a free slot (permission to pull): complete first, then time, latest
-/// grant, node. The time is `since` for an unfinished copy, and zero for a complete one.
+/// The order of copies with a free slot: complete first, then time, latest grant, node. The time is
+/// `since` for an unfinished copy, and zero for a complete one.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {

@@ -1,8 +1,8 @@
 //! Scenarios as text: the actions of stores, and the effects of the shard.
 //!
-//! Each paragraph of a file is a scenario that starts with an empty shard. A line is a comment
-//! (`#`), an action, or an effect of the action before it (`->`). Times are in milliseconds. `x`
-//! stands for put 1 of object `x`, and `x/2` for its put 2.
+//! Each paragraph of a file is a scenario with an empty shard. A line is a comment (`#`), an
+//! action, or an effect of the action before it (`->`). Times are in milliseconds. `x` stands for
+//! put 1 of object `x`, and `x/2` for its put 2.
 //!
 //! ```text
 //! slots N                   sets the slots per location; comes first

@@ -304,8 +304,7 @@ impl Run {
                 self.connect(NODES[number], incarnation, rack);
             }
             Step::Disconnect { node: number, incarnation } => {
-                // Due effects belong to the session. The end of the session itself must cause no
-                // message.
+                // Due effects belong to the session. Its end must cause no message.
                 let effects = self.world.apply(Event::Tick);
                 self.observer.observe(self.world.now, &effects);
                 let name = node(NODES[number]);

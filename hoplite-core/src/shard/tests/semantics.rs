@@ -484,8 +484,7 @@ fn a_receiver_that_waits_for_a_close_copy_is_served_when_its_place_changes() {
         effects.iter().filter_map(of).collect::<Vec<_>>()
     };
     assert_eq!(granted(&world.send("d", ToShard::Query(query("x", 1)))), ["d from a"]);
-    // The only copy in its rack serves another node. The receiver does not use the other rack's
-    // copy at once.
+    // The rack's only copy is busy. The receiver does not use the other rack's copy at once.
     assert!(granted(&world.send("b", ToShard::Query(query("x", 1)))).is_empty());
     let effects = world.apply(Event::Places(measured(2, 250, &[("a", 1), ("b", 2), ("d", 2)])));
     assert_eq!(granted(&effects), ["b from d"]);
