@@ -1,7 +1,7 @@
 //! Block sizes of a transfer.
 //!
-//! A relay, i.e. a receiver that also sends, forwards only verified blocks, so it delays bytes by
-//! one block. A sender therefore sizes blocks by the connection's measured rate.
+//! A receiver that also sends forwards only verified blocks, so it delays bytes by one block. A
+//! sender therefore sizes blocks by the connection's measured rate.
 
 use std::time::Duration;
 
@@ -9,15 +9,14 @@ use crate::block::BLOCK_BYTES;
 use crate::link::Delivery;
 use crate::time::Time;
 
-/// The longest time that a block should take on the link: about the delay by a busy host's
-/// scheduler.
+/// The longest time of a block on the link: about the delay by a busy host's scheduler.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
 /// The shortest time of a block of more than [`FAST_BLOCK_BYTES`]. A block costs both stores 36 us
-/// of processor time (docs/dev/log.md), so these blocks cost a seventh of a core.
+/// of processor time (docs/dev/log.md).
 const FAST_BLOCK_TIME: Duration = Duration::from_micros(250);
-/// The smallest block on fast links, i.e. links that carry more than this in [`BLOCK_TIME`].
+/// The smallest block on links that carry more than this in [`BLOCK_TIME`].
 const FAST_BLOCK_BYTES: u64 = 256 << 10;
-/// The smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
+/// The smallest block, with which a transfer begins. Smaller ones spend noticeable time on system
 /// calls and headers.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
 /// The largest block. Larger ones save nothing measurable.
@@ -31,9 +30,8 @@ const WINDOW: Duration = Duration::from_millis(10);
 /// The shortest time over which a rate is computed: the first bytes show a rate that is too high.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// Returns the size in bytes of a block at this rate.
-///
-/// A block takes [`BLOCK_TIME`] on links of up to 2 Gbit/s, and less on faster links.
+/// Returns the size in bytes of a block at this rate. It takes [`BLOCK_TIME`] on links of up to 2
+/// Gbit/s, and less on faster links.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes_in = |time: Duration| {
         let bytes = u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000;
@@ -43,8 +41,8 @@ pub fn block_bytes(bytes_per_second: u64) -> u64 {
     bytes.clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// Returns the largest block of a transfer of `size_bytes` at this rate. Blocks double in size from
-/// the smallest one, so a short transfer ends before they reach the full size.
+/// Returns the largest block of a transfer of `size_bytes` at this rate. Blocks double in size, so
+/// a short transfer ends before they reach the full size.
 pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     // While sizes double, the transfer has this many blocks.
     let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();
@@ -54,10 +52,8 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     longest_bytes.min(block_bytes(bytes_per_second))
 }
 
-/// The block sizes of one transfer.
-///
-/// A block takes about [`BLOCK_TIME`] at the kernel's recent rate or at this transfer's mean rate,
-/// the lower of both. Sizes at most double.
+/// The block sizes of one transfer: about [`BLOCK_TIME`] at the kernel's recent rate or this
+/// transfer's mean rate, the lower of both. Sizes at most double.
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,

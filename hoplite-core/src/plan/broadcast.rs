@@ -1,4 +1,4 @@
-//! Sender selection for broadcasts: for each receiver, a node that has bytes of the object.
+//! Chooses the senders of broadcasts.
 //!
 //! A broadcast is many `Get`s of one object. The shard plans no tree; it attaches each receiver
 //! when its query arrives or a slot becomes free:
@@ -8,10 +8,9 @@
 //!    Receivers that arrive together form a chain, which [`chain`](super::chain) limits.
 //! 3. The shard searches the receiver's groups (host, rack, zone), from the innermost outwards, for
 //!    free slots ([`choose_sender`]). Receivers that arrive one by one form a tree.
-//! 4. A receiver waits briefly for busy copies in its own group, and a farther receiver that has
-//!    just begun gives its slot up (`shard/locality.rs`). So a large object enters each rack once
+//! 4. A receiver waits briefly for busy copies in its group, and a farther receiver that has just
+//!    begun gives its slot up (`shard/locality.rs`). So a large object enters each rack once
 //!    (`plan/locality.rs`).
-//! 5. The shard answers gets of inline objects itself, in one round trip.
 //!
 //! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. Locality and the
 //! treatment of failed senders are ours.
@@ -23,9 +22,8 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState};
 
-/// Time after which a waiting receiver may use a far or failed sender, although closer receivers
-/// have gone first. 64 MiB take 50 ms at 10 Gbit/s, so locality wins among receivers that arrive
-/// together.
+/// Time after which a waiting receiver may use a far or failed sender. 64 MiB take 50 ms at 10
+/// Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
 /// A node whose copy may serve one more receiver.
@@ -35,12 +33,11 @@ pub struct Candidate<'a> {
     pub node: &'a NodeId,
     /// The copy's state.
     pub state: LocationState,
-    /// Time from which this copy, if it is incomplete, can forward bytes (estimated).
+    /// The estimated time from which an incomplete copy can forward bytes.
     pub bytes_at: Time,
-    /// The number of the copy's latest grant (right to pull), or zero. Later grants have larger
-    /// numbers.
+    /// The number of the copy's latest grant, or zero. Later grants have larger numbers.
     pub last_grant: u64,
-    /// `true` if this sender recently failed to serve the receiver.
+    /// `true` if this sender recently failed the receiver.
     pub avoided: bool,
     /// `true` if the link from this node to the receiver is reported as slow.
     pub is_slow: bool,
@@ -62,8 +59,6 @@ pub struct SenderChoice {
 ///
 /// The caller omits the receiver and the nodes that pull from it ([`pulls_from`]), and tries groups
 /// from the innermost outwards. So a close copy beats a far complete one.
-///
-/// Source: Hoplite, section 4.3.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     let class =
         |candidate: &Candidate<'_>| (candidate.avoided, candidate.state != LocationState::Complete);
@@ -101,8 +96,8 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     Some(SenderChoice { index, reason })
 }
 
-/// Returns `true` if `node` is `root`, or pulls the object from `root`, directly or through relays.
-/// If `root` then pulled from `node`, the transfers would form a cycle.
+/// Returns `true` if `node` is `root`, or pulls from `root`, directly or through relays. If `root`
+/// pulled from `node`, the transfers would form a cycle.
 ///
 /// O(m log m) for the m nodes in `node`'s chain.
 pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
@@ -123,8 +118,7 @@ pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
 
 /// Chooses the node whose copy is pinned (kept from eviction) when no pinned copy is left.
 ///
-/// Both shards of an id choose independently and must agree, so the smallest [`NodeId`] with a
-/// complete copy wins.
+/// Both shards of an id must agree, so the smallest [`NodeId`] with a complete copy wins.
 pub fn choose_survivor<'a>(complete: impl IntoIterator<Item = &'a NodeId>) -> Option<&'a NodeId> {
     complete.into_iter().min()
 }

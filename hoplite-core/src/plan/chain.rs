@@ -21,17 +21,17 @@ use crate::time::Time;
 /// With at most this many running transfers, an object's receivers always form chains. 64 hops take
 /// 70 ms, less than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// The number of hops by which a chain may extend before bytes reach its end, because a grant takes
-/// a round trip and timers are late by up to a millisecond.
+/// Hops by which a chain may extend before bytes reach its end, because a grant takes a round trip
+/// and timers are late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
 /// Shortest estimate of a hop's time: a block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
 /// Longest estimate of a hop's time: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample
 /// means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
-/// Shortest accepted sample of a hop's time: a shorter one shows a shard that processes a backlog.
+/// Shortest accepted sample: a shorter one shows a shard that processes a backlog.
 const MIN_SAMPLE: Duration = Duration::from_micros(50);
-/// Inverse weight of the newest sample in the mean of hop times.
+/// Inverse weight of the newest sample.
 const WEIGHT: u32 = 16;
 
 /// Returns the number of running transfers below which an object's receivers always form chains.
@@ -40,7 +40,7 @@ pub fn unpaced(size_bytes: u64) -> usize {
     blocks.clamp(1, MAX_UNPACED)
 }
 
-/// Estimates a hop's time, the delay by one more receiver, from copies that completed one after the
+/// Estimates a hop's time (the delay by one more receiver) from copies that completed one after the
 /// other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopTime {
@@ -62,7 +62,7 @@ impl HopTime {
         }
     }
 
-    /// Returns the estimated delay by one receiver of a chain.
+    /// Returns the estimated time of a hop.
     pub fn hop(&self) -> Duration {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }

@@ -37,14 +37,14 @@ pub const DEFAULT_MAX_LANES: usize = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
-/// The next action of a lane (one connection of a stream).
+/// The next action of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneAction {
     /// Send a frame.
     Send,
     /// Request this number of further connections from the receiver.
     Ask(usize),
-    /// Leave the stream, which needs fewer connections.
+    /// Leave the stream.
     Leave,
     /// Send nothing, to show the stream's rate without this connection, until another lane's turn
     /// has [`Turn::is_resting`] `false`, or for [`REST_LIMIT`].
@@ -74,7 +74,7 @@ impl Turn {
     }
 }
 
-/// Decides on the number of connections (lanes) of each stream that a store sends.
+/// Decides on the lanes of each stream that a store sends.
 #[derive(Debug)]
 pub struct HostLanes {
     memory: LaneMemory,
@@ -139,7 +139,7 @@ impl HostLanes {
         (self.changes, self.news) = (self.changes + 1, self.news + 1);
     }
 
-    /// Adds a connection to a stream. `delivery` counts its earlier streams' bytes, which are
+    /// Adds a connection to a stream. `delivery` includes its earlier streams' bytes, which are
     /// subtracted. The receiver has `others` further streams. Returns `None` if the stream has
     /// enough connections.
     pub fn join(
@@ -155,8 +155,8 @@ impl HostLanes {
         Some(lane)
     }
 
-    /// Removes a connection from its stream. If it broke (`is_whole` is `false`), the stream does
-    /// not replace it.
+    /// Removes a connection from its stream, which does not replace a broken one (`is_whole` is
+    /// `false`).
     pub fn leave(&mut self, stream: StreamId, lane: LaneId, is_whole: bool) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         if is_whole {

@@ -8,13 +8,12 @@ use crate::time::Time;
 
 /// Shortest time over which a transfer's rate is measured, because TCP first opens its window.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// A rate sample needs at least this many bytes. A smaller one measures buffers and schedulers.
+/// The fewest bytes of a rate sample. Fewer bytes measure buffers and schedulers.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
 /// The fewest bytes of a sample of several short transfers together. It can only show that a link
 /// is slow, because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
-/// After a pause this long, a transfer gives no rate sample: the sender had nothing to send,
-/// because blocks take about a millisecond.
+/// After a pause this long, a transfer gives no rate sample: the sender had nothing to send.
 const PAUSE: Duration = Duration::from_millis(200);
 const WEIGHT: f64 = 1.0 / 8.0;
 /// The time of a TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long
@@ -28,7 +27,7 @@ pub struct LinkEstimate {
     pub bytes_per_second: u64,
     /// The time from the sending of a byte to its arrival.
     pub latency: Duration,
-    /// The capacity of the uplinks of groups such as racks, relative to nodes' links.
+    /// The capacity of groups' uplinks, relative to nodes' links.
     pub uplink: Uplink,
 }
 
@@ -57,8 +56,7 @@ impl LinkEstimate {
     }
 }
 
-/// Running means of rate and latency over all of a node's links. Values that the operator set
-/// replace the means.
+/// Running means over all of a node's links. Values that the operator set replace the means.
 ///
 /// The latency is half of a TCP connect, which the peer's kernel answers at once.
 #[derive(Debug, Clone, Default)]
@@ -76,7 +74,7 @@ impl LinkEstimator {
         Self { set_rate: bytes_per_second, set_latency: latency, ..Self::default() }
     }
 
-    /// Adds a sample of the latency: the time that a TCP connect took.
+    /// Adds the time that a TCP connect took.
     pub fn connected(&mut self, elapsed: Duration) {
         if elapsed < RETRANSMISSION_TIMEOUT {
             observe(&mut self.latency_seconds, elapsed.as_secs_f64() / 2.0);
@@ -104,7 +102,7 @@ impl LinkEstimator {
         }
     }
 
-    /// The rate in bytes per second that transfers have shown.
+    /// Returns the measured rate in bytes per second.
     pub fn measured_rate(&self) -> Option<u64> {
         self.bytes_per_second.map(|rate| rate as u64)
     }
@@ -128,7 +126,7 @@ fn observe(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
 }
 
-/// A measurement of the rate at which the bytes of one or several transfers arrive.
+/// A measurement of the rate at which transfers' bytes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateSample {
     /// No block has arrived.
@@ -143,7 +141,7 @@ pub enum RateSample {
         /// The number of bytes after the first block.
         bytes: u64,
     },
-    /// The sender paused, so samples would show its own source's rate, not the link's.
+    /// The sender paused, so samples would show its source's rate, not the link's.
     Interrupted,
 }
 
@@ -175,14 +173,14 @@ impl Intake {
         self.transfers += 1;
     }
 
-    /// Counts a received block of any transfer, while several transfers run.
+    /// Counts a received block while several transfers run.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
         if self.transfers > 1 {
             self.sample.arrived(now, block_bytes);
         }
     }
 
-    /// Notes the end of a transfer. Returns the rate sample if one transfer is left.
+    /// Ends a transfer. Returns the rate sample if one transfer is left.
     pub fn end(&mut self) -> Option<RateSample> {
         self.transfers = self.transfers.saturating_sub(1);
         (self.transfers == 1).then(|| std::mem::take(&mut self.sample))

@@ -1,4 +1,4 @@
-//! Limits on waiting for a close copy, and on taking a slot (right to pull) back.
+//! Limits on waiting for a close copy, and on taking a slot back.
 //!
 //! All nodes of a group share its uplink, so an object should enter each group once. Therefore a
 //! receiver pulls from its own group, even from an incomplete copy.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::broadcast::AGED_AFTER;
 
-/// Smaller transfers are too short to give a time sample.
+/// Smaller transfers give no time sample.
 const MIN_SAMPLE_BYTES: u64 = 1 << 20;
 const WEIGHT: u32 = 4;
 /// The time per KiB before the first transfer ends: 1 Gbit/s. With a rate that is too low, nodes
@@ -60,8 +60,7 @@ impl TransferTimes {
         (self.transfer(size_bytes) / WAIT_DIVISOR).clamp(MIN_WAIT, AGED_AFTER)
     }
 
-    /// Returns the age up to which a transfer of this size may lose its slot (right to pull) to a
-    /// closer receiver.
+    /// Returns the age up to which a transfer of this size may lose its slot to a closer receiver.
     pub fn recall_until(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / RECALL_DIVISOR).max(AGED_AFTER)
     }

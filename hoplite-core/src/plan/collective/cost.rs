@@ -10,31 +10,31 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// The estimated time of a collective's step besides its transfer: two wake-ups, a checksum, a
-/// system call. Measured with 16 stores on 2 cores.
+/// The estimated time of a step besides its transfer: two wake-ups, a checksum, a system call.
+/// Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
-/// The factor by which slow links are assumed slower. Links count as slow only from this factor on.
+/// The factor by which slow links are assumed slower. Links count as slow from this factor on.
 const SLOWER_TIMES: f64 = 2.0;
 /// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
 /// The largest frame. A frame waits in memory to be checked and combined, so the second-level cache
 /// should hold it.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// The number of frames into which a member's part is cut, so that it is combined while it travels.
+/// The number of frames in a member's part, so that it is combined while it travels.
 const FRAMES_PER_PART: u64 = 4;
 
 /// The setting for the schedules of allreduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePreference {
-    /// The schedule with the shortest estimated time.
+    /// The cheapest schedule.
     #[default]
     Auto,
-    /// One ring of all members.
+    /// One ring.
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm), so that the streams of a
-    /// step share no link. Node labels must describe two sets of switches with equally many hosts.
+    /// Halving-doubling in the order of [HDRM](crate::topology::hdrm), so that a step's streams
+    /// share no link. Node labels must describe two sets of switches with equally many hosts.
     Hdrm,
     /// Rings within groups, then rings across groups. Node labels must describe groups of equal
     /// size.
@@ -48,8 +48,8 @@ pub struct Arrangement {
     pub order: Vec<usize>,
     /// The chosen schedule.
     pub choice: Choice<Schedule>,
-    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate. May
-    /// be empty.
+    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate, or
+    /// empty.
     pub remark: String,
 }
 
@@ -67,7 +67,7 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB), with latency L and
 /// bandwidth B. If a part exceeds a frame and the B L bytes on the way, steps overlap, and the
 /// latency counts once for reducing and once for gathering. Streams out of a group share its
-/// uplink, and take twice as long over `slow` links.
+/// uplink. Streams over `slow` links take twice as long.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,

@@ -20,12 +20,12 @@ pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     order
 }
 
-/// Slow links, each as the indices of its sending and its receiving member.
+/// Slow links: the indices of the sending and the receiving member.
 pub type SlowLinks = BTreeSet<(usize, usize)>;
 
 /// Swaps members within their groups where this leaves fewer slow links on the ring.
 ///
-/// Source: Cloud Collectives swaps the node at a ring's worst hop first (Luo et al.).
+/// Source: Cloud Collectives (Luo et al.) swaps the node at a ring's worst hop first.
 pub(super) fn around_slow_links(
     mut order: Vec<usize>,
     paths: &[Path],

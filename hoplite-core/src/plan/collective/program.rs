@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The use that a member makes of received bytes.
+/// A member's use of received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReceiveMode {
     /// Combine the received bytes, as second operands, with the local bytes.
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// The sends and receives of one member of a collective.
+/// The sends and receives of one member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     steps: Vec<Step>,
@@ -58,7 +58,7 @@ impl Program {
         }
     }
 
-    /// Returns the member's steps, in order.
+    /// Returns the steps in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }

@@ -60,12 +60,12 @@ impl Schedule {
         is_whole.then(|| Self { members, radices: radices.to_vec() })
     }
 
-    /// Returns the number of the collective's members.
+    /// Returns the number of members.
     pub const fn members(&self) -> usize {
         self.members
     }
 
-    /// The sizes of the stages' rings.
+    /// Returns the sizes of the stages' rings.
     pub fn radices(&self) -> &[usize] {
         &self.radices
     }
@@ -89,7 +89,7 @@ impl Schedule {
         (self.core()..self.members).map(|index| (index, index - self.core()))
     }
 
-    /// Returns the steps of member `index` in an allreduce of `size_bytes` bytes.
+    /// Returns the steps of member `index` in an allreduce.
     pub fn program(&self, index: usize, size_bytes: u64) -> Program {
         let (core, whole) = (self.core(), 0..size_bytes);
         let mut program = Program::default();

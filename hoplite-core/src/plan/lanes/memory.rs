@@ -14,7 +14,7 @@ pub(super) const MAX_PEERS: usize = 1024;
 struct Known {
     /// The best tested number of connections, of all streams to the peer together.
     lanes: usize,
-    /// The number of streams that the network limited during the test.
+    /// The number of streams that the network limited in the test.
     streams: usize,
     is_settled: bool,
     /// The number of successive tests with this result.
@@ -35,7 +35,7 @@ impl Known {
 pub(super) struct LaneMemory {
     first: Start,
     peers: BTreeMap<NodeId, Known>,
-    /// The latest tested number for any peer, used for peers without one.
+    /// The latest tested number of lanes, for peers without one.
     latest: Option<Known>,
 }
 
@@ -62,8 +62,7 @@ impl LaneMemory {
         })
     }
 
-    /// Returns one stream's share, of `streams`, of the connections that a recent test found for a
-    /// peer.
+    /// Returns one stream's share, of `streams`, of the number that a recent test found.
     pub(super) fn known(&self, now: Time, peer: &NodeId, streams: usize) -> Option<Start> {
         let known = self.peers.get(peer).filter(|known| now.since(known.at) < TESTED_FOR)?;
         Some(known.share(now, streams))

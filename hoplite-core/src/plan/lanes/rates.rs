@@ -25,7 +25,7 @@ pub(super) struct Window {
     lanes: BTreeMap<LaneId, Marks>,
 }
 
-/// A lane's first and last frame in a window: their times, and the acknowledged bytes.
+/// A lane's first and last frame in a window: times and acknowledged bytes.
 #[derive(Debug, Clone, Copy)]
 struct Marks {
     first: (Time, u64),

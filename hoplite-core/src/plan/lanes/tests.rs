@@ -12,8 +12,8 @@ const UNKNOWN: Start = Start { lanes: 1, is_settled: false };
 const LINK: u64 = 25_000;
 const FRAME: u64 = 16 << 10;
 
-/// A simulated store whose connections share the link evenly, unless their cap or their source
-/// limits them.
+/// A simulated store whose connections share the link evenly, unless their cap or source limits
+/// them.
 struct Sender {
     lanes: HostLanes,
     streams: Vec<Sent>,

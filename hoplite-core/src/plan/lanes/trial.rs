@@ -8,46 +8,43 @@ use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
 
-/// The largest limit for a stream's connections (lanes).
+/// The largest limit for a stream's lanes.
 pub const MAX_LANES: usize = 64;
-/// The fewest bytes that a stream must have left for each lane. With fewer, lanes end before TCP
-/// opens their window.
+/// The fewest bytes left for each lane. With fewer, lanes end before TCP opens their window.
 pub const LANE_BYTES: u64 = 256 << 10;
 
-/// Age at which a tested number of connections is tested again, starting from its half.
+/// Age at which a tested number of lanes is tested again, from its half.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
-/// Time after which a failed test of more connections is repeated, because other traffic may have
+/// Time after which a failed test of more lanes is repeated, because other traffic may have
 /// disturbed it. Each further failure quadruples the time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const MIN_WINDOW: Duration = Duration::from_millis(10);
-/// Time after which a measurement (window) ends even if a lane has sent few frames.
+/// Time after which a window ends even if a lane has sent few frames.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
-/// Longest pause of a connection while a test measures the stream's rate without it. The paused
-/// connection then ends the measurement if no other one makes progress.
+/// Longest rest of a connection. It then ends the measurement if no other one makes progress.
 pub const REST_LIMIT: Duration = MAX_WINDOW;
-/// Fewest intervals between frames of each connection in a rate measurement.
+/// Fewest intervals between each lane's frames in a rate measurement.
 const MIN_FRAMES: usize = 3;
-/// Most rate measurements in a test of more connections, while TCP's congestion window opens.
+/// Most windows in a test, while TCP's congestion window opens.
 const MAX_WINDOWS: usize = 8;
-/// Shortest pause of added connections, to test the rate without them. Disturbances last for tens
-/// of milliseconds.
+/// Shortest rest of added connections. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
-/// Most aborted tests of more connections in a stream, because each opens connections.
+/// Most aborted tests in a stream, because each opens connections.
 const MAX_ABORTED: usize = 4;
-/// Tenths of the earlier rate that a test of more connections must reach if the receiver has other
-/// streams or the source may become faster. Beside four other streams, a second connection gains
-/// 67% at their expense.
+/// Tenths of the earlier rate that a test must reach if the receiver has other streams or the
+/// source may become faster. Beside four other streams, a second connection gains 67% at their
+/// expense.
 const CONTENDED_TENTHS: u64 = 17;
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Round-trip time from which the receiver's TCP window can limit a connection.
 const LONG_ROUND_TRIP_US: u32 = 10_000;
 
-/// The number of connections (lanes) with which a stream starts.
+/// The number of lanes with which a stream starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// The number of lanes at first.
+    /// The first number of lanes.
     pub lanes: usize,
-    /// `true` if a recent test found the number, so that the stream first tests no other.
+    /// `true` if a recent test found the number, so the stream first tests no other.
     pub is_settled: bool,
 }
 
@@ -57,7 +54,7 @@ pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
     lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
 }
 
-/// The origin of the bytes of a stream.
+/// The origin of a stream's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
     /// The sender has all bytes at the beginning.
@@ -71,25 +68,25 @@ pub enum Supply {
 pub struct Progress {
     /// The kernel's measurement of the lane that sends the frame.
     pub delivery: Option<Delivery>,
-    /// The time for which the lane has waited for bytes to send.
+    /// The time for which the lane has waited for bytes.
     pub starved: Duration,
-    /// The number of bytes that the stream has left.
+    /// The bytes that the stream has left.
     pub left_bytes: u64,
-    /// The number of bytes that receivers of all streams of the store have acknowledged.
+    /// The bytes that receivers of all the store's streams have acknowledged.
     pub acknowledged_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Host {
     pub(super) acknowledged_bytes: u64,
-    /// A number that changes when a stream of the store begins or ends.
+    /// Changes when a stream of the store begins or ends.
     pub(super) changes: u64,
     pub(super) may_test: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The largest number of connections that raised the stream's rate.
+    /// The largest number of connections that raised the rate.
     pub(super) lanes: usize,
     /// `true` if more connections gain nothing, or cannot be opened.
     pub(super) is_settled: bool,
@@ -105,8 +102,7 @@ pub(super) struct LanePlan {
     window: Option<Window>,
     supply: Supply,
     is_limited: bool,
-    /// `true` if the receiver has other streams, which this stream's added connections may slow
-    /// down.
+    /// `true` if the receiver has other streams, which added connections may slow down.
     is_contended: bool,
     aborted: usize,
     rejected: u32,
@@ -116,11 +112,11 @@ pub(super) struct LanePlan {
 enum Phase {
     /// The receiver opens connections until this time.
     Opening { until: Option<Time>, then: Then },
-    /// The rate with the present connections is measured. `last` is the previous measurement.
+    /// The rate is measured. `last` is the previous measurement.
     Steady { last: Option<u64> },
     /// The rate with added connections is measured, `windows` times so far.
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
-    /// The added connections pause, to confirm that the rate falls without them.
+    /// The added connections rest, to confirm that the rate falls without them.
     Resting(Rest),
     /// The number of connections stays for [`retry_after`], from `since` or the next frame on.
     Settled { since: Option<Time> },
@@ -133,7 +129,7 @@ enum Then {
     Settled,
 }
 
-/// The state before a test of more connections; rates in bytes per second.
+/// The state before a test; rates in bytes per second.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     lanes: usize,
@@ -146,8 +142,7 @@ struct Trial {
 struct Rest {
     trial: Trial,
     gained: Rates,
-    /// The end of the pause's first measurement, in which the pausing connections' last bytes
-    /// arrive.
+    /// The end of the rest's first measurement, in which the resting lanes' last bytes arrive.
     drained: Option<Time>,
 }
 
@@ -211,7 +206,7 @@ impl LanePlan {
         self.lanes.len() >= self.wanted
     }
 
-    /// Returns `true` if the network limits the stream, not its source or its receiver.
+    /// Returns `true` if the network limits the stream, not its source or receiver.
     pub(super) const fn is_limited(&self) -> bool {
         self.is_limited
     }
@@ -256,8 +251,7 @@ impl LanePlan {
         }
     }
 
-    /// Updates the plan before `lane` sends a frame. Returns the result if a test of more
-    /// connections ends.
+    /// Updates the plan before `lane` sends a frame. Returns the result if a test ends.
     pub(super) fn frame(
         &mut self,
         now: Time,

@@ -6,8 +6,7 @@ use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
-/// Most dimensions of a chain: 2^16 vertices (nodes with sources) are as many as the nodes that a
-/// shard accepts.
+/// Most dimensions of a chain: 2^16 vertices are as many as the nodes that a shard accepts.
 const MAX_DIMENSIONS: u32 = 16;
 
 /// Most streams into one vertex: each stream needs a connection and memory for a frame.
@@ -28,8 +27,7 @@ pub fn estimate(
 /// Chooses the schedule with the least predicted time for `vertices` vertices besides the receiver,
 /// if all links are alike. On ties the simplest wins: chain, star, more dimensions, tree.
 ///
-/// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S, in the
-/// terms of [`ReduceSchedule`].
+/// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S.
 pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<ReduceSchedule> {
     let mut candidates = vec![ReduceSchedule::chain(vertices)];
     if vertices <= MAX_STREAMS {

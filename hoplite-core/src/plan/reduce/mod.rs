@@ -6,10 +6,8 @@
 //! stream is then loose. Once enough sources have joined, the receiver takes in all loose streams,
 //! and its own sources last, which spares a transfer.
 //!
-//! Groups such as racks make separate streams, which are joined in the end. So links between groups
+//! Groups such as racks make separate streams, which are joined in the end, so links between groups
 //! carry one object per group.
-//!
-//! Source: Hoplite, section 4.3 and appendix A.
 
 mod cost;
 mod rerouting;

@@ -10,12 +10,12 @@ const MAX_REROUTED: usize = 32;
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
-    /// Exchanges vertices of the tree, each with another one of its group of close nodes, so that
-    /// fewer streams use slow links. Returns the vertices whose streams change.
+    /// Exchanges vertices, each within its group, so that fewer streams use slow links. Returns the
+    /// vertices whose streams change.
     ///
     /// `is_slow` gets the data of a stream's sender and of its consumer, `None` for the receiver.
     ///
-    /// Source: Cloud Collectives first swaps the node at a ring's worst hop (Luo et al.).
+    /// Source: Cloud Collectives (Luo et al.) first swaps the node at a ring's worst hop.
     pub fn reroute(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
         let mut changed = BTreeSet::new();
         let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_REROUTED).collect();
@@ -29,8 +29,8 @@ impl<S> Tree<S> {
                 let gain = |other: VertexId| self.gain_of_exchange((end, other), &is_slow);
                 let gains: Vec<(usize, VertexId)> =
                     others.into_iter().map(|other| (gain(other), other)).collect();
-                // On ties, the latest vertex wins, because it is close to the receiver, so few
-                // streams change.
+                // On ties, the latest vertex wins: it is close to the receiver, so few streams
+                // change.
                 let best = gains.into_iter().max().filter(|(gain, _)| *gain > 0);
                 if let Some((_, other)) = best {
                     self.exchange(end, other);

@@ -1,11 +1,11 @@
-//! Schedules of a reduce: the number of streams (partial results) that each new vertex takes in.
+//! Schedules of a reduce.
 
 use std::fmt;
 
 /// The shape of the tree that sources form as they arrive.
 ///
-/// For n vertices (nodes) besides the receiver, objects of S bytes, bandwidth B, and a latency of L
-/// for each hop, including the last hop to the receiver:
+/// For n vertices (nodes) besides the receiver, objects of S bytes, bandwidth B, and latency L for
+/// each hop, including the last one to the receiver:
 ///
 /// | schedule | time | most bytes into a node | most bytes out of a node |
 /// | --- | --- | --- | --- |
@@ -16,12 +16,11 @@ use std::fmt;
 /// | [`Self::Groups`], [first](Entry::First) | as a chain in 1D | S | S |
 /// | [`Self::Groups`], [last](Entry::Last) | as chains with one dimension more than in a group | k S | S |
 ///
-/// Between two groups of nodes, [`Self::Groups`] sends one object, in whatever order sources
-/// arrive.
+/// Between two groups, [`Self::Groups`] sends one object, in whatever order sources arrive.
 ///
-/// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions. The
-/// appendix's recursion gives more dimensions. A binary tree beats a chain of two dimensions with
-/// more than four vertices.
+/// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions; the
+/// appendix's recursion gives more. A binary tree beats a chain of two dimensions with more than
+/// four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceSchedule {
     /// Every source goes straight to the receiver.
@@ -37,20 +36,20 @@ pub enum ReduceSchedule {
         /// The number of planned vertices.
         vertices: usize,
     },
-    /// A chain of groups with the receiver's group last; each group has its own chains. The groups
-    /// are joined when all sources have arrived.
+    /// A chain of groups, the receiver's last; each group has its own chains. The groups are joined
+    /// when all sources have arrived.
     Groups {
         /// The lengths of the largest group's chains, as in [`Self::Chain`]; one length for
         /// [`Entry::First`].
         lengths: Vec<usize>,
-        /// The number of groups of nodes.
+        /// The number of groups.
         groups: usize,
         /// The vertex of each group that takes in the previous group's stream.
         entry: Entry,
     },
 }
 
-/// The vertex of a group that takes in the stream of the group before it in the chain.
+/// The vertex of a group that takes in the previous group's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// The first vertex of the group's chain: one chain goes through all groups.
@@ -85,13 +84,13 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// Returns the vertex that takes in the previous group's stream, if the schedule uses groups.
+    /// Returns the vertex that takes in the previous group's stream, with groups.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }
 
-    /// Returns the number of streams that the vertex at `position`, from zero, takes in. With
-    /// groups, positions count within the vertex's group.
+    /// Returns the number of streams that the vertex at `position` takes in. With groups, positions
+    /// count within the group.
     pub fn input_count(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::schedule::{Entry, ReduceSchedule};
 use crate::topology::place::{EVERYWHERE, Path};
 
-/// The number of a vertex in its tree. Numbers are never reused.
+/// The number of a vertex, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(pub u64);
 
@@ -16,13 +16,13 @@ pub struct Vertex<S> {
     pub inputs: Vec<VertexId>,
     /// The node's own sources by index in the request, combined in this order after the inputs.
     pub sources: Vec<usize>,
-    /// The vertex that takes in this vertex's stream; `None` for the receiver, and while no vertex
-    /// has taken in the stream.
+    /// The vertex that takes in this vertex's stream; `None` for the receiver, and while the stream
+    /// is loose.
     pub consumer: Option<VertexId>,
     /// The group of the vertex's node, if the schedule uses groups.
     pub group: Path,
     pub(super) is_unfit: bool,
-    /// The data that the tree's user keeps for the vertex.
+    /// The user's data.
     pub state: S,
 }
 
@@ -33,7 +33,7 @@ impl<S> Vertex<S> {
     }
 }
 
-/// The tree that the joined sources of a reduce form.
+/// The tree of a reduce's joined sources.
 ///
 /// # Invariants
 ///
@@ -56,10 +56,8 @@ impl<S> Default for Tree<S> {
 }
 
 impl<S> Tree<S> {
-    /// Adds a vertex that takes in as many unconsumed streams of its group as `schedule` says.
-    ///
-    /// If another group takes in the group's stream already, the new vertex is inserted between
-    /// them.
+    /// Adds a vertex that takes in as many loose streams of its group as `schedule` says. If
+    /// another group already takes in the group's stream, inserts the vertex between them.
     pub fn grow(
         &mut self,
         schedule: &ReduceSchedule,
@@ -82,8 +80,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex that takes in all streams without a consumer (several after
-    /// [`Self::dissolve`]), so that sources are combined from left to right.
+    /// Adds a vertex that takes in all loose streams (several after [`Self::dissolve`]), so that
+    /// sources are combined from left to right.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
         let vertex = self.add(inputs, EVERYWHERE, sources, state);
@@ -226,7 +224,7 @@ impl<S> Tree<S> {
         self.vertices.get_mut(&vertex).map(|vertex| &mut vertex.state)
     }
 
-    /// All vertices, oldest first.
+    /// Returns all vertices, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (VertexId, &Vertex<S>)> {
         self.vertices.iter().map(|(id, vertex)| (*id, vertex))
     }
@@ -268,7 +266,7 @@ impl<S> Tree<S> {
 
     /// Removes a vertex whose node cannot combine, for example for lack of memory. Its consumer
     /// takes in its inputs, and each of its sources as a plain vertex with the data of `plain`.
-    /// Returns the vertices whose streams change, and the removed vertex's data.
+    /// Returns the vertices whose streams change, and the removed data.
     pub fn dissolve(
         &mut self,
         vertex: VertexId,
