@@ -1,9 +1,9 @@
 //! Blocks of nodes. A matrix with blocks has a link for each pair of nodes within a block, and one
-//! for each two blocks. So thousands of nodes in racks need few links.
+//! for each two blocks, so thousands of nodes in racks need few links.
 
 use super::error::TopologyError;
 
-/// Most blocks (sets of close nodes). Half a million links are then between blocks.
+/// Most blocks, with half a million links between them.
 pub const MAX_BLOCKS: usize = 1024;
 
 /// Sets of close nodes (blocks) with one link between each two sets. In the matrix, links within
@@ -21,7 +21,7 @@ pub struct Blocks {
 pub enum BlockLink {
     /// Two nodes of the same block, the larger index first.
     Within(u32, u32),
-    /// Two blocks, the larger number first: the link stands for all pairs of their nodes.
+    /// Two blocks, the larger number first.
     Between(u32, u32),
 }
 

@@ -16,10 +16,10 @@ const LEVEL_RATIO_PERCENT: u64 = 150;
 /// A step of clustering that joins two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// The mean cost of a message between the two groups in picoseconds, to 32 significant bits of
-    /// the largest cost.
+    /// The mean cost of a message between the groups in picoseconds, to 32 significant bits of the
+    /// largest cost.
     pub distance_ps: u64,
-    /// A node of one of the two groups.
+    /// A node of one group.
     pub first: u32,
     /// A node of the other group.
     pub second: u32,
@@ -47,13 +47,13 @@ impl Dendrogram {
         Self { nodes, joins }
     }
 
-    /// Returns all joins, in an order that makes a group before it joins another one.
+    /// Returns all joins; a group comes before it joins another one.
     pub fn joins(&self) -> &[Join] {
         &self.joins
     }
 
     /// Returns all nodes in the order of the leaves. Reverses groups so that the links between
-    /// neighbouring groups are cheap. Rings and chains start from this order.
+    /// neighbours are cheap. Rings and chains start from this order.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {
@@ -73,7 +73,7 @@ impl Dendrogram {
     }
 
     /// Returns all nodes in the order of the leaves, larger groups first, which aligns groups of
-    /// 2^k nodes: an initial order for halving-doubling and other exchanges.
+    /// 2^k nodes: an initial order for exchanges such as halving-doubling.
     pub fn leaves_by_size(&self) -> Vec<u32> {
         self.leaves(|left, right| {
             if left.len() < right.len() {

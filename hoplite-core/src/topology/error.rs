@@ -36,8 +36,8 @@ pub enum TopologyError {
         /// The number of nodes.
         count: usize,
     },
-    /// A block is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS) blocks, or
-    /// the number of links does not match the blocks.
+    /// A block is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS), or the
+    /// number of links does not match.
     #[error("{count} blocks of nodes do not form a matrix")]
     BadBlocks {
         /// The number of blocks.

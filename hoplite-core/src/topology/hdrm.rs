@@ -14,11 +14,10 @@ use thiserror::Error;
 /// Most switches of a BiGraph, for up to eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
-/// The ranks at each switch of a BiGraph's (bipartite network's) upper half, then of its lower
-/// half.
+/// The ranks at each switch of a BiGraph's upper half, then of its lower half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason why ranks cannot be mapped to a bipartite network's switches.
+/// The reason why ranks cannot be mapped to switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -47,7 +46,7 @@ pub enum HdrmError {
     },
 }
 
-/// The first fault of a mapping of ranks to a bipartite network's switches.
+/// The first fault of a mapping of ranks to switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -61,7 +60,7 @@ pub enum Conflict {
         /// The difference between the ranks of `pair`.
         distance: u32,
         pair: [u32; 2],
-        /// The half of the switches with both ranks of `pair`: 0 for upper, 1 for lower.
+        /// The half of the switches with both ranks: 0 for upper, 1 for lower.
         half: usize,
     },
     #[error(
@@ -73,7 +72,7 @@ pub enum Conflict {
         /// The difference between the two ranks of `pair`, and of `other`.
         distance: u32,
         pair: [u32; 2],
-        /// Another pair of ranks over the same link.
+        /// Another pair over the same link.
         other: [u32; 2],
         upper: usize,
         lower: usize,
@@ -84,8 +83,8 @@ const fn half_name(half: usize) -> &'static str {
     if half == 0 { "upper" } else { "lower" }
 }
 
-/// Maps a rank to each host of a BiGraph (bipartite network of switches), so that the pairs of each
-/// halving-doubling step use separate links.
+/// Maps a rank to each host of a BiGraph, so that the pairs of each halving-doubling step use
+/// separate links.
 ///
 /// # Errors
 /// Fails unless `switches` is a power of two from 2 to [`MAX_SWITCHES`], and `hosts_per_switch` is
@@ -95,7 +94,7 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Does the same as [`mapping`] for only `ranks` ranks, without the unused switches.
+/// Does the same for only `ranks` ranks, without the unused switches.
 ///
 /// # Errors
 /// Fails like [`mapping`], or unless `ranks` is an even number up to `switches` or a multiple of
@@ -142,7 +141,7 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
 }
 
 /// Checks that each rank is at one switch, and that in each step of halving-doubling, all pairs of
-/// ranks cross between the switches' halves on separate links. Takes O(P log P) for P ranks.
+/// ranks cross between the halves on separate links. Takes O(P log P) for P ranks.
 ///
 /// A rank without a peer in a step rests.
 ///

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::place::{LEVEL_KEYS, MAX_LEVELS, Path};
 
-/// The set of label keys, such as `rack`, that a node uses.
+/// The set of label keys that a node uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PlaceKeys(u8);
 
@@ -15,7 +15,7 @@ impl PlaceKeys {
         Self(bits.fold(0, |all, bit| all | bit))
     }
 
-    /// Returns the keys as text, outermost first.
+    /// Returns the keys, outermost first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         LEVEL_KEYS
             .into_iter()
@@ -37,7 +37,7 @@ impl fmt::Display for PlaceKeys {
     }
 }
 
-/// Counts nodes by the set of label keys that they use.
+/// Counts nodes by their sets of label keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyCounts([u32; 1 << MAX_LEVELS]);
 

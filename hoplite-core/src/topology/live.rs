@@ -44,19 +44,19 @@ impl From<Delivery> for Sample {
 /// Most peers whose links are estimated, in 64 KB. A further peer replaces the one with the oldest
 /// sample.
 pub const MAX_PEERS: usize = 1024;
-/// A link unused for this long is neither compared nor shown if others are in use: its node may be
-/// gone.
+/// A link unused for this long is neither compared nor shown while others are in use: its node may
+/// be gone.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
 /// A link is slow above this percentage of the median link's latency or time per byte. Links on two
 /// levels of a network differ as much.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
-/// Most slow links that a node reports, the slowest ones.
+/// Most slow links that a node reports.
 pub const MAX_SLOW_PEERS: usize = 8;
 /// If this many nodes report slow links to a node of their group, all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
-/// A node reports a link to shards above this percentage of the median link's time per byte.
-/// Several senders to one receiver cause smaller ratios.
+/// A node reports a link above this percentage of the median link's time per byte. Several senders
+/// to one receiver cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
 /// Time for which a reported link must be fast again, so that an intermittent fault does not
@@ -82,10 +82,10 @@ pub struct PeerLink {
     pub peer: NodeId,
     /// The link's current estimate.
     pub link: Link,
-    /// `true` if the link's rate or round trip is much worse than on most others.
+    /// `true` if the rate or round trip is much worse than on most others.
     pub is_slow: bool,
-    /// The number of connections that filled the link to the peer in the last test of several
-    /// numbers; `None` before a test.
+    /// The number of connections that filled the link in the last test of several numbers; `None`
+    /// before a test.
     pub lanes: Option<usize>,
 }
 
@@ -125,8 +125,7 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// Notes this node's measured receive rate, with which [`Self::news`] compares fewer than three
-    /// links.
+    /// Notes this node's receive rate, with which [`Self::news`] compares fewer than three links.
     pub fn received(&mut self, bytes_per_second: u64) {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }
@@ -136,8 +135,7 @@ impl PeerLinks {
     ///
     /// A link becomes slow after 10 s below half of the usual rate: the median of all links, or
     /// with fewer than three links this node's receive rate. It recovers after 30 s at two thirds
-    /// of the usual rate or more. An unused link recovers after ten minutes, so that it is tried
-    /// again.
+    /// of the usual rate or more, or if unused for ten minutes, so that it is tried again.
     pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
         if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGE_INTERVAL) {
             return None;
@@ -235,7 +233,7 @@ fn exceeds(value: u32, usual: u32, percent: u64) -> bool {
     u64::from(value) * 100 > u64::from(usual) * percent
 }
 
-/// A moving average of a link's samples, kept in 1/8 units so that small changes are not lost.
+/// A moving average of a link's samples, in 1/8 units so that small changes are not lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     alpha_eighths: u64,
@@ -248,8 +246,7 @@ impl Estimate {
         Self { alpha_eighths: 8 * link.alpha_ns as u64, gap_eighths: 8 * link.ps_per_byte as u64 }
     }
 
-    /// Moves the average by 1/8 of the difference to a sample. Ignores the sample's rate if the
-    /// application limited it.
+    /// Moves the average by 1/8 of the difference to a sample. Ignores an application-limited rate.
     pub fn add(&mut self, sample: Sample) {
         if sample.is_application_limited {
             return;

@@ -9,8 +9,8 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// The largest cost of a message in picoseconds: three days. The lower bound of a ring's cost adds
-/// six costs, each with two multipliers up to this size, and fits 64 bits.
+/// The largest cost of a message in picoseconds: three days. A ring's lower bound, six costs with
+/// two multipliers up to this size each, fits 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
 /// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -33,8 +33,7 @@ impl Link {
     }
 }
 
-/// The links of all pairs of nodes. With blocks (sets of nodes), one link stands for all pairs
-/// between two blocks.
+/// The links of all pairs of nodes. With blocks, one link stands for all pairs between two blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
@@ -44,8 +43,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Makes a matrix from two tables: row i, column j is for messages from node i to j. Fractions
-    /// are rounded, and diagonals are ignored.
+    /// Makes a matrix from two tables: row i, column j is for messages from node i to j. Rounds
+    /// fractions, and ignores diagonals.
     ///
     /// # Errors
     /// Fails for invalid names, tables that are not square, and entries that are NaN or outside 0
@@ -108,7 +107,7 @@ impl Matrix {
         self.nodes.len()
     }
 
-    /// Returns `false`, because a matrix has at least one node.
+    /// Returns `false`: a matrix has nodes.
     pub const fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -157,7 +156,7 @@ impl Matrix {
     }
 }
 
-/// The costs of links for collectives of one size. Each cost is at most 2^58 picoseconds.
+/// The costs of links for collectives of one size, each at most 2^58 picoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Links<'a> {
     matrix: &'a Matrix,
@@ -165,7 +164,7 @@ pub struct Links<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// Computes the costs of `matrix` for collectives on `size_bytes` bytes.
+    /// Computes the costs for collectives on `size_bytes` bytes.
     ///
     /// # Errors
     /// Fails if a cost exceeds 2^58 picoseconds.
@@ -194,7 +193,7 @@ impl<'a> Links<'a> {
         self.matrix.len()
     }
 
-    /// Returns `false`, because a matrix has at least one node.
+    /// Returns `false`: a matrix has nodes.
     pub const fn is_empty(&self) -> bool {
         self.matrix.is_empty()
     }
@@ -206,8 +205,8 @@ impl<'a> Links<'a> {
     }
 
     /// Returns the cost in picoseconds of `parts` messages between `a` and `b`, which carry all
-    /// bytes in equal parts. `parts` is at most the number of nodes. The sum is exact, because only
-    /// the cost of a whole collective is rounded.
+    /// bytes in equal parts. `parts` is at most the number of nodes. The sum is exact: only the
+    /// cost of a whole collective is rounded.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)

@@ -1,6 +1,6 @@
 //! Measured places: groups of nodes and the capacity of their uplinks, from a probe.
 //!
-//! Measurements only add groups within the innermost labelled group. Places are soft state, and the
+//! Measurements only add groups within the innermost labelled group. Places are soft state; the
 //! highest version counts.
 
 use std::collections::BTreeMap;
@@ -14,16 +14,15 @@ use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measure
 use crate::id::NodeId;
 use crate::link::Uplink;
 
-/// Most nodes whose groups are measured. With names of 40 bytes, they take a megabyte on the wire.
+/// Most nodes whose groups are measured: a megabyte on the wire with names of 40 bytes.
 pub const MAX_MEASURED_NODES: usize = 16_384;
 /// The highest version of [`MeasuredPlaces`], in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
-/// The size in bytes of messages whose time defines groups, because rates under load separate
-/// groups better than round trips.
+/// The size of messages whose time defines groups, because rates under load separate groups better
+/// than round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns a version of [`MeasuredPlaces`] that replaces all known ones, even if clocks differ or
-/// jump.
+/// Returns a version that replaces all known ones, even if clocks differ or jump.
 pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration) -> u64 {
     let now = u64::try_from(since_1970.as_millis()).unwrap_or(MAX_VERSION);
     let next = known.into_iter().max().map_or(1, |known| known.saturating_add(1));
@@ -33,18 +32,18 @@ pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration)
 /// Each node's measured groups, and the capacity of the groups' uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
-    /// Shards (directory servers) keep the places with the highest version; on ties the larger
-    /// content, so that all shards agree. Zero means unmeasured.
+    /// Shards keep the places with the highest version; on ties the larger content, so that all
+    /// shards agree. Zero means unmeasured.
     pub version: u64,
-    /// The capacity of the uplinks out of the groups.
+    /// The capacity of the groups' uplinks.
     pub uplink: Uplink,
-    /// The groups of each node that is in a measured group.
+    /// The groups of each node in a measured group.
     pub paths: BTreeMap<NodeId, Path>,
 }
 
 impl MeasuredPlaces {
-    /// Computes each node's groups from a matrix of links measured under load, and from labels.
-    /// Without much slower links, there are no groups.
+    /// Computes each node's groups from links measured under load, and from labels. Without much
+    /// slower links, there are no groups.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -92,7 +91,7 @@ impl Groups {
         Ok(Self::with_paths(matrix, measured_paths(matrix, MESSAGE_BYTES)?))
     }
 
-    /// Computes the groups of a matrix by latency alone. The capacity of uplinks stays unknown.
+    /// Computes the groups by latency alone, without the capacity of uplinks.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -188,7 +187,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let permille = groups.into_iter().filter_map(|(group, inside)| {
         let outside: Vec<usize> =
             (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
-        // Times per byte, by the distance between the nodes of a pair.
+        // Times per byte, by distance.
         let mut gaps: [Gaps; MAX_LEVELS + 1] = Default::default();
         let mut near = Gaps::default();
         let (cells, others) = (cells(matrix, paths, &inside), cells(matrix, paths, &outside));

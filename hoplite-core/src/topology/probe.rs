@@ -1,5 +1,4 @@
-//! Statistics of the probes of a [`survey`]: percentiles, and the number of round trips after which
-//! a pair is done.
+//! Statistics of the probes of a [`survey`].
 //!
 //! Source: Cloud Collectives, section IV-B, which sends 10,000 probes per pair and takes the 10th
 //! percentile. Stopping earlier is ours.
@@ -8,7 +7,7 @@ pub mod echo;
 pub mod survey;
 pub mod train;
 
-/// The percentile of a pair's round trips that stands for the link without other traffic.
+/// The percentile of a pair's round trips that stands for the idle link.
 pub const PERCENTILE: u32 = 10;
 /// The number of round trips between two comparisons of the [`PERCENTILE`].
 pub const BLOCK: usize = 64;
@@ -21,7 +20,7 @@ pub const MAX_PROBES: u32 = 10_000;
 /// The number of round trips that a pair measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Probes {
-    /// Measure until the 10th percentile of the round trips is steady, or 1024 round trips.
+    /// Measure until the 10th percentile is steady, or 1024 round trips.
     #[default]
     Auto,
     /// Measure this many round trips, up to [`MAX_PROBES`].

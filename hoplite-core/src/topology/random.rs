@@ -1,8 +1,8 @@
-//! Random numbers that depend only on a seed, so that searches can be repeated.
+//! Random numbers that depend only on a seed.
 
 use crate::placement::mix;
 
-/// A generator of random numbers: SplitMix64 (Steele, Lea, Flood, 2014).
+/// SplitMix64 (Steele, Lea, Flood, 2014).
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,

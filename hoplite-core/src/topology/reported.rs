@@ -10,7 +10,7 @@ use crate::id::NodeId;
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// Nodes to which enough nodes of their group report slow links: all their links count as slow.
+    /// Nodes to which enough nodes of their group report slow links.
     slow: BTreeSet<NodeId>,
 }
 
@@ -39,8 +39,7 @@ impl Reports {
     }
 
     /// Returns `true` if `from` reports its link to `to`, or if all links of either node count as
-    /// slow. A report counts only within a group, because links between groups are expected to be
-    /// slow.
+    /// slow. A report counts only within a group, because slow links between groups are expected.
     pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
         from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))
     }

@@ -1,4 +1,4 @@
-//! The echoes (requests and replies) of a pair of nodes.
+//! Echoes (requests and replies) of a pair of nodes.
 //!
 //! If a request follows a reply at once, the answering side measures a round trip, too. Its next
 //! reply carries this time.
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use super::{BLOCK, Probes, Samples};
 
-/// The time to wait for a peer's first reply. Each further timeout doubles it.
+/// Time to wait for a peer's first reply. Each further timeout doubles it.
 const FIRST_TIMEOUT_NS: u64 = 100_000_000;
-/// Shortest time to wait for a peer's reply, because hosts pause for some milliseconds.
+/// Shortest time to wait for a reply, because hosts pause for some milliseconds.
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
 const TIMEOUT_ROUND_TRIPS: u64 = 8;
 const MAX_TIMEOUT_NS: u64 = 800_000_000;
 /// After this many requests without reply (1.5 seconds), the peer's port counts as closed.
 const MAX_SILENT: u32 = 4;
 const MAX_LOST_IN_A_ROW: u32 = 8;
-/// A late reply to one of this many latest requests is still a valid round trip.
+/// A late reply to one of this many latest requests is still valid.
 const MAX_REMEMBERED: usize = 8;
 /// The shortest time of 64 requests: 10,000 requests a second of 100 bytes are 0.8% of a gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
-/// Longest time for which two nodes exchange echo requests.
+/// Longest time for which two nodes exchange echoes.
 pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);
 const MAX_BURST: u64 = 4 * BLOCK as u64;
 /// Shortest mean time between replies: half the interval of requests, so a correct peer always gets
@@ -43,12 +43,12 @@ pub enum PacketKind {
     Reply,
 }
 
-/// An echo request or reply. All have the same length.
+/// An echo request or reply. Both have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// The packet's kind.
     pub kind: PacketKind,
-    /// The pair's random secret in this round, from the coordinator.
+    /// The pair's random secret in this round.
     pub nonce: u64,
     /// The request's number.
     pub number: u32,
@@ -57,7 +57,7 @@ pub struct Packet {
     pub round_trip_ns: u64,
 }
 
-/// The next action of the node that sends echo requests.
+/// The next action of the requesting node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Send this packet.
@@ -93,11 +93,11 @@ pub struct EchoRequester {
 /// The measured round trips between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The 10th percentile of the asking side's round trips, in nanoseconds.
+    /// The 10th percentile of the requester's round trips, in nanoseconds.
     pub forth_ns: u64,
-    /// The 10th percentile of the answering side's round trips, in nanoseconds, or zero.
+    /// The 10th percentile of the responder's round trips, in nanoseconds, or zero.
     pub back_ns: u64,
-    /// The number of round trips that the asking side measured.
+    /// The number of the requester's round trips.
     pub count: u32,
     /// The number of requests without a timely reply.
     pub lost: u32,

@@ -1,4 +1,4 @@
-//! The coordinator of a probe: lets pairs of nodes measure, and builds a matrix.
+//! Coordinates a probe: lets pairs of nodes measure, and builds a matrix.
 //!
 //! In each step, each node is in at most one pair, so its measurements do not overlap. Both nodes
 //! first confirm that they answer each other, because nodes answer only named peers.
@@ -32,23 +32,22 @@ pub use messages::{
 use pairs::AllPairs;
 use schedule::{Lost, Map, SurveySchedule, Task};
 
-/// Most nodes for measuring each pair: echoes take a minute, and results 100 MB. Larger surveys use
-/// landmarks.
+/// Most nodes for measuring each pair: echoes take a minute, and results 100 MB.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
-/// The time that a burst under load would take on an unshared link.
+/// The time that a train under load would take on an unshared link.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
-/// The smallest burst in bytes: TCP's window must open before the measured part.
+/// The smallest train: TCP's window must open before the measured part.
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
-/// The largest burst in bytes: 20 ms at 25 Gbit/s.
+/// The largest train: 20 ms at 25 Gbit/s.
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
-/// Shortest duration of a burst (train) that measures a rate. A shorter one is repeated with more
-/// bytes, because buffers absorb the first milliseconds.
+/// Shortest duration of a train that measures a rate. A shorter one is repeated with more bytes,
+/// because buffers absorb the first milliseconds.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
 /// Time in which both nodes of a pair must confirm that they answer each other: a round trip, and a
 /// store's longest silence.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time in which a pair must report its echoes: far above the longest measurements, by TCP
-/// after a silent UDP port, or a burst of 64 MiB at 50 Mbit/s.
+/// Time in which a pair must report its echoes: far above the longest measurements, by TCP after a
+/// silent UDP port, or a train of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -174,7 +173,7 @@ impl Survey {
         self.deadline
     }
 
-    /// Returns `true` at the end of the survey.
+    /// Returns `true` at the end.
     pub const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }

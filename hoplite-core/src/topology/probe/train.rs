@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::survey::{Finding, MAX_TRAIN_BYTES};
 use crate::time::Time;
 
-/// Each further burst (train) has this many times the bytes, so that a fast link needs few.
+/// Each further train has this many times the bytes, so that a fast link needs few.
 const GROWTH: u64 = 8;
 /// The first quarter of a train's bytes is not timed, because TCP opens its window.
 const SKIPPED: u64 = 4;
 
-/// Bursts of bytes that a node requests from its peer, each longer, until one takes long enough.
+/// Trains that a node requests from its peer, each longer, until one takes long enough.
 #[derive(Debug, Clone)]
 pub struct Trains {
     bytes: u64,
@@ -19,19 +19,19 @@ pub struct Trains {
 }
 
 impl Trains {
-    /// Begins with a burst of `first_bytes` bytes. The last one takes at least `at_least`, or has
+    /// Begins with a train of `first_bytes`. The last one takes at least `at_least`, or has
     /// [`MAX_TRAIN_BYTES`].
     pub const fn new(first_bytes: u64, at_least: Duration) -> Self {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
 
-    /// Returns the next burst's size in bytes.
+    /// Returns the next train's size in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Adds a burst: the time since its request, and the picoseconds per byte of its last three
-    /// quarters. Returns the measured rate after the last burst.
+    /// Adds a train: the time since its request, and the picoseconds per byte of its last three
+    /// quarters. Returns the measured rate after the last train.
     pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
         self.all_bytes += self.bytes;
         if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {
@@ -44,7 +44,7 @@ impl Trains {
     }
 }
 
-/// Times a train (a burst of bytes) as it arrives.
+/// Times a train as it arrives.
 #[derive(Debug, Clone)]
 pub struct ArrivingTrain {
     bytes: u64,
@@ -54,7 +54,7 @@ pub struct ArrivingTrain {
 }
 
 impl ArrivingTrain {
-    /// Begins to time a burst of `bytes` bytes.
+    /// Begins to time a train of `bytes` bytes.
     pub const fn new(bytes: u64) -> Self {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }
@@ -78,7 +78,7 @@ impl ArrivingTrain {
         }
     }
 
-    /// Returns the picoseconds per byte after the first quarter, once the burst is complete.
+    /// Returns the picoseconds per byte after the first quarter, once the train is complete.
     pub fn ps_per_byte(&self) -> Option<u128> {
         let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
         let measured = u128::from(self.arrived - before).max(1);

@@ -1,17 +1,15 @@
 //! Groups nodes that may be close, by similar round trips to the same landmarks.
 //!
 //! A few delayed packets do not make a node distant: it may join a group if only few of its round
-//! trips differ, and these are longer. Groups may be wrong. Their nodes meet later, and are
-//! separated if they are far apart.
+//! trips differ, and these are longer. Nodes of wrong groups meet later, and are separated if they
+//! are far apart.
 
 pub(super) const UNKNOWN: u32 = u32::MAX;
-/// Two round trips are alike up to this ratio in percent, because two levels of a network differ by
-/// a half.
+/// Two round trips are alike up to this ratio, because two levels of a network differ by a half.
 const ALIKE_PERCENT: u64 = 125;
-/// A node may join a group if at most one in this many of its round trips to landmarks is longer
-/// than the group's.
+/// At most one in this many of a node's round trips may be longer than its group's.
 const PER_DELAY: usize = 16;
-/// The largest group that may join another one, because only delays may have separated it.
+/// The largest group that may join another one: only delays may have separated it.
 const MAX_DELAYED: usize = 2;
 
 /// Groups nodes whose `rows` of round trips to the landmarks are alike, into at most `most` groups,

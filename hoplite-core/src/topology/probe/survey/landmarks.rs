@@ -5,8 +5,7 @@
 //! 2. Within groups: all pairs exchange echoes. A group is split if some pairs are 1.5 times as far
 //!    apart as others.
 //! 3. Between groups: three pairs stand for all pairs of two groups.
-//! 4. Trains (bursts of bytes): each node and the next of its group, then one pair of each group
-//!    and the next.
+//! 4. Trains: each node and the next of its group, then one pair of each group and the next.
 //! 5. Trains under load: rounds within groups, and as many rounds of pairs of all nodes.
 //!
 //! Sources: GNP (Ng and Zhang, Infocom 2002) finds positions by landmarks. The groups are ours.
@@ -29,19 +28,19 @@ use set::Set;
 
 /// Echoes per pair with a landmark, enough to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
-/// Most times that sets of nodes are divided by round trips to new landmarks. Each division takes a
-/// round of echoes per node.
+/// Most divisions of sets of nodes by round trips to new landmarks, each with a round of echoes per
+/// node.
 const MAX_DIVISIONS: u32 = 8;
-/// If landmarks leave more than this percentage of a set of nodes in one part, the part is cut into
-/// equal groups, because further landmarks would separate few nodes.
+/// If landmarks leave more than this percentage of a set in one part, the part is cut into equal
+/// groups, because further landmarks would separate few nodes.
 const MAX_LEFT_PERCENT: usize = 95;
-/// The largest group in which each pair of nodes is measured.
+/// The largest group in which each pair is measured.
 const MAX_GROUP: usize = 128;
 /// Most groups before those above [`MAX_GROUP`] are cut, which adds one group per 128 nodes, and
-/// one per set of nodes.
+/// one per set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
-/// The number of rounds in which many pairs measure rates at once, in half of them within groups.
+/// The number of rounds in which many pairs measure rates at once, half of them within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +211,7 @@ impl Landmarks {
         self.groups.iter_mut().zip(0..).for_each(|(group, number)| group.origin = number);
     }
 
-    /// Returns known round trips between parts of a split group, which need no further echoes.
+    /// Returns known round trips between parts of a split group.
     fn met_between(&self, parts: &[Group]) -> Vec<[u32; REPRESENTATIVES]> {
         let mut between = vec![[UNKNOWN; REPRESENTATIVES]; triangle_len(parts.len())];
         for high in 1..parts.len() {

@@ -6,13 +6,13 @@ use super::super::super::matrix::Matrix;
 use super::super::Probes;
 use super::super::echo::Echoes;
 
-/// Most nodes of a survey of links.
+/// Most nodes of a survey.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
 /// Most nodes if each pair measures its rate alone. The survey then takes half an hour, half of the
 /// time for which stores take part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
-/// The options of a survey of links.
+/// The options of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyOptions {
     /// The number of round trips to measure per pair.
@@ -35,7 +35,7 @@ pub enum Bandwidth {
     Pairs,
 }
 
-/// The reason why a survey of links fails.
+/// The reason why a survey fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
@@ -45,7 +45,7 @@ pub enum SurveyError {
         /// The number of nodes.
         count: usize,
     },
-    /// More than [`MAX_NODES_OF_PAIRS`] nodes are too many to measure the rate of each pair.
+    /// There are too many nodes to measure the rate of each pair.
     #[error(
         "{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs"
     )]
@@ -59,12 +59,12 @@ pub enum SurveyError {
         /// The number of nodes.
         count: usize,
     },
-    /// No two of the remaining nodes have reached each other.
+    /// No two nodes have reached each other.
     #[error("no two nodes have reached each other")]
     NothingMeasured,
 }
 
-/// The reason why a survey of links leaves a node out.
+/// The reason why a survey leaves a node out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// The node cannot be reached.
@@ -96,11 +96,11 @@ pub enum SurveyWork {
         /// The number of round trips.
         probes: Probes,
     },
-    /// Receive bursts of bytes (trains).
+    /// Receive trains.
     Train {
-        /// The first burst's size.
+        /// The first train's size.
         bytes: u64,
-        /// The node requests larger bursts until one takes this long.
+        /// The node requests larger trains until one takes this long.
         at_least: Duration,
     },
 }
@@ -115,11 +115,11 @@ pub enum Finding {
         /// `true` if the echoes went over TCP, because no datagram came back.
         by_tcp: bool,
     },
-    /// The bursts of bytes that the node received.
+    /// The trains that the node received.
     Train {
         /// The time per byte in picoseconds.
         ps_per_byte: u32,
-        /// The bytes of all bursts together.
+        /// The bytes of all trains.
         bytes: u64,
     },
     /// The peer could not be reached.
@@ -146,15 +146,15 @@ pub enum SurveyCommand {
         nonce: u64,
         work: SurveyWork,
     },
-    /// Releases a node that has nothing more to do.
+    /// Releases a node.
     Dismiss { node: u32 },
 }
 
-/// An event for the coordinator of a survey of links.
+/// An event for a survey's coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyEvent {
-    /// A node has confirmed a [`SurveyCommand::Arm`].
+    /// A node has confirmed [`SurveyCommand::Arm`].
     Armed { node: u32 },
     /// A node has finished its work.
     Found {
@@ -173,7 +173,7 @@ pub enum SurveyEvent {
 pub struct SurveyProgress {
     /// The number of finished steps.
     pub done: u64,
-    /// The number of all steps, in part estimated.
+    /// The number of all steps, partly estimated.
     pub steps: u64,
 }
 
@@ -182,19 +182,18 @@ pub struct SurveyProgress {
 pub struct SurveyReport {
     /// Links between the remaining nodes.
     pub matrix: Matrix,
-    /// The lost nodes, with the reasons.
+    /// The lost nodes.
     pub lost: Vec<(String, SurveyLoss)>,
-    /// Pairs that have not reached each other. In the matrix, their link has the worst round trip
-    /// of either node.
+    /// Pairs that have not reached each other. Their link has the worst round trip of either node.
     pub guessed: Vec<(u32, u32)>,
     /// The number of unmeasured pairs, for which other pairs of their groups stand.
     pub estimated: u64,
-    /// The number of pairs that measured round trips over TCP.
+    /// The number of pairs that used TCP for round trips.
     pub by_tcp: u32,
     /// The number of measured round trips.
     pub echoes: u64,
     /// The number of requests without a timely reply.
     pub lost_echoes: u64,
-    /// The bytes that nodes sent to measure rates.
+    /// The bytes sent to measure rates.
     pub train_bytes: u64,
 }

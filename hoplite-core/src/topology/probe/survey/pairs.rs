@@ -1,7 +1,7 @@
 //! The schedule in which each pair of nodes is measured.
 //!
 //! 1. Echoes: the rounds of a tournament.
-//! 2. Trains (bursts of bytes): each node with the next one, or all pairs.
+//! 2. Trains: each node with the next one, or all pairs.
 //! 3. Trains under load: the rounds of six different tournaments.
 
 use super::super::super::blocks::{triangle_index, triangle_len};

@@ -1,4 +1,4 @@
-//! A set of nodes with its landmarks, with which all its nodes exchange echoes.
+//! A set of nodes with its landmarks.
 
 use super::super::super::super::random::Random;
 use super::super::super::super::rounds;
