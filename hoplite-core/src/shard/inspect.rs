@@ -1,5 +1,4 @@
-//! Answers the dashboard's queries of a shard. Their work is bounded, because the shard serves no
-//! store while they run.
+//! Answers the dashboard's queries, in bounded time because the shard serves no store meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

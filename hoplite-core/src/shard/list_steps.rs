@@ -32,8 +32,8 @@ pub struct Proposal {
     pub proposer: u64,
 }
 
-/// Returns `true` if a coordinator may commit its proposal, `elapsed` after the start: a majority
-/// of `all` shards has accepted it, or one shard with `force`.
+/// Returns `true` if a coordinator may commit, `elapsed` after the start: a majority of `all`
+/// shards has accepted, or one shard with `force`.
 pub fn may_commit(accepted: usize, all: usize, force: bool, elapsed: Duration) -> bool {
     let needed = if force { 1 } else { all / 2 + 1 };
     accepted >= needed && elapsed < COMMIT_LIMIT

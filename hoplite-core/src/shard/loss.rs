@@ -46,8 +46,8 @@ impl Shard {
         entry.state = EntryState::Live;
     }
 
-    /// Updates the state after a location was removed. Without a root, the object is lost: at
-    /// `lost_at` if partial copies are left, or else at once.
+    /// Updates the state after a location was removed. With partial copies left, the object is lost
+    /// only at `lost_at`.
     pub(super) fn check_root_lost(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.has_root() || entry.state != EntryState::Live {

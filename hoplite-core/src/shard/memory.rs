@@ -1,8 +1,8 @@
-//! The memory of lost objects, which distinguishes them from deleted ones when a copy returns.
+//! Distinguishes lost objects from deleted ones when a copy returns.
 //!
 //! A store that was cut off publishes its copies again. If the shard has listed a copy's put since
 //! its start, but does not list it any more, the put was deleted or lost. A lost object may come
-//! back. A deleted one may not, however long ago the shard deleted it.
+//! back. A deleted one may not.
 //!
 //! The shard therefore remembers each loss until the id is deleted. Puts whose producer gives up,
 //! or whose writer accepts another put, leave no copy that may come back.

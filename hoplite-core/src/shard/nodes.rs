@@ -13,7 +13,7 @@ use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place, is_in};
 use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 
-/// Most nodes that a shard knows: six times the largest simulated cluster.
+/// Six times the largest simulated cluster.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
 /// The number of a store's process in the shard's tables, never reused.
@@ -187,8 +187,7 @@ impl Nodes {
     /// Returns `true` if the sender reports the link as slow, or enough nodes report slow links to
     /// one of its ends.
     ///
-    /// The sender's report counts only within a group, because slow links between groups are
-    /// expected.
+    /// The sender's report counts only within a group.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
         let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to))
         else {

@@ -1,9 +1,8 @@
 //! Hands over *orphans* to stores: inline objects whose bytes only shards have, because the last
 //! node with a copy is gone.
 //!
-//! A restarted shard does not know an orphan, so its queries would wait in vain. Therefore the
-//! shard offers an orphan to a store, and to the next one if the first publishes no copy within the
-//! nodes' grace period.
+//! A restarted shard would not know an orphan. Therefore the shard offers it to a store, and to the
+//! next one if the first publishes no copy within the nodes' grace period.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Measured places of nodes, which subdivide the groups of the nodes' labels.
+//! Measured places, which subdivide the groups of nodes' labels.
 
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
@@ -8,8 +8,7 @@ use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{Placed, ToStore};
 
 impl Shard {
-    /// Returns a node's zone, rack and other groups; `None` for an unknown node or before the first
-    /// probe.
+    /// Returns a node's groups; `None` for an unknown node or before the first probe.
     pub fn place_of(&self, node: &NodeId) -> Option<Placed> {
         self.placed(self.nodes.index(node)?)
     }

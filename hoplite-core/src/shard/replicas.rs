@@ -1,5 +1,5 @@
-//! Keeps as many pinned copies of each object as its put wants, and moves the copies of stores that
-//! drain (are about to leave).
+//! Keeps as many pinned copies of each object as its put wants, and moves the copies of draining
+//! stores.
 //!
 //! In this file, a *copy* is pinned and complete, at a connected store that does not drain; inline
 //! bytes do not count. An object with too few copies has a [`Shortage`]. Only the leading shard of

@@ -180,8 +180,6 @@ impl Shard {
         }
     }
 
-    /// Removes copies that a reconnected node has not published again, a grace period after it last
-    /// repeated a publication.
     fn sweep(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let grace = self.config.limits.node_grace;
         let Some(record) = self.nodes.get_mut(index) else { return };

@@ -1,4 +1,4 @@
-//! The list of the directory's shards, as one shard knows it.
+//! A shard's list of the directory's shards.
 //!
 //! Operators change the list by one shard at a time. A store, the *coordinator*, first proposes the
 //! new list to the shards of the old one. Once a majority has accepted, it commits the list at
@@ -11,9 +11,8 @@
 //! the change.
 //!
 //! The old and the new list have at least one shard of each id in common, which sees the puts and
-//! deletes of all stores during the change. A shard that joins knows no objects at first. Like a
-//! restarted shard, it holds deletes of unknown ids, and declares nothing lost, until the stores
-//! have published their copies.
+//! deletes of all stores during the change. Like a restarted shard, a shard that joins holds
+//! deletes of unknown ids, and declares nothing lost, until the stores have published their copies.
 
 use super::list_steps::{KnownShards, ListState, ListStep, PROPOSAL_TTL, Proposal};
 use super::nodes::NodeIndex;

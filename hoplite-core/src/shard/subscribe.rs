@@ -1,7 +1,7 @@
 //! Sends updates to the subscribers of an object.
 //!
-//! Each update lists all copies, and would dominate a large broadcast. So updates of an object with
-//! many copies cover several changes.
+//! Updates list all copies. So that they do not dominate a large broadcast, updates of an object
+//! with many copies cover several changes.
 
 use std::time::Duration;
 
