@@ -1,9 +1,9 @@
 //! Limits the chains of a broadcast.
 //!
 //! Each receiver of a chain pulls from the one before, and delays bytes by a hop of h: the latency
-//! of a link and one block. With S bytes and bandwidth B, n receivers take S/B + n h. This is the
-//! best while n h is less than S/B: every node sends the object once at full rate. In a longer
-//! chain, the first nodes are complete before bytes reach the end, and could have started chains.
+//! of a link and one block. With S bytes and bandwidth B, n receivers take S/B + n h. This is best
+//! while n h is less than S/B. In a longer chain, the first nodes are complete before bytes reach
+//! the end, and could have started chains.
 //!
 //! Therefore, beyond [`MAX_UNPACED`] transfers of an object, the shard extends a chain only when
 //! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver gets

@@ -3,8 +3,7 @@
 //! Clouds cap the rate of one connection, and on a long path its window limits the rate. No counter
 //! of the kernel tells a capped connection from a full link, so a trial decides. A stream starts
 //! with one lane. While the network limits a stream, the store doubles the number of lanes, and
-//! keeps the new lanes if the stream gained an eighth. It closes lanes that gained nothing, so one
-//! connection stays on a link that it fills.
+//! keeps the new lanes if the stream gained an eighth, or else closes them.
 //!
 //! A busy machine can feign a gain. So a new second lane then rests (sends nothing), and stays only
 //! if the rate falls without it.
@@ -12,8 +11,7 @@
 //! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
 //! new lanes took their bytes from other streams. The receiver reports if it has other streams.
 //!
-//! The number of lanes belongs to the pair of stores. Concurrent streams divide it: they share a
-//! link.
+//! Concurrent streams between two stores divide the lanes.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +44,8 @@ pub enum LaneAction {
     Ask(usize),
     /// Leave the stream.
     Leave,
-    /// Send nothing, to show the stream's rate without this connection, until another lane's turn
-    /// has [`Turn::is_resting`] `false`, or for [`REST_LIMIT`].
+    /// Send nothing until another lane's turn has [`Turn::is_resting`] `false`, or for
+    /// [`REST_LIMIT`].
     Rest,
 }
 
@@ -56,14 +54,13 @@ pub enum LaneAction {
 pub struct Turn {
     /// The next action.
     pub action: LaneAction,
-    /// The number of the stream's connections that send, or that are being opened.
+    /// The number of connections that send, or are being opened.
     pub lanes: usize,
-    /// `true` while some connections send nothing, to test the rate without them.
+    /// `true` while some connections rest.
     pub is_resting: bool,
     /// The sum of the kernel's measurements of the active lanes.
     pub delivery: Option<Delivery>,
-    /// The number of connections for the peer's next stream, if a test of more connections ends
-    /// now.
+    /// The number of connections for the peer's next stream, if a test ends now.
     pub result: Option<Start>,
 }
 
@@ -83,8 +80,7 @@ pub struct HostLanes {
     limited: usize,
     tester: Option<StreamId>,
     changes: u64,
-    /// Counts tests of more connections, and `changes`. A stream that saw a smaller number adapts
-    /// to the results.
+    /// Counts tests, and `changes`. A stream that saw a smaller number adapts to the results.
     news: u64,
 }
 
@@ -99,7 +95,7 @@ struct Stream {
 }
 
 impl HostLanes {
-    /// Makes an empty state. Streams start with `first` until a test has found another number.
+    /// Makes an empty state. Streams start with `first` until a test finds another number.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }

@@ -58,7 +58,7 @@ impl LinkEstimate {
 
 /// Running means over all of a node's links. Values that the operator set replace the means.
 ///
-/// The latency is half of a TCP connect, which the peer's kernel answers at once.
+/// The latency is half of a TCP connect.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimator {
     set_rate: Option<u64>,

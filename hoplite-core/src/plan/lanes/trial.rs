@@ -1,4 +1,4 @@
-//! The lanes of one stream: its rate, and the trial of more lanes.
+//! The lanes of one stream, and the trial of more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::plan::link::LinkEstimate;
 /// Most dimensions of a chain: 2^16 vertices are as many as the nodes that a shard accepts.
 const MAX_DIMENSIONS: u32 = 16;
 
-/// Most streams into one vertex: each stream needs a connection and memory for a frame.
+/// Most streams into one vertex, each with a connection and memory for a frame.
 const MAX_STREAMS: usize = 64;
 
 /// Returns the predicted time of a reduce: inflow * S/B + depth * L, see [`ReduceSchedule`].

@@ -1,10 +1,9 @@
-//! The shape of a reduce: each node's inputs, and the order in which partial results reach the
-//! receiver.
+//! The shape of a reduce.
 //!
 //! Sources become ready in any order. A stream (partial result) without a consumer is *loose*. Each
 //! new [`Vertex`] takes in some loose streams, whose number the [`ReduceSchedule`] decides; its own
 //! stream is then loose. Once enough sources have joined, the receiver takes in all loose streams,
-//! and its own sources last, which spares a transfer.
+//! and its own sources last.
 //!
 //! Groups such as racks make separate streams, which are joined in the end, so links between groups
 //! carry one object per group.
