@@ -1,4 +1,4 @@
-//! The label keys, such as `rack`, of nodes' groups. Nodes that use different keys share no group.
+//! The label keys of nodes' groups, such as `rack`. Nodes with different keys share no group.
 
 use std::fmt;
 

@@ -125,7 +125,7 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// Notes this node's receive rate, with which [`Self::news`] compares fewer than three links.
+    /// Notes this node's receive rate for [`Self::news`].
     pub fn received(&mut self, bytes_per_second: u64) {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }

@@ -174,9 +174,9 @@ fn divides(paths: &[Path], level: usize) -> bool {
 /// Returns the smallest uplink capacity of a level's groups, in thousandths of a node's link; zero
 /// without groups.
 ///
-/// Under load, all pairs that cross a group's border share its uplink, whose capacity is the rate
-/// of one pair times the mean number of such pairs. Pairs that also cross outer uplinks may be
-/// slower, so rates at the same distance (number of crossed levels) are averaged first.
+/// Under load, all pairs that cross a group's border share its uplink. Its capacity is one pair's
+/// rate times the mean number of such pairs. Pairs that also cross outer uplinks may be slower, so
+/// rates at the same distance (number of crossed levels) are averaged first.
 fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {

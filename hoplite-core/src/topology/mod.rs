@@ -4,14 +4,13 @@
 //!
 //! 1. A node's place ([`place`]), i.e. its groups such as zone and rack, comes from the labels in
 //!    its `Hello`, or from a [`probe`], which makes a [`matrix`].
-//! 2. An applied probe gives shards (directory servers) [`measured`] places. Each store keeps its
-//!    own place, and sends it to shards that missed the probe.
-//! 3. A shard prefers senders in the receiver's group, and lets one receiver of a group fetch from
-//!    elsewhere (`shard/locality.rs`).
-//! 4. A reduce combines in each rack first, then along a chain of racks (`plan/reduce/tree.rs`).
-//! 5. An allreduce orders its members by group, and may run stages of rings (`plan/collective/`).
-//! 6. Stores report lasting slow links ([`live`]). Shards then choose other senders
-//!    (`shard/slow.rs`), and rings and reduces avoid these links.
+//! 2. An applied probe gives shards [`measured`] places. Each store keeps its own place, and sends
+//!    it to shards that missed the probe.
+//! 3. A shard prefers senders in the receiver's group (`shard/locality.rs`).
+//! 4. A reduce combines in each rack first (`plan/reduce/tree.rs`).
+//! 5. An allreduce orders its members by group (`plan/collective/`).
+//! 6. Stores report lasting slow links ([`live`]). Shards (`shard/slow.rs`), rings and reduces
+//!    avoid them.
 //!
 //! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et
 //! al., SysML 2019).

@@ -11,7 +11,7 @@ pub const fn count(nodes: u32) -> u32 {
     }
 }
 
-/// Returns the pairs of a round. Each two nodes meet in one of [`count`] rounds.
+/// Returns the pairs of a round.
 pub fn pairs(nodes: u32, round: u32) -> impl Iterator<Item = (u32, u32)> {
     // The last node of an even number stays, and the others move by one position each round. With
     // an odd number, the last position is empty.

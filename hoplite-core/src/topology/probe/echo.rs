@@ -3,8 +3,8 @@
 //! If a request follows a reply at once, the answering side measures a round trip, too. Its next
 //! reply carries this time.
 //!
-//! The answering side replies to each request once, and only to the address that the coordinator
-//! named, so forged requests cause no traffic.
+//! The answering side replies once per request, and only to the address that the coordinator named,
+//! so forged requests cause no traffic.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const MAX_SILENT: u32 = 4;
 const MAX_LOST_IN_A_ROW: u32 = 8;
 /// A late reply to one of this many latest requests is still valid.
 const MAX_REMEMBERED: usize = 8;
-/// The shortest time of 64 requests: 10,000 requests a second of 100 bytes are 0.8% of a gigabit.
+/// The shortest time of 64 requests: 10,000 a second.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
 /// Longest time for which two nodes exchange echoes.
 pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! The schedule for thousands of nodes, in which most pairs do not meet.
+//! The schedule for thousands of nodes.
 //!
 //! 1. Landmarks: each node exchanges echoes with the same 64 landmarks. Nodes with similar round
 //!    trips form a group. A large group is divided again by its own landmarks, and in the end cut.

@@ -126,11 +126,11 @@ pub enum Finding {
     Nothing,
 }
 
-/// A command of a survey to a node. Nodes are indices into its list of nodes.
+/// A command to a node. Nodes are indices into the survey's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyCommand {
-    /// Tells a node to answer only requests from `peer` with `nonce`. The node confirms with
+    /// Tells a node to answer only requests from `peer` with `nonce`, and to confirm with
     /// [`SurveyEvent::Armed`].
     Arm {
         node: u32,
@@ -138,7 +138,7 @@ pub enum SurveyCommand {
         /// The nonce of the peer's requests.
         nonce: u64,
     },
-    /// Tells a node to measure its link to `peer` and report.
+    /// Tells a node to measure its link to `peer`.
     Measure {
         node: u32,
         peer: u32,
