@@ -107,7 +107,7 @@ impl Shard {
         turn.effects.push(Effect::Granted { id, record });
     }
 
-    /// Answers with an inline object's bytes. The receiver then counts as a complete location.
+    /// Answers with inline bytes. The receiver then counts as a complete location.
     pub(super) fn answer_inline(
         &mut self,
         turn: &mut Turn<'_>,

@@ -1,4 +1,4 @@
-//! The latest grants per object, for `hoplite stat`, the dashboard and the log.
+//! The latest grants per object, for tools.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

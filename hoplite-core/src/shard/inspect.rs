@@ -1,4 +1,5 @@
-//! Answers the dashboard's queries, in bounded time because the shard serves no store meanwhile.
+//! Answers the dashboard's queries, in bounded time because the shard serves no store while it
+//! answers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,7 +23,7 @@ pub const MAX_EXAMINED: usize = 20_000;
 const MAX_SHORT: usize = 1024;
 /// Most shown copies of an object.
 pub const MAX_SHOWN_COPIES: usize = 2048;
-/// Most running transfers counted to find the busiest objects: all of a thousand busy nodes.
+/// Most transfers counted to find the busiest objects: all of a thousand busy nodes.
 const MAX_COUNTED_SLOTS: usize = 1 << 15;
 
 /// A node, as a shard sees it.
@@ -86,7 +87,7 @@ pub struct CopyOverview {
     pub state: LocationState,
     pub retention: Retention,
     pub away: bool,
-    /// The sender, as the shard chose it or else as the store reports it.
+    /// The sender by the shard's choice, or else by the store's report.
     pub sender: Option<NodeId>,
     /// The reason and time of the choice of `sender`, if remembered.
     pub grant: Option<(GrantReason, Time)>,
@@ -152,8 +153,8 @@ impl Shard {
         (connected, self.nodes.iter().count() - connected)
     }
 
-    /// Searches for objects. Examines at most [`MAX_EXAMINED`] objects, so a page may be empty and
-    /// still have a next one.
+    /// Searches for objects. Examines at most [`MAX_EXAMINED`], so a page may be empty and have a
+    /// next one.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix {

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use crate::placement::REPLICAS;
 use crate::vocabulary::directory::Locations;
 
-/// Most bytes of a page, far below the size limit of an answer.
+/// Most bytes of a page, far below the limit of an answer.
 pub const MAX_PAGE_BYTES: usize = 4 << 20;
 
 /// A page of a listing: objects by id.

@@ -88,8 +88,8 @@ impl Shard {
     /// Chooses the next query that waits for a copy in its group, and its sender. The flag is
     /// `true` if the sender is in a group of the node, or the query has waited for too long.
     ///
-    /// First come queries that have waited for long without a copy in their group, then queries
-    /// with the closest senders, then queries with a slow sender.
+    /// Queries that have waited for long without a copy in their group come first, then those with
+    /// the closest senders, then those with a slow sender.
     pub(super) fn nearest_answer(
         &self,
         now: Time,

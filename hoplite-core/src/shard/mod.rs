@@ -1,4 +1,4 @@
-//! One shard of the directory (the location service), as a pure state machine.
+//! One shard of the directory, as a pure state machine.
 //!
 //! A shard knows which nodes have, or will have, copies of its objects, and chooses a sender for
 //! each receiver. [`Event`]s and the time go into [`Shard::apply`]; [`Effect`]s come out. A shard's
@@ -75,8 +75,8 @@ use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
-/// Most inline bytes of a shard: 8192 objects of the largest inline size. Beyond, receivers pull
-/// small objects from stores.
+/// Most inline bytes: 8192 objects of the largest inline size. Beyond, receivers pull small objects
+/// from stores.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
 const CLIENTS_PER_NODE: usize = 64;
@@ -199,8 +199,7 @@ struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
     held_back: Deadlines<(ObjectId, Path)>,
-    /// A disconnected node is lost, or a reconnected one loses copies that it has not published
-    /// again.
+    /// The loss of a node, or of copies that a reconnected node has not published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
@@ -258,7 +257,7 @@ impl Shard {
         }
     }
 
-    /// Handles a session that a store has opened, and appends the effects.
+    /// Handles an opened session, and appends the effects.
     ///
     /// Unless it is refused, all later messages for the node belong to it, including those in
     /// `effects`.

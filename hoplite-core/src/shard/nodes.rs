@@ -44,8 +44,7 @@ pub(super) struct NodeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Connected {
-        /// After a reconnect, the time at which the shard removes copies that the node has not
-        /// published again.
+        /// After a reconnect, the time to remove copies that were not published again.
         sweep_at: Option<Time>,
     },
     Away {
@@ -219,8 +218,8 @@ impl Nodes {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
 
-    /// Begins to use the measured capacity of uplinks if a probe found groups for this node.
-    /// Returns `true` if the use begins now.
+    /// Begins to use the measured uplinks if a probe found groups for this node. Returns `true` if
+    /// the use begins now.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured =
             self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());

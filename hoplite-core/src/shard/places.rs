@@ -94,7 +94,7 @@ impl Shard {
         Some(Placed { version, path: record.place.path, uplink })
     }
 
-    /// Lets the node's queries accept senders everywhere, because its group is about to change.
+    /// Lets the node's queries accept all senders, because its group is about to change.
     fn forget_groups(&mut self, index: NodeIndex) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let mut left = Vec::new();

@@ -1,4 +1,4 @@
-//! Adds up the objects whose ids begin with a prefix, for the dashboard.
+//! Adds up objects by prefixes of ids, for the dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -324,7 +324,7 @@ impl Shard {
             || name.is_some_and(|name| entry.copies.is_pulled_from(name))
     }
 
-    /// Returns `true` if a copy belongs to `node`, or gets its bytes from `node`.
+    /// Returns `true` if a copy is at `node`, or gets its bytes from `node`.
     pub(super) fn is_behind(
         &self,
         entry: &Entry,

@@ -1,4 +1,4 @@
-//! Objects with fewer copies than wanted, and the stores that must fetch more of them.
+//! Objects with fewer copies than wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::vocabulary::directory::Obstacle;
 
 /// Most copies that a store fetches at once for repairs and drains, to leave its link to others.
 const MAX_ASSIGNED: usize = 8;
-/// Most copies that a store fetches at once, including those for which puts wait.
+/// The maximum including copies for which puts wait.
 pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
 
 /// The order in which objects get further copies: objects whose puts wait, then objects with few

@@ -20,7 +20,7 @@ use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestI
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
-    /// Returns a receiver's wait before it accepts a slow link, or a sender that has failed it.
+    /// Returns the wait before a receiver accepts a slow link or a failed sender.
     pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,

@@ -45,7 +45,7 @@ pub(super) struct Orphans {
     pub(super) objects: BTreeMap<ObjectId, Orphan>,
     /// The earliest time to offer another orphan to a first store.
     pub(super) next: Time,
-    /// The earliest time to offer another orphan to a second or later store.
+    /// The earliest time to offer one to a second or later store.
     pub(super) next_again: Time,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Orphans {
 pub(super) struct Orphan {
     pub(super) due: Option<Time>,
     pub(super) again_at: Option<Time>,
-    /// Stores that get no further offer of the object until `again_at`, at most `MAX_OFFERS`.
+    /// Stores that get no further offer until `again_at`, at most `MAX_OFFERS`.
     pub(super) offered: BTreeSet<NodeIndex>,
 }
 
