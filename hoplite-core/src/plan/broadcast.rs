@@ -1,7 +1,7 @@
 //! Chooses the senders of broadcasts.
 //!
-//! A broadcast is many `Get`s of one object. The shard plans no tree; it attaches each receiver
-//! when its query arrives or a slot becomes free:
+//! A broadcast is many `Get`s of one object. The shard attaches each receiver when its query
+//! arrives or a slot becomes free:
 //!
 //! 1. The first receiver gets the only slot (right to pull) of the origin.
 //! 2. A granted receiver is a location at once, so the second one gets its slot, and so on.
@@ -39,7 +39,7 @@ pub struct Candidate<'a> {
     pub last_grant: u64,
     /// `true` if this sender recently failed the receiver.
     pub avoided: bool,
-    /// `true` if the link from this node to the receiver is reported as slow.
+    /// `true` if the link to the receiver is reported as slow.
     pub is_slow: bool,
 }
 
@@ -116,7 +116,7 @@ pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     false
 }
 
-/// Chooses the node whose copy is pinned (kept from eviction) when no pinned copy is left.
+/// Chooses the node whose copy is pinned when no pinned copy is left.
 ///
 /// Both shards of an id must agree, so the smallest [`NodeId`] with a complete copy wins.
 pub fn choose_survivor<'a>(complete: impl IntoIterator<Item = &'a NodeId>) -> Option<&'a NodeId> {

@@ -54,8 +54,8 @@ impl Default for HopTime {
 }
 
 impl HopTime {
-    /// Adds a sample: the time from the completion of the sender's copy to the completion of the
-    /// receiver's copy, which began together.
+    /// Adds a sample: the time between the completions of the sender's and the receiver's copies,
+    /// which began together.
     pub fn observe(&mut self, sample: Duration) {
         if sample >= MIN_SAMPLE {
             self.mean = (self.mean * (WEIGHT - 1) + sample.min(MAX_HOP)) / WEIGHT;
@@ -67,8 +67,8 @@ impl HopTime {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
 
-    /// Returns the time at which a receiver can forward bytes, if it begins to pull at `now` from a
-    /// sender that has bytes at `sender_has`.
+    /// Returns the time at which a receiver can forward bytes if it begins at `now`, and its sender
+    /// has bytes at `sender_has`.
     pub fn bytes_at(&self, now: Time, sender_has: Time) -> Time {
         now.max(sender_has) + self.hop()
     }

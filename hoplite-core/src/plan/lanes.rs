@@ -58,7 +58,7 @@ pub struct Turn {
     pub lanes: usize,
     /// `true` while some connections rest.
     pub is_resting: bool,
-    /// The sum of the kernel's measurements of the active lanes.
+    /// The sum of the active lanes' measurements.
     pub delivery: Option<Delivery>,
     /// The number of connections for the peer's next stream, if a test ends now.
     pub result: Option<Start>,
@@ -89,7 +89,7 @@ struct Stream {
     peer: NodeId,
     plan: LanePlan,
     next_lane: usize,
-    /// The number of connections that are open, or that the receiver was asked to open.
+    /// Connections that are open or requested.
     asked: usize,
     news: u64,
 }
@@ -163,7 +163,7 @@ impl HostLanes {
         stream.asked = stream.asked.saturating_sub(1);
     }
 
-    /// Returns the number of connections of all streams to a peer, as last tested.
+    /// Returns the last tested number of connections of all streams to a peer.
     pub fn last_result(&self, peer: &NodeId) -> Option<usize> {
         self.memory.last(peer)
     }

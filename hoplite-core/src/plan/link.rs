@@ -20,7 +20,7 @@ const WEIGHT: f64 = 1.0 / 8.0;
 /// does not measure the distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The estimated rate and latency of the links between nodes.
+/// An estimate of the links between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkEstimate {
     /// The rate of a single stream.
@@ -49,7 +49,7 @@ impl LinkEstimate {
         size_bytes as f64 / self.bytes_per_second.max(1) as f64
     }
 
-    /// Returns the delay in seconds of one more hop, L in the formulas: latency and a block.
+    /// Returns the delay of one more hop, L in the formulas: latency and a block.
     pub(super) fn hop_seconds(self, size_bytes: u64) -> f64 {
         let block_bytes = longest_block_bytes(self.bytes_per_second, size_bytes);
         self.latency.as_secs_f64() + self.transfer_seconds(block_bytes)

@@ -17,8 +17,7 @@ const STEP_OVERHEAD: Duration = Duration::from_micros(100);
 const SLOWER_TIMES: f64 = 2.0;
 /// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
-/// The largest frame. A frame waits in memory to be checked and combined, so the second-level cache
-/// should hold it.
+/// The largest frame. The second-level cache should hold a frame until it is checked and combined.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
 /// The number of frames in a member's part, so that it is combined while it travels.
 const FRAMES_PER_PART: u64 = 4;
@@ -100,7 +99,7 @@ pub fn estimate(
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Returns the factor by which the busiest shared uplink slows these streams down.
+/// Returns the factor by which the busiest uplink slows these streams down.
 fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
     for (sender, receiver) in streams {

@@ -11,7 +11,7 @@ pub enum ReceiveMode {
     Replace,
 }
 
-/// A step of a member: it sends or receives one range of the data.
+/// A step of a member, for one range of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum Step {

@@ -169,11 +169,11 @@ pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
     (rank + 2 * ranks - 1 - place) % ranks
 }
 
-/// Returns the steps of member (store) `index` in an all-to-all; `ranks[k]` are the ranks of store
-/// k. The member's memory holds its ranks' sources one after the other, with parts as in
-/// [`rank_of_part`]. In the end it holds a result per rank, with parts ordered by sending rank.
+/// Returns the steps of store `index` in an all-to-all; `ranks[k]` are the ranks of store k. Its
+/// memory holds its ranks' sources one after the other, with parts as in [`rank_of_part`], and in
+/// the end a result per rank, with parts ordered by sending rank.
 ///
-/// No step waits for another. The members begin with different senders, which spreads the load.
+/// No step waits for another. The stores begin with different senders, which spreads the load.
 pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
     let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
     let own = &ranks[index];

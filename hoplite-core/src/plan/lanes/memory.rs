@@ -12,7 +12,7 @@ pub(super) const MAX_PEERS: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The best tested number of connections, of all streams to the peer together.
+    /// The best tested number for all streams together.
     lanes: usize,
     /// The number of streams that the network limited in the test.
     streams: usize,

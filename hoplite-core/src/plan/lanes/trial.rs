@@ -48,7 +48,7 @@ pub struct Start {
     pub is_settled: bool,
 }
 
-/// Returns the most lanes that a stream with `left_bytes` left to send may use.
+/// Returns the most lanes of a stream with `left_bytes` left.
 pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
     let lanes = usize::try_from(left_bytes / LANE_BYTES).unwrap_or(usize::MAX);
     lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
@@ -66,7 +66,7 @@ pub enum Supply {
 /// The state of a stream before its next frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
-    /// The kernel's measurement of the lane that sends the frame.
+    /// The kernel's measurement of the lane.
     pub delivery: Option<Delivery>,
     /// The time for which the lane has waited for bytes.
     pub starved: Duration,
@@ -118,7 +118,7 @@ enum Phase {
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
     /// The added connections rest, to confirm that the rate falls without them.
     Resting(Rest),
-    /// The number of connections stays for [`retry_after`], from `since` or the next frame on.
+    /// The number of lanes stays for [`retry_after`], from `since` or the next frame on.
     Settled { since: Option<Time> },
 }
 
@@ -484,7 +484,7 @@ const fn after(then: Then, since: Option<Time>) -> Phase {
     }
 }
 
-/// Returns the time until a number of connections is tested again that `trials` tests have found.
+/// Returns the time until a number that `trials` tests have found is tested again.
 pub(super) fn retry_after(trials: u32) -> Duration {
     match trials {
         0 => TESTED_FOR,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::tree::{Tree, Vertex, VertexId};
 
-/// Most slow streams that one call reroutes: as many as several stores report.
+/// Most slow streams that one call reroutes.
 const MAX_REROUTED: usize = 32;
 /// Most vertices tried in exchange for one: more than the slow peers in a store's report.
 const MAX_EXCHANGEABLE: usize = 256;

@@ -44,7 +44,7 @@ pub enum ReduceSchedule {
         lengths: Vec<usize>,
         /// The number of groups.
         groups: usize,
-        /// The vertex of each group that takes in the previous group's stream.
+        /// The entry of each group.
         entry: Entry,
     },
 }
@@ -84,7 +84,7 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// Returns the vertex that takes in the previous group's stream, with groups.
+    /// Returns the entry of each group, if any.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }

@@ -1,4 +1,4 @@
-//! The vertices of a reduce: an in-tree that grows and is repaired.
+//! The tree of a reduce, which grows and is repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,12 +14,12 @@ pub struct VertexId(pub u64);
 pub struct Vertex<S> {
     /// Vertices whose streams this vertex takes in, in combining order.
     pub inputs: Vec<VertexId>,
-    /// The node's own sources by index in the request, combined in this order after the inputs.
+    /// The node's sources by index in the request, combined in this order after the inputs.
     pub sources: Vec<usize>,
     /// The vertex that takes in this vertex's stream; `None` for the receiver, and while the stream
     /// is loose.
     pub consumer: Option<VertexId>,
-    /// The group of the vertex's node, if the schedule uses groups.
+    /// The node's group, if the schedule uses groups.
     pub group: Path,
     pub(super) is_unfit: bool,
     /// The user's data.
@@ -33,7 +33,7 @@ impl<S> Vertex<S> {
     }
 }
 
-/// The tree of a reduce's joined sources.
+/// The vertices of a reduce.
 ///
 /// # Invariants
 ///
@@ -264,9 +264,9 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, Vec::new()))
     }
 
-    /// Removes a vertex whose node cannot combine, for example for lack of memory. Its consumer
-    /// takes in its inputs, and each of its sources as a plain vertex with the data of `plain`.
-    /// Returns the vertices whose streams change, and the removed data.
+    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs, and each of
+    /// its sources as a plain vertex with the data of `plain`. Returns the vertices whose streams
+    /// change, and the removed data.
     pub fn dissolve(
         &mut self,
         vertex: VertexId,

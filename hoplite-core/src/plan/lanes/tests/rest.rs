@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// For 10 to 50 ms at a time, other processes slow the sender down to 60%. One lane at a time gets
+/// Other processes slow the sender down to 60% for 10 to 50 ms at a time. One lane at a time gets
 /// more than the others.
 pub(super) struct Noise {
     state: u64,
