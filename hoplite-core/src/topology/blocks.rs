@@ -6,8 +6,7 @@ use super::error::TopologyError;
 /// Most blocks, with half a million links between them.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// Sets of close nodes (blocks) with one link between each two sets. In the matrix, links within
-/// each block come first.
+/// Sets of close nodes. In the matrix, links within each block come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
@@ -19,7 +18,7 @@ pub struct Blocks {
 /// The two ends of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockLink {
-    /// Two nodes of the same block, the larger index first.
+    /// Two nodes of a block, the larger index first.
     Within(u32, u32),
     /// Two blocks, the larger number first.
     Between(u32, u32),

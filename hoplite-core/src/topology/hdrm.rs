@@ -83,8 +83,7 @@ const fn half_name(half: usize) -> &'static str {
     if half == 0 { "upper" } else { "lower" }
 }
 
-/// Maps a rank to each host of a BiGraph, so that the pairs of each halving-doubling step use
-/// separate links.
+/// Maps a rank to each host of a BiGraph.
 ///
 /// # Errors
 /// Fails unless `switches` is a power of two from 2 to [`MAX_SWITCHES`], and `hosts_per_switch` is

@@ -20,7 +20,7 @@ pub struct Sample {
     pub round_trip_ns: u64,
     /// The time per byte in picoseconds.
     pub ps_per_byte: u64,
-    /// `true` if the sender had too little to send to measure the rate.
+    /// `true` if the sender had too little to send.
     pub is_application_limited: bool,
 }
 
@@ -41,7 +41,7 @@ impl From<Delivery> for Sample {
     }
 }
 
-/// Most peers whose links are estimated, in 64 KB. A further peer replaces the one with the oldest
+/// Most peers whose links are estimated, in 64 KB. A further one replaces the peer with the oldest
 /// sample.
 pub const MAX_PEERS: usize = 1024;
 /// A link unused for this long is neither compared nor shown while others are in use: its node may
@@ -71,7 +71,7 @@ pub struct PeerLinks {
     received_gap: Option<u32>,
     judged_at: Option<Time>,
     reported: BTreeSet<NodeId>,
-    /// Peers whose links became slow or recovered, with the times of these unreported changes.
+    /// The times of unreported changes of peers' links.
     turned: BTreeMap<NodeId, Time>,
 }
 

@@ -29,7 +29,7 @@ pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration)
     now.max(next).min(MAX_VERSION)
 }
 
-/// Each node's measured groups, and the capacity of the groups' uplinks.
+/// Each node's measured groups, and their uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
     /// Shards keep the places with the highest version; on ties the larger content, so that all
@@ -83,7 +83,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Computes the groups and uplinks of a matrix that was measured under load.
+    /// Computes the groups and uplinks of a matrix measured under load.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -211,7 +211,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-/// Nodes of one block and group. One matrix link stands for all their links to another block.
+/// Nodes of one block and group. One link stands for all their links to another block.
 type Cells = BTreeMap<(u32, Path), Vec<usize>>;
 
 fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {

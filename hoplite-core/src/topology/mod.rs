@@ -2,8 +2,8 @@
 //!
 //! The path from a label or a probe to a decision:
 //!
-//! 1. A node's place ([`place`]), i.e. its groups such as zone and rack, comes from the labels in
-//!    its `Hello`, or from a [`probe`], which makes a [`matrix`].
+//! 1. A node's [`place`], i.e. its groups such as zone and rack, comes from labels in its `Hello`,
+//!    or from a [`probe`], which makes a [`matrix`].
 //! 2. An applied probe gives shards [`measured`] places. Each store keeps its own place, and sends
 //!    it to shards that missed the probe.
 //! 3. A shard prefers senders in the receiver's group (`shard/locality.rs`).

@@ -9,12 +9,12 @@ pub mod train;
 
 /// The percentile of a pair's round trips that stands for the idle link.
 pub const PERCENTILE: u32 = 10;
-/// The number of round trips between two comparisons of the [`PERCENTILE`].
+/// Round trips between two comparisons of the [`PERCENTILE`].
 pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;
 const MAX_AUTO_PROBES: usize = 16 * BLOCK;
-/// Most round trips per pair that a caller may request, as in Cloud Collectives.
+/// Most round trips per pair, as in Cloud Collectives.
 pub const MAX_PROBES: u32 = 10_000;
 
 /// The number of round trips that a pair measures.
@@ -27,7 +27,7 @@ pub enum Probes {
     Count(u32),
 }
 
-/// Returns the percentile of the samples by the nearest-rank method; `None` without samples.
+/// Returns the percentile by the nearest-rank method; `None` without samples.
 pub fn percentile(samples: &[u64], percent: u32) -> Option<u64> {
     let mut sorted = samples.to_vec();
     let rank = (sorted.len() * percent as usize).div_ceil(100).max(1);

@@ -6,11 +6,11 @@ use super::live::MIN_REPORTS;
 use super::place::Path;
 use crate::id::NodeId;
 
-/// Reported slow links, and nodes whose links all count as slow.
+/// Reported slow links.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// Nodes to which enough nodes of their group report slow links.
+    /// Nodes whose links all count as slow, by enough reports of their group.
     slow: BTreeSet<NodeId>,
 }
 

@@ -52,8 +52,7 @@ pub struct Packet {
     pub nonce: u64,
     /// The request's number.
     pub number: u32,
-    /// In a reply, the latest round trip that the answering side measured, in nanoseconds;
-    /// otherwise zero.
+    /// In a reply, the answering side's latest round trip in nanoseconds; otherwise zero.
     pub round_trip_ns: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Coordinates a probe: lets pairs of nodes measure, and builds a matrix.
 //!
-//! In each step, each node is in at most one pair, so its measurements do not overlap. Both nodes
-//! first confirm that they answer each other, because nodes answer only named peers.
+//! In each step, each node is in at most one pair. Both nodes first confirm that they answer each
+//! other, because nodes answer only named peers.
 //!
 //! A schedule chooses the pairs: all in `pairs`; only some in `landmarks`, for many nodes. It has
 //! three parts:

@@ -26,7 +26,7 @@ use super::messages::{MAX_NODES, SurveyError, SurveyOptions};
 use super::schedule::{Lost, Map, SurveySchedule, Task};
 use set::Set;
 
-/// Echoes per pair with a landmark, enough to separate levels of a network.
+/// Enough echoes per pair to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
 /// Most divisions of sets of nodes by round trips to new landmarks, each with a round of echoes per
 /// node.
@@ -81,7 +81,7 @@ pub(super) struct Landmarks {
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
     node_gaps: Vec<Option<u32>>,
-    /// For each two groups, the larger number first: the times per byte under load, in picoseconds.
+    /// The times per byte under load between groups, the larger number first, in picoseconds.
     loaded: BTreeMap<(u32, u32), Vec<u64>>,
 }
 
@@ -211,7 +211,7 @@ impl Landmarks {
         self.groups.iter_mut().zip(0..).for_each(|(group, number)| group.origin = number);
     }
 
-    /// Returns known round trips between parts of a split group.
+    /// Returns known round trips between parts of a group.
     fn met_between(&self, parts: &[Group]) -> Vec<[u32; REPRESENTATIVES]> {
         let mut between = vec![[UNKNOWN; REPRESENTATIVES]; triangle_len(parts.len())];
         for high in 1..parts.len() {

@@ -1,4 +1,4 @@
-//! The messages between a survey's coordinator and its nodes, and its report.
+//! The messages and the report of a survey.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct SurveyOptions {
     pub apply: bool,
 }
 
-/// The pairs that measure their rate while no other pair sends.
+/// The pairs that measure their rate alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
     /// Each node and the next one. Other pairs get the lower rate of their two nodes.
@@ -112,7 +112,7 @@ pub enum Finding {
     Echoes {
         /// The round trips.
         echoes: Echoes,
-        /// `true` if the echoes went over TCP, because no datagram came back.
+        /// `true` if the echoes went over TCP, because no datagram returned.
         by_tcp: bool,
     },
     /// The trains that the node received.

@@ -55,7 +55,7 @@ impl AllPairs {
     fn train(&self, index: u64) -> (u32, u32) {
         match self.options.bandwidth {
             Bandwidth::Nodes => (index as u32, (index as u32 + 1) % self.nodes),
-            // One round after another, so that a node is not measured several times in a row.
+            // By rounds, so that a node is not measured several times in a row.
             Bandwidth::Pairs => {
                 let per_round = u64::from(self.nodes / 2);
                 let mut pairs = rounds::pairs(self.nodes, (index / per_round) as u32);

@@ -104,7 +104,7 @@ impl Landmarks {
         self.idle_far_gap(a, b).max(loaded)
     }
 
-    /// Returns each remaining group's worst round trip, which stands for unmeasured pairs.
+    /// Returns each group's worst round trip, which stands for unmeasured pairs.
     fn worst(&self, firsts: &BTreeMap<u32, u32>) -> Vec<Option<u32>> {
         let mut worst: Vec<Option<u32>> = vec![None; self.groups.len()];
         for &group in firsts.keys() {
