@@ -12,8 +12,8 @@ use crate::time::Time;
 use crate::vocabulary::directory::RequestId;
 
 const ABSENCE_TTL: Duration = Duration::from_secs(600);
-/// Most remembered copies of lost nodes: about 30 MiB, at some 500 bytes each. Beyond, the shard
-/// forgets the node that was lost first.
+/// Most remembered copies of lost nodes: about 30 MiB. Beyond, the shard forgets the node that was
+/// lost first.
 const MAX_ABSENT: usize = 1 << 16;
 
 type Put = (ObjectId, PutId);

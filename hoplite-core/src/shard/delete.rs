@@ -4,9 +4,9 @@
 //! Pending deletions are kept apart from live objects, so the shard can accept a new put while
 //! nodes drop the old one. A delete times out if nodes have not confirmed when the tombstone ends.
 //!
-//! A new shard holds a delete of an unknown id until a store publishes the id, or the warm-up ends.
-//! For deletes, the warm-up lasts at least a [`LEASE`](crate::session::LEASE), because a store may
-//! still serve copies by a lease of the shard's previous process.
+//! After its start, a shard holds a delete of an unknown id until a store publishes the id, or the
+//! warm-up ends. For deletes, the warm-up lasts at least a [`LEASE`](crate::session::LEASE),
+//! because a store may still serve copies by a lease of the shard's previous process.
 
 use std::collections::BTreeMap;
 

@@ -147,7 +147,7 @@ impl Shard {
         (nodes, later.next().is_some())
     }
 
-    /// Returns the numbers of connected nodes, and of disconnected nodes that may return.
+    /// Returns the numbers of connected and of disconnected nodes.
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)

@@ -7,8 +7,9 @@ use crate::time::Time;
 
 /// Time for which a shard keeps a proposed list, unless it is committed or withdrawn.
 pub const PROPOSAL_TTL: Duration = Duration::from_secs(30);
-/// Time after its first proposal in which a coordinator may commit. Shorter than [`PROPOSAL_TTL`],
-/// so that no shard has accepted another proposal when the commit arrives.
+/// Time after its first proposal in which a coordinator (the store that changes the list) may
+/// commit. Shorter than [`PROPOSAL_TTL`], so that no shard has accepted another proposal when the
+/// commit arrives.
 pub const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A step of changing the list of shards.

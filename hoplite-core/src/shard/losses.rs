@@ -1,5 +1,3 @@
-//! The latest lost objects, for the dashboard.
-
 use std::collections::VecDeque;
 
 use crate::id::ObjectId;

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// Most remembered puts of lost objects: about 20 MiB at some 300 bytes each.
+/// Most remembered puts of lost objects: about 20 MiB.
 const MAX_REMEMBERED: usize = 1 << 16;
 
 #[derive(Debug, Default)]

@@ -179,7 +179,7 @@ pub struct Shard {
     pauses: BTreeMap<ObjectId, Time>,
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
     /// The delete requests that created tombstones. A store repeats an unanswered delete under the
-    /// same id, which it never reuses.
+    /// same request id, which it never reuses.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,

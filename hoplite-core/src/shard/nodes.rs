@@ -1,5 +1,3 @@
-//! The nodes that a shard knows.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

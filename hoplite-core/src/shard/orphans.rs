@@ -15,7 +15,7 @@ use crate::placement::mix;
 use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 
-/// Pace of sending orphans to stores: 200 MB/s, a sixth of a link of 10 Gbit/s.
+/// Pace of sending orphans: 200 MB/s, a sixth of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
 /// Most stores to which a shard offers an orphan before a [`ROUND_PAUSE`].

@@ -33,7 +33,7 @@ const MAX_PASSED: usize = 64;
 const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before stores that refused an object are asked again.
 const ROUND_PAUSE: Duration = Duration::from_secs(5);
-/// The pace of replacing lost copies: 500 MB/s, two fifths of a link of 10 Gbit/s.
+/// Pace of replacing lost copies: 500 MB/s, two fifths of 10 Gbit/s.
 const REPAIR_BYTES_PER_MICROSECOND: u64 = 500;
 
 #[derive(Debug, Default)]

@@ -1,5 +1,3 @@
-//! Objects with fewer copies than wanted.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::nodes::NodeIndex;

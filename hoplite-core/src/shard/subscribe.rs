@@ -15,7 +15,7 @@ use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 /// Most copies of an object with immediate updates.
 const MAX_PROMPT_COPIES: usize = 64;
 /// Pause between updates to subscribers, per listed copy and subscriber. Listing a copy takes about
-/// 0.3 us, so updates take at most a thirtieth of the shard's time.
+/// 0.3 us, a thirtieth of this pause.
 const PAUSE_PER_COPY: Duration = Duration::from_micros(10);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 

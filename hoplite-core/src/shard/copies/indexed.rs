@@ -1,5 +1,3 @@
-//! Many copies of one object, with indices.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::{LocationRecord, Rank};

@@ -1,5 +1,3 @@
-//! The lengths of a broadcast's chains.
-
 use proptest::prelude::*;
 
 use super::*;

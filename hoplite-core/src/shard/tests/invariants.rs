@@ -1,5 +1,3 @@
-//! Invariants after every event.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::entry::{EntryState, Pin};

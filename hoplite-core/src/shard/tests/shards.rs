@@ -1,5 +1,3 @@
-//! Changes of the list of the directory's shards.
-
 use super::*;
 use crate::placement::ShardChange;
 use crate::version::Version;
