@@ -18,8 +18,8 @@ use std::time::Duration;
 use super::blocks::{BLOCK_TIME, MIN_BLOCK_BYTES};
 use crate::time::Time;
 
-/// With at most this many running transfers, an object's receivers always form chains. 64 hops take
-/// 70 ms, less than 64 MiB take at 5 Gbit/s.
+/// With at most this many transfers, an object's receivers always form chains. 64 hops take 70 ms,
+/// less than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
 /// Hops by which a chain may extend before bytes reach its end, because a grant takes a round trip
 /// and timers are late by up to a millisecond.
@@ -34,7 +34,7 @@ const MIN_SAMPLE: Duration = Duration::from_micros(50);
 /// Inverse weight of the newest sample.
 const WEIGHT: u32 = 16;
 
-/// Returns the number of running transfers below which an object's receivers always form chains.
+/// Returns the number of transfers below which receivers always form chains.
 pub fn unpaced(size_bytes: u64) -> usize {
     let blocks = usize::try_from(size_bytes / MIN_BLOCK_BYTES).unwrap_or(MAX_UNPACED);
     blocks.clamp(1, MAX_UNPACED)

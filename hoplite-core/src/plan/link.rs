@@ -17,7 +17,7 @@ const MIN_INTAKE_BYTES: u64 = 32 << 10;
 const PAUSE: Duration = Duration::from_millis(200);
 const WEIGHT: f64 = 1.0 / 8.0;
 /// The time of a TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long
-/// does not measure the distance.
+/// measures no distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An estimate of the links between nodes.

@@ -1,5 +1,3 @@
-//! The order of members, by their groups.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::topology::hdrm;

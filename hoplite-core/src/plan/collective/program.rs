@@ -1,5 +1,3 @@
-//! The program of a member: its steps.
-
 use std::ops::Range;
 
 /// A member's use of received bytes.

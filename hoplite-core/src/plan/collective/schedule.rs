@@ -1,5 +1,3 @@
-//! Schedules of collectives: stages of rings.
-
 use crate::vocabulary::agreement::Collective;
 use std::fmt;
 use std::ops::Range;

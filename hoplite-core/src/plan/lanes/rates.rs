@@ -1,5 +1,3 @@
-//! Rates of a stream and its lanes.
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -83,7 +81,6 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Returns `true` if `rate` exceeds `before` by at least `before / parts`.
 pub(super) const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }

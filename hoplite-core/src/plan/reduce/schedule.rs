@@ -1,5 +1,3 @@
-//! Schedules of a reduce.
-
 use std::fmt;
 
 /// The shape of the tree that sources form as they arrive.

@@ -1,5 +1,3 @@
-//! The tree of a reduce, which grows and is repaired.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::schedule::{Entry, ReduceSchedule};

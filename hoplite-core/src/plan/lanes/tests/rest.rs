@@ -1,5 +1,3 @@
-//! Resting lanes on a busy machine.
-
 use super::*;
 
 /// Other processes slow the sender down to 60% for 10 to 50 ms at a time. One lane at a time gets
