@@ -93,7 +93,7 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Does the same for only `ranks` ranks, without the unused switches.
+/// Does the same as [`mapping`] for only `ranks` ranks, without the unused switches.
 ///
 /// # Errors
 /// Fails like [`mapping`], or unless `ranks` is an even number up to `switches` or a multiple of

@@ -59,8 +59,7 @@ pub const MIN_REPORTS: usize = 2;
 /// to one receiver cause smaller ratios.
 const REPORTED_PERCENT: u64 = 200;
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
-/// Time for which a reported link must be fast again, so that an intermittent fault does not
-/// reroute transfers each time.
+/// Time for which a reported link must be fast again, because faults may be intermittent.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 

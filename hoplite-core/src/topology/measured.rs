@@ -150,7 +150,7 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
     }
 }
 
-/// Numbers a level's groups by their first member's name, so that all measurements agree.
+/// Numbers groups by their first member's name, so that all measurements agree.
 fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     let mut firsts: BTreeMap<u32, &String> = BTreeMap::new();
     for (path, name) in paths.iter().zip(names).filter(|(path, _)| path[level] != 0) {

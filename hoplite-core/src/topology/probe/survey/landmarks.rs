@@ -225,8 +225,8 @@ impl Landmarks {
         between
     }
 
-    /// Splits groups in which nodes are far apart, at the innermost level of clustering that does
-    /// not give too many groups; `None` without one.
+    /// Splits groups in which nodes are far apart, at the innermost level that does not give too
+    /// many groups; `None` without one.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))

@@ -1,5 +1,3 @@
-//! A set of nodes with its landmarks.
-
 use super::super::super::super::random::Random;
 use super::super::super::super::rounds;
 use super::super::groups::{UNKNOWN, alike};
