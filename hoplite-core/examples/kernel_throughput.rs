@@ -1,10 +1,9 @@
-//! Measures the kernels of a reduce beside `memcpy` and a plain exclusive or: over chunks in the
+//! Measures the kernels of a reduce beside `memcpy` and exclusive or: over chunks in the
 //! second-level cache, where bytes from a socket are, and over objects in memory.
 //!
 //! `cargo run --release -p hoplite-core --example kernel_throughput [MIB]`
 //!
-//! Rates count the bytes read and written: three per byte of an object for a kernel, and two for
-//! `memcpy`.
+//! Rates count bytes read and written: three per object byte for a kernel, two for `memcpy`.
 #![expect(clippy::print_stdout, reason = "this program prints what it measures")]
 
 use std::hint::black_box;
@@ -40,7 +39,7 @@ fn main() {
     }
 }
 
-/// A number whose sums and products are not subnormal, because some processors are slow at these.
+/// A number without subnormal sums and products, because some processors are slow at these.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),
@@ -51,7 +50,6 @@ fn one(dtype: Dtype) -> Vec<u8> {
     }
 }
 
-/// Prints the rate of `kernel`, which moves `moved` bytes for each byte of `acc`.
 fn report(
     name: &str,
     moved: usize,

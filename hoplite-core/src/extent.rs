@@ -1,5 +1,4 @@
-//! Allocation of space in the arena, a store's shared memory: pure bookkeeping, which tests use
-//! without an arena.
+//! Allocation of space in the arena, a store's shared memory. Touches no memory.
 
 /// A range of the arena, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -10,8 +9,7 @@ pub struct Extent {
     pub length_bytes: u64,
 }
 
-/// The size of the header before each object's bytes, in which the writer counts the valid bytes: a
-/// cache line.
+/// The size of the header before each object's bytes: a cache line.
 pub const HEADER_BYTES: u64 = 64;
 
 /// The unit of allocation and alignment in bytes: a cache line, so that headers never share one.
@@ -27,23 +25,21 @@ const fn granules(length_bytes: u64) -> u64 {
 }
 
 /// The bins (lists of free ranges) per power of two. With 32, lengths in a bin differ by at most
-/// 3%, so a chosen range is hardly too long.
+/// 3%.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
-/// The rows of bins: one for lengths below `COLUMNS` granules, and one for each further power of
-/// two.
+/// Rows of bins: one for lengths below `COLUMNS` granules, then one per power of two.
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
-/// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
 /// Allocates extents in constant time: a two-level segregated fit (TLSF; Masmano et al., ECRTS
 /// 2004).
 ///
-/// Lists (bins) hold the free ranges by length, and two levels of bitmaps mark the lists in use. A
-/// freed range is merged with its free neighbours at once. The boundary tags live outside of the
-/// arena, where clients cannot damage them.
+/// Lists (bins) hold the free ranges by length, and two levels of bitmaps mark the lists in use.
+/// Free neighbours are merged at once. The boundary tags live outside of the arena, where clients
+/// cannot damage them.
 ///
 /// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough.
 #[derive(Debug, Clone)]
@@ -70,8 +66,7 @@ struct Range {
     length: u64,
     before: u32,
     after: u32,
-    /// The neighbours in the bin, bucket or list of vacant entries that contains the range. Only
-    /// bins use `previous`.
+    /// The neighbours in the range's list. Only bins use `previous`.
     previous: u32,
     next: u32,
     state: State,
@@ -184,8 +179,8 @@ impl Allocator {
         self.free * GRANULE_BYTES
     }
 
-    /// The length of the longest free range, found in time linear in the number of free ranges of
-    /// about that length.
+    /// The length of the longest free range, in time linear in the number of ranges of about that
+    /// length.
     pub fn largest_free_bytes(&self) -> u64 {
         let Some(row) = self.rows.checked_ilog2() else { return 0 };
         let row = row as usize;

@@ -7,10 +7,10 @@
 //! Modules import modules of lower levels only. From the lowest to the highest:
 //!
 //! 1. [`vocabulary`]: names, errors, limits, places, links, messages of stores and shards.
-//! 2. [`extent`]: the allocator of the arena. [`reduce`]: the kernels of reduces. [`topology`]: the
-//!    cost of links, and groups of close nodes. [`transfer`]: the rules of connections.
+//! 2. [`extent`]: the arena's allocator. [`reduce`]: kernels. [`topology`]: the cost of links,
+//!    groups of close nodes. [`transfer`]: the rules of connections.
 //! 3. [`plan`]: the choice of senders, chains, schedules, block sizes and lanes.
-//! 4. [`shard`]: a directory shard, which knows the copies of objects and chooses their senders.
+//! 4. [`shard`]: a directory shard, which knows copies and chooses senders.
 //! 5. [`collective`]: collectives that several stores perform together.
 //! 6. `message`: the events and effects of a store, and the requests of its clients.
 //! 7. `objects`: a store's copies, references, eviction, transfers and publications.

@@ -62,11 +62,11 @@ struct Cluster {
     queue: VecDeque<Message>,
     messages: u64,
     words: u64,
-    /// The nodes of the coordinator and of the member of each enlistment.
+    /// The nodes of coordinator and member.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
-    /// The node of each exchange, the exchange, and the length of its copy.
+    /// The node, the exchange, and its copy's length.
     exchanges: Vec<(usize, CombineId, u64)>,
-    /// The sender, the object and its size for each pull of a receiver.
+    /// The sender, the object and its size, by receiver.
     pulls: BTreeMap<(usize, PullId), (usize, ObjectId, u64)>,
     answers: BTreeMap<(usize, CallId), Response>,
     next_number: u64,

@@ -1,4 +1,4 @@
-//! The interface between the state machine of collectives and its store: context, actions, timers.
+//! The interface between collectives and their store.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -40,22 +40,22 @@ pub(crate) enum Action {
     Reduce {
         /// Rank 0's call, which may have ended.
         key: CallKey,
-        /// The reduce, whose timeout is the rest of the call's time.
+        /// Its timeout is the rest of the call's time.
         request: Reduce,
         reason: String,
         /// The open queries for sources, with their answers; `None` after a failed attempt, which
         /// withdrew them.
         found: Option<Found>,
     },
-    /// Make an empty target, which tells participants that the exchange is over.
+    /// Make an empty target, which ends the exchange for participants.
     Announce(ObjectId, Metadata, Duration),
     Remember(ReduceRecord),
     /// Allocate a member's copy and start its exchange. Then call
     /// `Memberships::exchange_started` or `Memberships::refused`.
     Open(MembershipId),
     LackRoom(MembershipId),
-    /// Make a member's copy the target. The call, if any, waits for the directory's confirmation
-    /// and returns this number of sources.
+    /// Make a member's copy the target. The call, if any, is answered with this number of sources
+    /// once the directory confirms.
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
     CompleteParts(ObjectId, CopyId),
     /// Fail this node's participants in a target, or only this call.
@@ -84,13 +84,12 @@ pub(crate) struct Found {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Search(ObjectId),
-    /// The coordinator stops telling nodes with later sources that ranks disagreed about the
-    /// operation.
+    /// Stop telling nodes with later sources that ranks disagreed about the operation.
     Disagreement(ObjectId),
     Member(MembershipId),
     Orphan(ObjectId),
-    /// A participant that joined after ranks disagreed about the operation gets that error, unless
-    /// another attempt has begun.
+    /// A participant that joined after ranks disagreed gets that error, unless another attempt has
+    /// begun.
     Join(CallKey, ObjectId),
 }
 
@@ -99,8 +98,7 @@ pub(super) enum Step {
     Act(Action),
     /// A message between the coordinator and the member of the same store.
     Deliver(CollectiveEvent),
-    /// The member at the coordinator's store must make its copy the target. This call, if any,
-    /// waits for it.
+    /// The coordinator's member must make its copy the target. This call, if any, waits for it.
     Commit(MembershipId, Option<(CallKey, usize)>),
     HasParts(PutId),
 }

@@ -1,5 +1,3 @@
-//! The plan of an attempt: its schedule, the order of its members, and the reasons.
-
 use super::action::Context;
 use super::message::{AttemptId, MAX_EXPLANATION_BYTES, Member, Plan};
 use super::search::{CoordinatedCall, Members, SourceMember};

@@ -1,5 +1,3 @@
-//! The coordinator's decision to commit or to abort an attempt.
-
 use super::{Decision, EnlistmentId, Failure, Report};
 use crate::error::Error;
 use crate::id::ObjectId;
@@ -11,8 +9,7 @@ pub enum AttemptState {
     /// Undecided: the member at the coordinator's store misses bytes. In a collective of parts,
     /// some member misses parts.
     Open,
-    /// The members' copies are the target for good. In a collective of parts, all members have
-    /// their parts.
+    /// The members' copies are the target. In a collective of parts, all members have their parts.
     Committed,
     /// The attempt never makes the target.
     Aborted,
@@ -31,14 +28,14 @@ pub enum AttemptAction {
     Fail(Error),
 }
 
-/// The coordinator's state of one try to make a collective's target.
+/// The coordinator's state of an attempt.
 #[derive(Debug)]
 pub struct Attempt {
     kind: Collective,
     target: ObjectId,
     members: Vec<AttemptMember>,
     /// The member at the coordinator's store. Its last byte decides an allreduce, because its copy
-    /// survives the loss of all others.
+    /// survives all other members.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }
@@ -57,7 +54,7 @@ enum MemberState {
 }
 
 impl Attempt {
-    /// Begins an attempt with these members.
+    /// Begins an attempt.
     pub fn new(
         kind: Collective,
         target: ObjectId,
@@ -151,8 +148,8 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops the members that still exchange bytes of a deleted target, because the directory does
-    /// not know their copies.
+    /// Stops unfinished members of a deleted target, because the directory does not know their
+    /// copies.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();

@@ -1,5 +1,3 @@
-//! The coordinator: looks for sources, plans attempts, decides about them.
-
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -36,10 +34,10 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Empty targets that announce an exchange's end, each with its query until the directory knows
-    /// the target.
+    /// Empty targets that end an exchange, each with its query until the directory knows the
+    /// target.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// The participants in each target, after the search for sources, until rank 0's call ends.
+    /// Kept after the search for sources, until rank 0's call ends.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -212,7 +210,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends the search for sources. From now on, participants get an error if the collective fails.
+    /// From now on, participants get an error if the collective fails.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -337,8 +335,7 @@ impl Coordinator {
     }
 
     /// Makes an allreduce's target with a reduce, which takes over the open queries for sources.
-    /// For a collective of parts, makes an empty target, so that participants make their parts
-    /// themselves.
+    /// For a collective of parts, makes an empty target: participants then make their parts.
     fn fall_back(
         &mut self,
         ctx: &mut Context<'_>,

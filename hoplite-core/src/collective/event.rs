@@ -5,14 +5,14 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// A message from another store, or from the I/O layer, to this store's collectives.
+/// A message to this store's collectives, from another store or the I/O layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEvent {
     /// A remote coordinator enlists this store. The store answers with at most one `Filled`, and
     /// finally `Done` or `Failed`.
     Asked {
-        /// The number that this store's I/O layer gave to the attempt.
+        /// Number chosen by this store's I/O layer.
         membership: MembershipId,
         plan: Box<Plan>,
     },
@@ -40,7 +40,7 @@ pub enum CollectiveEvent {
     Reported { enlistment: EnlistmentId, report: Report },
 }
 
-/// An effect that the I/O layer performs for a collective.
+/// An action of the I/O layer for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEffect {
@@ -65,9 +65,8 @@ pub enum CollectiveEffect {
         attempt: AttemptId,
         error: Error,
     },
-    /// Start a member's exchange, which fills a copy. Send `Filled` when the copy has all bytes,
-    /// and `CombineEnded` when the exchange no longer uses its sources. `CancelCombine` ends the
-    /// exchange.
+    /// Start a member's exchange, which fills a copy, until `CancelCombine`. Send `Filled` when the
+    /// copy has all bytes, and `CombineEnded` when the exchange no longer uses its sources.
     StartExchange {
         combine: CombineId,
         copy: CopyId,

@@ -4,8 +4,7 @@ use crate::vocabulary::agreement::Collective;
 /// one send and one receive, so any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
 /// The largest reduce_scatter or allgather, in bytes of all sources, whose participants get all
-/// sources. n ranks need n(n-1) gets, so an exchange soon pays off, as measured on 4, 8 and 16
-/// hosts.
+/// sources. n ranks need n(n-1) gets, so an exchange soon pays off.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// The properties of a kind of collective.
@@ -25,7 +24,7 @@ pub struct Properties {
     pub awaits_sources: bool,
     /// `true` if each source has one part per rank.
     pub divides_sources: bool,
-    /// `true` if the result concatenates all sources, in rank order.
+    /// `true` if the result concatenates all sources by rank.
     pub joins_sources: bool,
     /// `true` if each pair of members exchanges separate parts. The coordinator then begins an
     /// exchange even for small parts, or with one member.

@@ -29,7 +29,7 @@ pub struct Membership {
     pub(super) plan: Box<Plan>,
     pub(super) enlisted_at: Time,
     stage: MemberStage,
-    /// The end of the wait for memory, or for calls of this node's participants.
+    /// The end of the wait for memory, or for this node's participants to call.
     pub(super) deadline: Option<Time>,
     pub(super) running: Option<CombineId>,
     is_committed: bool,

@@ -21,16 +21,15 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which a member with all parts waits for this node's participants to call. Most call
 /// when their source is put; late ones make their parts from the sources.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Participants copy a target above this size range by range, as ranges become valid. A smaller one
-/// is copied in microseconds, faster than a message about a range.
+/// Participants copy a target above this size as its ranges become valid. A smaller one is copied
+/// in microseconds, faster than a message about a range.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// The targets of coordinators that left without a decision, each with the last attempt and the
-    /// search's end.
+    /// By target, each with the last attempt and the search's end.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 
@@ -90,7 +89,7 @@ impl Memberships {
             self.report(ctx, membership, Report::Failed(Failure::Refused(error)));
             return false;
         }
-        // This store does not know yet that the earlier attempt's target was deleted.
+        // This store has not heard that the earlier attempt's target was deleted.
         if let Some((older, member)) = self.growing(&plan.target)
             && !member.plan.properties().makes_target
         {
@@ -189,7 +188,7 @@ impl Memberships {
     }
 
     /// Returns the member that fills `copy`, and the order in which its ranges become valid; `None`
-    /// if participants get the copy as a whole.
+    /// if participants get the whole copy.
     pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
         let plan = &member.plan;
@@ -291,8 +290,7 @@ impl Memberships {
         } else if is_orphan {
             member.failure = Some("the store of rank 0 is gone".to_owned());
         }
-        // After a commit, other members have the target. Without one, the general path may follow,
-        // unknown to this store.
+        // After a commit, other members have the target. Otherwise, the general path may follow.
         self.end_member(ctx, membership, Error::Superseded { id: target.clone() });
         let is_later = |id: MembershipId, other: &Membership| {
             id != membership && other.plan.target == target && other.enlisted_at >= enlisted_at
@@ -410,9 +408,6 @@ impl Memberships {
     }
 
     /// Checks that a participant may join. `is_here` returns `true` for a source at this store.
-    ///
-    /// # Errors
-    /// The reason why the target will not be made.
     pub(crate) fn join(
         &mut self,
         ctx: &mut Context<'_>,

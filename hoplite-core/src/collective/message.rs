@@ -1,5 +1,3 @@
-//! The messages between coordinators and members.
-
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
@@ -17,14 +15,13 @@ use crate::vocabulary::agreement::Agreement;
 
 /// Most sources of a member. With the longest ids, the sources fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
-/// Most parts that a member receives in an all-to-all. The answer to each participant lists their
+/// Most parts that a member receives in an all-to-all. Each participant's answer lists their
 /// ranges.
 pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
 /// Longest [`Plan::explanation`] in bytes. It fits in a frame with all members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
 
-/// The coordinator's number for an attempt to make a target, with or without an exchange between
-/// members.
+/// The coordinator's number for an attempt, with or without an exchange between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     /// The coordinator's run, which changes when its daemon restarts.
@@ -40,11 +37,11 @@ impl AttemptId {
     }
 }
 
-/// The coordinator's number for one store's part in one attempt at a collective.
+/// The coordinator's number for one store's part in an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// A store's own number for its part in one attempt at a collective.
+/// A store's own number for its part in an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
     /// The coordinator is this store.
@@ -62,12 +59,12 @@ pub struct Member {
     pub address: SocketAddr,
 }
 
-/// A store's task in one attempt at a collective.
+/// A store's task in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The object to make, or only a name for an exchange of parts.
     pub target: ObjectId,
-    /// The attempt's number.
+    /// The attempt.
     pub attempt: AttemptId,
     /// The put id of all members' copies.
     pub put: PutId,
@@ -86,18 +83,18 @@ pub struct Plan {
     pub members: Vec<Member>,
     /// This member's index in `members`.
     pub index: usize,
-    /// In a collective of parts, the ranks at each member, in the order of its sources. Rank k owns
-    /// the k-th part.
+    /// In a collective of parts, each member's ranks, in the order of its sources. Rank k owns the
+    /// k-th part.
     pub ranks: Vec<Vec<usize>>,
     /// This member's sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
     /// Longest wait of the member for memory.
     pub timeout: Duration,
-    /// The reasons for the schedule, for people: at most [`MAX_EXPLANATION_BYTES`].
+    /// The reasons for the schedule, at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
 }
 
-/// Describes a plan for people.
+/// Describes a plan in words.
 pub fn describe_plan(
     kind: Collective,
     schedule: &Schedule,
@@ -160,8 +157,8 @@ impl Plan {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// Returns the index of the member's source that holds the byte at `at`, and the position of
-    /// that source's start in the member's data. Only for sources that are not combined.
+    /// Returns the index of the source that holds the byte at `at`, and that source's start in the
+    /// member's data. Only for sources that are not combined.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -176,8 +173,8 @@ impl Plan {
         found.map_or((0, 0), |(index, part)| (index, part.start))
     }
 
-    /// Returns the end of the rank's part that contains byte `at` of the member's data. In an
-    /// allreduce, all data is one part.
+    /// Returns the end of the part that contains byte `at` of the member's data. In an allreduce,
+    /// all data is one part.
     pub fn part_end(&self, at: u64) -> u64 {
         match self.agreement.kind {
             Collective::Allreduce => self.size_bytes,
@@ -232,7 +229,7 @@ pub enum Failure {
     Unreachable,
     /// Bytes of another member are unavailable.
     Peer {
-        /// The index of the other member.
+        /// The other member's index.
         index: usize,
         /// The reason why the transfer ended.
         outcome: PullOutcome,

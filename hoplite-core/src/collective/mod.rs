@@ -2,7 +2,7 @@
 //!
 //! # An allreduce
 //!
-//! 1. Every participant joins at its own store, where it gets the target. Rank 0's store also
+//! 1. Every participant joins and gets the target at its own store. Rank 0's store also
 //!    *coordinates*.
 //! 2. The coordinator looks for the sources (`Search`). When all have a location, an attempt to
 //!    exchange their bytes begins, or the *general path* (a reduce and a broadcast) for the reasons
@@ -11,21 +11,21 @@
 //!    host), so that a ring enters each rack once, and takes the cheapest schedule
 //!    ([`plan::collective`](crate::plan::collective)). Each member derives its *program* from its
 //!    [`Plan`]: the ranges that it sends and receives, in order.
-//! 4. A member makes a copy that the directory does not know, and exchanges ranges with its
-//!    neighbours. [`Progress`] decides which range may be sent next. Partial results live in the
-//!    copy. A broken stream resumes. Participants copy ranges as they become valid.
+//! 4. A member makes a copy that the directory does not know, and exchanges ranges with neighbours.
+//!    [`Progress`] decides which range may be sent next. Partial results live in the copy. A broken
+//!    stream resumes. Participants copy ranges as they become valid.
 //! 5. When the member at the coordinator's store has all bytes, the coordinator *commits*
-//!    ([`Attempt`]). Then the other members complete and publish their copies.
+//!    ([`Attempt`]). Then the other members publish their copies.
 //!
 //! # Attempts and failures
 //!
-//! Attempts are numbered ([`AttemptId`]), the general path included. A store refuses plans of
-//! attempts that are over (`outcomes`), and of older ones.
+//! Attempts have numbers ([`AttemptId`]), also the general path. A store refuses plans of attempts
+//! that are over (`outcomes`), and of older ones.
 //!
 //! Before the commit, a member that fails aborts the attempt for good. All members drop their
 //! copies, and the general path begins under another put id. A disagreement about the operation or
-//! type fails the whole call. After the commit, the target stands: members that miss bytes fetch
-//! them from others. So no two ranks get different bits.
+//! type fails the whole call. After the commit, members that miss bytes fetch them from others. So
+//! no two ranks get different bits.
 //!
 //! If the coordinator is lost before its commit arrives, participants look for the target elsewhere
 //! for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store sends the error
@@ -34,18 +34,18 @@
 //! # Collectives of parts
 //!
 //! Members of a reduce_scatter or an allgather exchange on a ring, in private copies from which
-//! participants copy their parts. They hardly wait for late sources, and need no commit. At the
-//! end, or after a failure, the coordinator makes an empty target. A participant that gets this
-//! target instead of its part makes the part with a reduce of that range or with gets.
+//! participants copy their parts. They need no commit. At the end, or after a failure, the
+//! coordinator makes an empty target. A participant that gets this target instead of its part makes
+//! the part with a reduce or with gets.
 //!
 //! An all_to_all also deletes its sources, and its participants end together. Without a successful
 //! attempt, each pair of ranks exchanges a separate object. See [`Properties`].
 //!
 //! # Structure
 //!
-//! Events go into `Collectives`; `Action`s come out, which the store performs after the event.
-//! Nothing here changes copies, calls, or the directory. The coordinator and the members of the
-//! same store exchange messages through the queue of actions.
+//! Events go into `Collectives`; the store performs the `Action`s afterwards. Nothing here changes
+//! copies, calls, or the directory. The coordinator and the members of one store exchange messages
+//! through the queue of actions.
 //!
 //! # Invariants
 //!

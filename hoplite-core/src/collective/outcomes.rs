@@ -1,5 +1,5 @@
-//! Attempts that are over. A store refuses plans of these and of older attempts, and ignores a
-//! second rejection of an attempt.
+//! Attempts that are over. A store refuses their plans and older ones, and ignores a second
+//! rejection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::time::Time;
 /// sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 /// Shortest wait of a participant for another attempt after ranks disagreed about the operation.
-/// Ranks try again at the same time, but a store may be busy.
+/// Ranks retry at once, but a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// The number of ended attempts that a store remembers: enough for the seconds in which members may
-/// still request bytes.
+/// Most ended attempts that a store remembers: enough for the seconds in which members may still
+/// request bytes.
 const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -81,8 +81,8 @@ impl Outcomes {
         self.recent_errors(now, target).next().map(|(_, error)| error)
     }
 
-    /// Returns ranks' latest disagreement about the operation, and the time until which joining
-    /// participants get it as their error.
+    /// Returns ranks' latest disagreement, and the time until which joining participants get it as
+    /// their error.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
         let found = self.recent_errors(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))

@@ -1,5 +1,3 @@
-//! The participants of the collectives that this store coordinates, and the errors that they get.
-
 use std::collections::BTreeMap;
 
 use super::action::{Action, Context, Timer};
@@ -14,7 +12,7 @@ use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 use crate::vocabulary::local::CallKey;
 
-/// The participants of one collective at the nodes of its sources, until rank 0's call ends.
+/// The participants of one collective, until rank 0's call ends.
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(crate) key: Option<CallKey>,
@@ -48,8 +46,7 @@ impl Participants {
     }
 }
 
-/// Recent disagreements of ranks about an operation, by target. Participants whose sources appear
-/// later get the error.
+/// Ranks' recent disagreements, by target, for participants whose sources appear later.
 #[derive(Debug, Default)]
 pub(crate) struct Disagreements(BTreeMap<ObjectId, Disagreement>);
 

@@ -1,5 +1,3 @@
-//! The progress of a member in its program.
-//!
 //! The executor checks each block with [`Progress`] before it moves the bytes, and reports it
 //! afterwards. No check prevents a received block from overwriting bytes that must still be sent:
 //! see the invariants of [`plan::collective`](crate::plan::collective), and the tests here.
@@ -9,12 +7,12 @@ use std::ops::Range;
 use super::Plan;
 use crate::plan::collective::{Program, ReceiveMode, Step};
 
-/// A member's work that must produce bytes before a block can use them.
+/// Work that must produce bytes before a block can use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// Combining the member's sources in the target.
+    /// Combining own sources in the target.
     Fold,
-    /// The member's send or receive with this index.
+    /// The send or receive with this index.
     Step(usize),
 }
 
@@ -36,7 +34,7 @@ pub struct Block {
     pub mode: Option<ReceiveMode>,
     /// The range in the member's data.
     pub range: Range<u64>,
-    /// The position in the stream between the two members.
+    /// The position in the stream.
     pub position_bytes: u64,
     done_bytes: u64,
 }
@@ -62,7 +60,7 @@ pub enum Reading {
         /// The range of the source.
         range: Range<u64>,
         /// The end of the part in the source. The part's last byte is readable only after the
-        /// source is sealed, because a receiver with a whole part takes the object for complete.
+        /// source is sealed: a receiver with a whole part takes the object for complete.
         part_end: u64,
     },
 }
@@ -89,7 +87,7 @@ impl BadBlock {
     }
 }
 
-/// The steps that send bytes from one member to another, and the reached position.
+/// The steps that send bytes from one member to another, and the position.
 #[derive(Debug, Clone)]
 pub struct Stream {
     steps: Vec<(usize, Step)>,
@@ -185,7 +183,7 @@ pub struct Progress {
 
 #[derive(Debug)]
 struct StepProgress {
-    /// The earlier steps that write bytes of this step's range.
+    /// The earlier steps that write bytes of this range.
     writers: Vec<usize>,
     done_bytes: u64,
 }
@@ -225,7 +223,7 @@ impl Progress {
         stream
     }
 
-    /// Returns the stream of bytes to another member, which has `offset_bytes` of it already.
+    /// Returns the stream to another member, which has its first `offset_bytes`.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
         let mut stream = self.stream(self.program.steps_to(member));
         stream.pass(offset_bytes);
@@ -245,7 +243,7 @@ impl Progress {
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
 
-    /// Returns the work that must be done before the block may move; `None` if it may move now.
+    /// Returns the work that must precede the block; `None` if it may move now.
     pub fn blocked_on(&self, block: &Block) -> Option<Dependency> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {
@@ -260,7 +258,7 @@ impl Progress {
         self.steps[block.step].writers.iter().find_map(unmet)
     }
 
-    /// Returns the bytes that the member reads to send or to combine a block.
+    /// Returns the bytes to read for sending or combining a block.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
         if block.mode == Some(ReceiveMode::Replace) {
             return Reading::Nothing;
@@ -280,7 +278,7 @@ impl Progress {
         stream.skip(block);
     }
 
-    /// Notes that a block that [`Stream::skip`] had passed was sent, and all before it.
+    /// Notes that a block that [`Stream::skip`] had passed was sent, with all before it.
     pub fn sent(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
     }
@@ -291,7 +289,7 @@ impl Progress {
         step.done_bytes = step.done_bytes.max(done_bytes);
     }
 
-    /// Returns the next range of own sources to combine: at most `max_bytes` of one part.
+    /// Returns the next range of own sources to combine: at most `max_bytes`, of one part.
     pub fn next_fold(&self, plan: &Plan, max_bytes: u64) -> Option<Range<u64>> {
         let fold = self.fold.as_ref().filter(|fold| fold.done_bytes < fold.size_bytes)?;
         let start = fold.done_bytes;
@@ -329,7 +327,7 @@ impl Progress {
     }
 
     /// Returns the first step with bytes that another member still needs. Sent bytes count as
-    /// received: the receiver checks them, and reports its position when it reconnects.
+    /// received: a reconnecting receiver reports its position.
     pub fn first_unsent(&self) -> Option<Dependency> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) =

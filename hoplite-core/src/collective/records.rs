@@ -9,7 +9,7 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CopyId;
 
-/// The plan and progress of a reduce or collective, for people and tools.
+/// The plan and progress of a reduce or collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
     /// The target.
@@ -18,11 +18,11 @@ pub struct ReduceRecord {
     pub op: ReduceOp,
     /// The numbers of reduced sources and of all sources.
     pub reduced: (usize, usize),
-    /// The number of nodes that combine, besides the target's node, or of a collective's members.
+    /// The number of nodes that combine, without the target's node; in a collective, of members.
     pub hops: usize,
     /// The schedule, its predicted time, and the runner-up.
     pub plan: String,
-    /// The estimate of the links that the plan used.
+    /// The plan's estimate of the links.
     pub link: LinkEstimate,
     /// Time from the call to the last byte.
     pub elapsed: Duration,
@@ -74,7 +74,7 @@ pub struct Position {
     pub members: usize,
     /// The member's stage in words.
     pub stage: String,
-    /// The copy that the member fills. The data plane knows its progress.
+    /// The copy that the member fills.
     pub copy: Option<CopyId>,
     /// The number of final bytes in the copy.
     pub final_bytes: u64,

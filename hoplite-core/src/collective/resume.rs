@@ -1,5 +1,3 @@
-//! The decision to resume a broken stream between two members.
-
 use std::time::Duration;
 
 use crate::time::Time;
@@ -7,7 +5,7 @@ use crate::time::Time;
 /// Most times that a stream resumes within [`PERIOD`], and in total without progress.
 const MAX_RESUMES: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(1);
-/// The pause before a stream resumes. A peer that was about to send has begun by then.
+/// The pause before a stream resumes, so that a peer can begin to send.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The reason for a stream's early end.

@@ -21,7 +21,7 @@ const MAX_NAMED: usize = 4;
 /// Shortest wait for missing sources: some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `false` if stores never exchange bytes for this agreement and source size.
+/// Returns `false` if members never exchange bytes for this agreement and source size.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
@@ -97,7 +97,7 @@ impl Members {
 
 #[derive(Debug)]
 pub(super) enum SearchState {
-    /// The end of the wait for missing sources; `None` while the wait has no limit.
+    /// The end of the wait for missing sources, if limited.
     Waiting(Option<Time>),
     Ready(Members),
     General(&'static str),
@@ -166,10 +166,8 @@ impl Search {
         }
     }
 
-    /// Returns the result's size and metadata, once a source is located.
-    ///
-    /// # Errors
-    /// The reason to make the target without an exchange between members.
+    /// Returns the result's size and metadata once a source is located, or a reason to exchange
+    /// nothing.
     fn result(&self) -> Result<Option<(u64, Metadata)>, &'static str> {
         let CoordinatedCall { request, kind, .. } = &self.call;
         if request.order == ReduceOrder::Fixed {
@@ -301,7 +299,7 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
 }
 
 /// Returns the longest wait for missing sources: the predicted time of one rank's part on its link.
-/// With n ranks, a vain wait adds at most 1/n to the collective's time.
+/// With n ranks, a vain wait adds at most 1/n to the collective.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds =
         size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;

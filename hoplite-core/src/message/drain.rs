@@ -36,11 +36,11 @@ pub struct DrainReport {
     pub open_calls: u64,
     /// `true` if the store runs a directory shard that other stores can use.
     pub serves_directory: bool,
-    /// Objects that still have to move, at most [`MAX_UNMOVED`].
+    /// At most [`MAX_UNMOVED`].
     pub unmoved: Vec<Unmoved>,
 }
 
-/// An object that a drain still has to move to another store.
+/// An object that a drain still has to move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Unmoved {

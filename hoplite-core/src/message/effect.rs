@@ -58,7 +58,6 @@ pub enum Effect {
         size_bytes: u64,
         producer: Producer,
     },
-    /// Write all bytes into a copy.
     Fill {
         copy: CopyId,
         bytes: Bytes,
@@ -82,7 +81,7 @@ pub enum Effect {
         /// Copies, in the order of their records.
         items: Vec<SpillItem>,
     },
-    /// Read a copy from its record in a spill file, and check all bytes. Report `Loaded`.
+    /// Read a copy from its record, and check all bytes. Report `Loaded`.
     Load {
         copy: CopyId,
         size_bytes: u64,
@@ -91,8 +90,7 @@ pub enum Effect {
     RemoveSpillFile {
         file: SpillFile,
     },
-    /// With `--recover`, append the index to a complete spill file, so that a later run can recover
-    /// the objects.
+    /// With `--recover`, append the index to a complete spill file for a later run.
     IndexSpillFile {
         file: SpillFile,
         objects: Vec<SpilledObject>,
@@ -101,8 +99,8 @@ pub enum Effect {
     RetireSpillRecord {
         record: SpillRecord,
     },
-    /// Note a session with this run of a shard beside the spill files. In a later recovery, that
-    /// run knows which objects were deleted.
+    /// Note a session with this run of a shard. In a later recovery, that run knows which objects
+    /// were deleted.
     NoteShardRun {
         run: ShardRun,
     },
@@ -120,9 +118,8 @@ pub enum Effect {
         size_bytes: u64,
         sender: NodeId,
         sender_address: SocketAddr,
-        /// The first missing byte.
         offset_bytes: u64,
-        /// `true` if another node has the object, so the shell leaves a silent sender after
+        /// `true` if another node has the object: the shell leaves a silent sender after
         /// [`SHORT_SILENCE`](crate::stall::SHORT_SILENCE).
         is_replaceable: bool,
     },
@@ -130,13 +127,12 @@ pub enum Effect {
     CancelPull {
         pull: PullId,
     },
-    /// Serve a copy from the requested offset.
     ServeAccepted {
         serve: ServeId,
         copy: CopyId,
         size_bytes: u64,
     },
-    /// Serve a copy from its spill file. Report a failed read as `RecordFailed`.
+    /// Report a failed read as `RecordFailed`.
     ServeSpilled {
         serve: ServeId,
         copy: CopyId,
@@ -151,7 +147,7 @@ pub enum Effect {
         copy: CopyId,
         id: ObjectId,
         winner: PutId,
-        /// A node with a copy of the id's first put, and the address of its data plane.
+        /// A node with a copy of the id's first put, and its data plane's address.
         holder: (NodeId, SocketAddr),
     },
     /// Log that an accepted put has lost after a network split.
@@ -160,7 +156,7 @@ pub enum Effect {
         put: PutId,
         winner: PutId,
     },
-    /// Fill a copy from `offset_bytes` on with the combination of `inputs`, in this order.
+    /// Fill a copy from `offset_bytes` on with the combined `inputs`, in this order.
     StartCombine {
         combine: CombineId,
         copy: CopyId,
@@ -169,7 +165,7 @@ pub enum Effect {
         offset_bytes: u64,
         inputs: Vec<CombineInput>,
     },
-    /// Stop combining inputs soon. `CombineEnded` still follows.
+    /// `CombineEnded` still follows.
     CancelCombine {
         combine: CombineId,
     },
@@ -180,7 +176,7 @@ pub enum Effect {
         address: SocketAddr,
         spec: Hop,
     },
-    /// End a step of a reduce. The daemon tells the node that performs it, if reachable.
+    /// End a step of a reduce. The daemon tells the performing node, if reachable.
     EndHop {
         hop: HopId,
     },
@@ -189,13 +185,12 @@ pub enum Effect {
         report: HopReport,
     },
     /// Begin sessions with the new shards of [`Node::shards`](crate::node::Node::shards), and end
-    /// those with the shards that this store has left. All indices stay.
+    /// those with shards that this store has left. Indices stay.
     ShardsChanged {
         added: Vec<usize>,
         left: Vec<usize>,
     },
-    /// Report the end of the drain. The shell stops the store after success, or if the daemon was
-    /// asked to end.
+    /// The shell stops the store after success, or if the daemon was asked to end.
     DrainEnded {
         report: DrainReport,
     },

@@ -30,8 +30,7 @@ pub enum Event {
         /// Valid leading bytes, or the error that ends the progress.
         progress: Result<u64, Error>,
     },
-    /// The I/O layer answers a client's query of the shards. At most one for each `Inspect`, and
-    /// none after `CallEnded`.
+    /// At most one for each `Inspect`, and none after `CallEnded`.
     Inspected {
         client: ClientId,
         call: CallId,
@@ -41,7 +40,7 @@ pub enum Event {
     },
     /// Links to exactly these peers have been slow for long.
     SlowLinks {
-        /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS) peers.
+        /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
         peers: Vec<NodeId>,
     },
     ClientConnected {
@@ -83,7 +82,7 @@ pub enum Event {
     PeerReached {
         peer: NodeId,
     },
-    /// A client or store without a common version of the protocol was refused.
+    /// A client or store without a common protocol version was refused.
     Incompatible {
         error: Error,
     },
@@ -91,7 +90,7 @@ pub enum Event {
         shard: usize,
         message: ToStore,
     },
-    /// A pull has ended, and no longer touches the copy's memory. Exactly one for each `StartPull`.
+    /// The pull no longer touches the copy's memory. Exactly one for each `StartPull`.
     PullEnded {
         pull: PullId,
         valid_bytes: u64,
@@ -101,11 +100,11 @@ pub enum Event {
     /// at once, or, if `awaits_hop`, when the reduce step that makes the copy begins here.
     ServeRequested {
         serve: ServeId,
-        /// The node's name from its handshake.
+        /// From its handshake.
         peer: NodeId,
         id: ObjectId,
         put: PutId,
-        /// `true` for the output of a reduce step, which may not have begun.
+        /// `true` for the output of a reduce step.
         awaits_hop: bool,
     },
     /// A serve has ended, accepted or not, and no longer touches memory. Exactly one for each
@@ -137,15 +136,14 @@ pub enum Event {
     },
     /// Spill files of killed stores. At most once, before any client or shard is connected.
     Recover(Recovered),
-    /// Combining inputs into a copy has ended, and no longer touches memory. Exactly one for each
-    /// `StartCombine`.
+    /// The combination no longer touches memory. Exactly one for each `StartCombine`.
     CombineEnded {
         combine: CombineId,
         valid_bytes: u64,
         outcome: CombineOutcome,
     },
-    /// A remote coordinator requests a hop (reduce step). Answered by at most one `Complete`, and
-    /// by `Failed` at any time as the last report.
+    /// A remote coordinator requests a hop (reduce step). Answered by at most one `Complete`.
+    /// `Failed` may come at any time, as the last report.
     HopRequested {
         hosting: HostingId,
         hop: Hop,
@@ -155,14 +153,13 @@ pub enum Event {
     HopReleased {
         hosting: HostingId,
     },
-    /// A report on a hop (reduce step) that this store coordinates. None comes after `Failed` or
-    /// `EndHop`.
+    /// A report on a hop that this store coordinates. None comes after `Failed` or `EndHop`.
     HopReported {
         hop: HopId,
         report: HopReport,
     },
     Collective(CollectiveEvent),
-    /// Time has passed; see [`Node::next_deadline`](crate::node::Node::next_deadline).
+    /// See [`Node::next_deadline`](crate::node::Node::next_deadline).
     Tick,
     /// Move pinned copies to other stores. Answered by
     /// [`Effect::DrainEnded`](super::Effect::DrainEnded).

@@ -8,8 +8,8 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
-/// A hop, a step of a reduce: combines its inputs, element by element, into a new object, and
-/// serves it while it grows.
+/// A step of a reduce: combines its inputs, element by element, into a new object, and serves it
+/// while it grows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Hop {
@@ -20,7 +20,7 @@ pub struct Hop {
     pub dtype: Dtype,
     /// The size of the output and of each input's range.
     pub size_bytes: u64,
-    /// The offset of the first byte to compute.
+    /// The first byte to compute.
     pub offset_bytes: u64,
     /// At most [`MAX_HOP_INPUTS`], combined in this order.
     pub inputs: Vec<HopInput>,
@@ -67,7 +67,6 @@ pub enum HopFailure {
     Refused(Error),
 }
 
-/// An input to combine with others into a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum CombineInput {
@@ -79,7 +78,6 @@ pub enum CombineInput {
     Remote(HopInput),
 }
 
-/// The outcome of a combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum CombineOutcome {

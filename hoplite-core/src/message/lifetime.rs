@@ -3,8 +3,8 @@ use std::time::Duration;
 use crate::id::ObjectId;
 use crate::lifetime::Owner;
 
-/// Most copies that one page of [`Ownerless`] objects examines, because the store serves no client
-/// meanwhile.
+/// Most copies examined for one page of [`Ownerless`] objects. The store serves no client in that
+/// time.
 pub const MAX_SEARCHED_COPIES: usize = 10_000;
 
 /// The rest of an object's lifetime, at the store that will delete it.
@@ -14,8 +14,7 @@ pub struct LifetimeReport {
     pub is_owner_gone: bool,
     /// The rest of the time to live, if it has begun.
     pub expires_in: Option<Duration>,
-    /// The rest of the grace period, after which the ownerless object is deleted; zero during the
-    /// delete.
+    /// The rest of the grace period of an ownerless object; zero during its delete.
     pub deleted_in: Option<Duration>,
 }
 

@@ -9,7 +9,7 @@ use crate::lifetime::Lifetime;
 use crate::metadata::Metadata;
 use crate::shard::ShardRun;
 
-/// An object in a spill file, as the file's index describes it.
+/// An object in a spill file, by the file's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpilledObject {
     /// The record's offset in the file.
@@ -40,8 +40,8 @@ impl SpilledObject {
 /// The spill files of killed stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// The runs of shards with which the killed stores had sessions. These runs know which objects
-    /// were deleted.
+    /// Runs of shards with which the killed stores had sessions. They know which objects were
+    /// deleted.
     pub runs: Vec<ShardRun>,
     /// The complete files, moved to the directories of this run.
     pub files: Vec<RecoveredFile>,
@@ -59,7 +59,7 @@ pub struct RecoveredFile {
 }
 
 impl RecoveredFile {
-    /// The smallest number of a recovered file. The store's own numbers are smaller.
+    /// The smallest number of a recovered file, above the store's own numbers.
     pub const FIRST_NUMBER: u64 = 1 << 63;
     /// Most objects in one spill file.
     pub const MAX_OBJECTS: usize = 2000;

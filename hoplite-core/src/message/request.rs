@@ -23,7 +23,7 @@ pub enum Request {
         id: ObjectId,
         size_bytes: u64,
         metadata: Metadata,
-        /// Time to wait for memory, or for another writer of the id.
+        /// For memory, or for another writer of the id.
         timeout: Duration,
     },
     /// Puts a small object. Answered by `Sealed`, at the time that `confirm` sets. If the id
@@ -33,7 +33,7 @@ pub enum Request {
         metadata: Metadata,
         bytes: Bytes,
         confirm: Confirm,
-        /// Time to wait for memory, another writer of the id, and the directory.
+        /// For memory, another writer of the id, and the directory.
         timeout: Duration,
     },
     /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory accepts
@@ -42,8 +42,7 @@ pub enum Request {
         copy: CopyId,
         timeout: Duration,
     },
-    /// Seals without an answer or a wait for the directory. If another put of the id was first, the
-    /// store drops this copy.
+    /// Seals without an answer. If another put of the id was first, the store drops this copy.
     SealUnconfirmed {
         copy: CopyId,
     },
@@ -57,8 +56,7 @@ pub enum Request {
         id: ObjectId,
         until: Until,
         timeout: Duration,
-        /// Permits a complete local copy whose object may have been deleted or replaced. Its view
-        /// is marked stale.
+        /// Permits a complete local copy whose object may have been deleted or replaced.
         allow_stale: bool,
     },
     /// Waits until a copy has more than `beyond_bytes` valid leading bytes, or is complete.
@@ -79,17 +77,17 @@ pub enum Request {
         timeout: Duration,
         wait: DeleteWait,
     },
-    /// Performs several requests as separate calls. Answered by `Batch` after the last. Every item
-    /// is [fit for a batch](Request::is_for_batches).
+    /// Separate calls, answered by `Batch` after the last. Every item is [fit for a
+    /// batch](Request::is_for_batches).
     Batch(Vec<Self>),
     /// Combines the first `count` ready `sources` into a new object. Answered by `Reduced`.
     Reduce(Reduce),
     /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
     ///
-    /// * Allreduce: makes the target of a `Reduce`. If possible, the nodes make it together.
-    /// * Collectives of parts: if possible, the nodes exchange parts. The target is an object
-    ///   without bytes, made after the exchange or instead of it. Without an exchange, participants
-    ///   get their missing parts. An allgather ignores the operation.
+    /// * Allreduce: the target of a `Reduce`, if possible made by the nodes together.
+    /// * Collectives of parts: the nodes exchange parts, if possible. The target is empty, made
+    ///   after the exchange or instead of it; participants then get missing parts. An allgather
+    ///   ignores the operation.
     Collective(Collective, Reduce),
     /// Gets the target of a collective as soon as a copy has begun here. Answered like `Get`, or by
     /// `Ranges` if the copy grows range by range.
@@ -125,8 +123,7 @@ pub enum Request {
     Unsubscribe {
         call: CallId,
     },
-    /// Inspects the directory and this store. The daemon answers, see
-    /// [`Effect::Inspect`](super::Effect::Inspect).
+    /// Inspects the directory and this store, see [`Effect::Inspect`](super::Effect::Inspect).
     Inspect(Inspection),
     /// Moves pinned copies to other stores. Answered by `Drain`: when all have moved and earlier
     /// calls are over, at the timeout, or at once without another store. After success, the store
@@ -135,7 +132,7 @@ pub enum Request {
         timeout: Duration,
     },
     DrainProgress,
-    /// Requests ownerless objects of this store. Answered by `Ownerless`.
+    /// Answered by `Ownerless`.
     ListOwnerless {
         /// Only ids that start with these bytes, at most 255.
         prefix: Bytes,
@@ -143,10 +140,9 @@ pub enum Request {
         after: Bytes,
         limit: usize,
     },
-    /// Requests all quotas of this store. Answered by `Quotas`.
+    /// Answered by `Quotas`.
     ListQuotas,
-    /// Sets a quota's byte and object limits, or removes the quota. Answered by `Quotas` with this
-    /// one quota.
+    /// Sets a quota's limits, or removes the quota. Answered by `Quotas` with this one quota.
     SetQuota {
         subject: QuotaSubject,
         limits: Option<QuotaLimits>,
@@ -169,7 +165,7 @@ impl Request {
     }
 
     /// Returns the oldest protocol version in which a store performs the whole request. An older
-    /// store ignores lifetimes, quorums, replicas of reduces, and waits for all stores.
+    /// store ignores newer fields.
     pub fn oldest_version(&self) -> u32 {
         match self {
             Self::Create { metadata, .. } | Self::Put { metadata, .. }
@@ -251,8 +247,7 @@ pub enum Until {
     Contents,
 }
 
-/// Largest object that an answer carries. A client copies so small an object anyway, and then has
-/// no reference to release. Larger objects are mapped.
+/// Largest object that an answer carries. A client would copy it anyway. Larger objects are mapped.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
 /// The moment at which a put is answered.
@@ -287,7 +282,7 @@ pub enum Inspection {
         nodes: Vec<NodeId>,
         options: SurveyOptions,
     },
-    /// The progress of the measurement of links (probe) that this store coordinates.
+    /// The progress of the probe of links that this store coordinates.
     ProbeProgress,
     DrainNode {
         /// The store's name or data plane address.
@@ -300,7 +295,7 @@ pub enum Inspection {
     /// Adds a shard to the directory, or removes one.
     ChangeShards {
         change: ShardChange,
-        /// Changes the list without a majority of its shards. At least one must accept the change.
+        /// Changes the list without a majority of its shards; at least one must accept.
         force: bool,
     },
 }

@@ -27,18 +27,17 @@ pub struct ObjectView {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Response {
-    /// Memory was allocated: the client writes the bytes, publishes progress, and seals.
+    /// The client writes the bytes, publishes progress, and seals.
     Created(ObjectView),
     /// The id exists with the same size and metadata. The client compares the bytes, then releases;
     /// the put succeeds if they are equal.
     Existing(ObjectView),
     Sealed,
     Object(ObjectView),
-    /// The bytes of an object, without a reference.
     Contents {
-        /// The object's description. Its copy has no reference, and may be gone.
+        /// Its copy has no reference, and may be gone.
         view: ObjectView,
-        /// Empty in the node's effects: the store reads the bytes when it performs the effect.
+        /// Empty in the node's effects: the store reads the bytes later.
         bytes: Bytes,
     },
     Batch(Vec<Result<Self, Error>>),
@@ -46,20 +45,19 @@ pub enum Response {
     /// by range.
     Ranges {
         view: ObjectView,
-        /// All ranges of the object, as they become valid.
+        /// All ranges, as they become valid.
         order: Vec<ByteRange>,
     },
     Deleted {
         count: usize,
         absent: Named<NodeId>,
     },
-    /// Available ids, as ascending indices into the request's list; after the deadline, fewer than
-    /// requested.
+    /// Ascending indices into the request's list; after the deadline, fewer than requested.
     Ready {
         indices: Vec<usize>,
     },
-    /// Reduced sources, as indices into the request's list, in the order in which they joined the
-    /// reduce; ascending for a fixed order.
+    /// Indices into the request's list, in the order in which the sources joined the reduce;
+    /// ascending for a fixed order.
     Reduced {
         indices: Vec<usize>,
     },

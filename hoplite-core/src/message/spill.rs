@@ -44,7 +44,7 @@ impl SpillRecord {
     }
 }
 
-/// One of the copies to write, in order, into a new spill file.
+/// A copy to write into a new spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpillItem {
     /// The copy.
@@ -84,9 +84,9 @@ impl fmt::Display for SpillFault {
 pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
-    /// The size of the objects that are only in spill files.
+    /// The size of these objects.
     pub bytes: u64,
-    /// Bytes of copies in both the arena and spill files, whose memory can be freed at once.
+    /// Bytes of copies in both the arena and files, whose memory can be freed at once.
     pub clean_bytes: u64,
     pub files: u64,
     pub file_bytes: u64,
@@ -98,7 +98,7 @@ pub struct SpillStatus {
     pub loaded_bytes: u64,
     /// Failed writes and reads so far.
     pub failures: u64,
-    /// Objects in the files of killed stores that this run has taken over.
+    /// Objects that this run took over from killed stores.
     pub recovered_objects: u64,
     pub recovered_bytes: u64,
     /// Objects of killed stores that did not come back.

@@ -12,7 +12,6 @@ use crate::topology::place::Path;
 pub struct NodeConfig {
     pub node: NodeId,
     pub path: Path,
-    /// The size of the arena.
     pub capacity_bytes: u64,
     pub limits: Limits,
     pub shards: ShardMap,
@@ -27,7 +26,6 @@ pub struct NodeConfig {
     pub seed: u64,
 }
 
-/// Counts of a store's memory, objects and work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct NodeStatus {
@@ -39,27 +37,24 @@ pub struct NodeStatus {
     pub pulls: usize,
     /// Memory reserved for targets of reduces.
     pub reserved_bytes: u64,
-    /// Reduces that this store coordinates.
+    /// Coordinated here.
     pub reductions: usize,
-    /// Hops (steps of reduces) that this store performs, including failed ones before their
-    /// release.
+    /// Hops that this store performs, including failed ones before their release.
     pub hops: usize,
     pub evictions: u64,
     /// Objects whose time to live has ended here.
     pub expired: u64,
-    /// Objects deleted here because no client held their owner for the grace period.
+    /// Deleted here because no client held their owner for the grace period.
     pub abandoned: u64,
-    /// Puts that lost to another put of their id.
     pub put_conflicts: u64,
-    /// Puts and reduces that failed because of a quota.
     pub over_quota_puts: u64,
-    /// Hops (steps), at all stores, of the reduces that this store coordinates.
+    /// Hops, at all stores, of the reduces coordinated here.
     pub directed_hops: usize,
     pub combinations: usize,
     pub is_draining: bool,
-    /// Calls, transfers, reduces and their steps that wait for memory.
+    /// Calls, transfers, reduces and hops.
     pub waiting_for_room: usize,
-    /// The node's groups, such as its rack; version zero until a probe of links measures them.
+    /// The node's measured groups; version zero before the first probe.
     pub place: Placed,
     pub spill: SpillStatus,
 }

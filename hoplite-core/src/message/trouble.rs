@@ -12,7 +12,6 @@ use crate::id::NodeId;
 pub struct LongWait {
     pub operation: Operation,
     pub waited: Duration,
-    /// The cause, if known.
     pub missing: Option<Missing>,
 }
 
@@ -20,7 +19,7 @@ pub struct LongWait {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardFault {
-    /// The shard's index in the configured list.
+    /// The index in the configured list.
     pub shard: usize,
     pub fault: Fault,
 }

@@ -1,5 +1,4 @@
-//! Feeds the state machine of collectives, and performs its [`Action`]s when the current event is
-//! complete.
+//! Feeds collectives, and performs their [`Action`]s after the current event.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use crate::reduction::{Fallback, Reductions, query, wanted_content};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
 /// Time for which a participant's store waits for a plan before it queries the directory: twice the
-/// measured time for 16 members on 2 cores.
+/// measured time of 16 members on 2 cores.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(super) struct Adapter<'n> {
@@ -144,7 +143,7 @@ impl Adapter<'_> {
     }
 
     /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
-    /// on if objects may be deleted soon, for example an earlier collective's target.
+    /// on if objects may soon be deleted, such as an earlier collective's target.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());
@@ -369,7 +368,7 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
-    /// Returns the payer of a target at its coordinator's store: the client of rank 0's call.
+    /// Returns the payer at the coordinator's store: the client of rank 0's call.
     fn payer_of(&self, target: &ObjectId) -> Payer {
         let key = self.collectives.coordinator.participants(target).and_then(|known| known.key);
         key.map_or(Payer::Unknown, |key| self.objects.copies.quotas.payer(key.client))

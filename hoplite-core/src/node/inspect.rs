@@ -1,5 +1,3 @@
-//! The load of a store, for people who watch the cluster.
-
 use super::collectives::participants_of;
 use super::missing::View;
 use crate::id::ObjectId;

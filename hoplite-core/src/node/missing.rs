@@ -1,5 +1,3 @@
-//! The causes of waits, for errors and for people.
-
 use std::time::Duration;
 
 use crate::collective::Collectives;
@@ -15,9 +13,9 @@ use crate::objects::table::LocalCopy;
 use crate::reduction::{MissingInputs, Reductions};
 use crate::time::Time;
 
-/// Time after which a waiting call is shown to people.
+/// Time after which a waiting call is reported.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
-/// Most long waits that are shown.
+/// Most long waits that are reported.
 pub const MAX_LONG_WAITS: usize = 16;
 
 pub(super) struct View<'a> {

@@ -1,6 +1,6 @@
 //! The state machine of one store.
 //!
-//! [`Event`]s go into a [`Node`], [`Effect`]s come out. A node owns no bytes, sockets or clocks.
+//! [`Event`]s go into a [`Node`], [`Effect`]s come out.
 //!
 //! This file routes each event, deadline and notice to its machine:
 //!
@@ -9,9 +9,9 @@
 //! * [`collective`](crate::collective): collectives that this store coordinates or is a member of.
 //!   `collectives` performs their actions.
 //!
-//! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs other
-//! machines through a `Notice`, which the router delivers after the current event is complete, so
-//! no machine is entered while its state is half changed.
+//! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs others
+//! through a `Notice`, which the router delivers after the current event, so no machine is entered
+//! while its state is half changed.
 //!
 //! # Invariants
 //! * An extent is freed only when no client references the copy, no serve reads it and no pull
@@ -253,7 +253,7 @@ impl Node {
         self.reductions.reconsider(&mut self.objects, target);
     }
 
-    /// Ends a deleted object's reduce or collective. Returns `true` if there was one.
+    /// Returns `true` if there was a reduce or collective to end.
     fn delete_target(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.makes(target);
         self.adapter().withdraw_announcement(target);
@@ -333,8 +333,8 @@ impl Node {
         self.collectives.expire(&mut self.objects.ctx.of_collectives());
     }
 
-    /// Lets waiters for memory, then waiters for a quota, try again in the order of their arrival.
-    /// Waiters that fit pass the others. Returns `true` if there was new memory or room in a quota.
+    /// Lets waiters for memory, then waiters for a quota, try again in the order of arrival.
+    /// Waiters that fit pass the others. Returns `true` if there was new space.
     fn retry_space(&mut self) -> bool {
         let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
         for waiter in waiters {
@@ -442,7 +442,7 @@ impl Node {
     }
 
     /// Describes the making of `target` if this store coordinates it, is a member, or has waiting
-    /// participants. The store remembers the latest collective.
+    /// participants. Remembers the latest collective.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         self.view().how_made(target, now)
     }

@@ -1,5 +1,3 @@
-//! Adds ready sources to a reduce, and begins hops, i.e. combinations at other nodes.
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,7 +16,7 @@ use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_g
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
-/// Most sources of a vertex: half of a hop's inputs, because the other half is for streams.
+/// Half of a hop's inputs; the other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
 /// Time for which a vertex (node of the tree) takes in further local sources. This restarts its
@@ -29,13 +27,12 @@ const MERGE_WINDOW: Duration = Duration::from_millis(5);
 pub(super) struct Group {
     pub(super) location: Location,
     sources: Vec<usize>,
-    /// `true` if a source failed at this node before: the node may be gone without the directory's
+    /// `true` if a source failed at this node: the node may be gone without the directory's
     /// knowledge.
     has_failed: bool,
     pub(super) is_slow: bool,
     level: usize,
-    /// The position of the group's first source in the request, counted cyclically from the source
-    /// after this store's own.
+    /// The first source's position, counted cyclically from the source after this store's own.
     turn: usize,
 }
 
@@ -104,8 +101,8 @@ impl Reduction {
     }
 
     /// Adds the sources of each node as one vertex: close nodes first, nodes with only slow links
-    /// later, failed nodes last. Equally close nodes come by turn, after the receiver's own source,
-    /// so that reduces of the same sources begin at different nodes.
+    /// later, failed nodes last. Equally close nodes come by turn, so that reduces of the same
+    /// sources begin at different nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own =
             self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
@@ -131,8 +128,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// Adds sources to their node's latest vertex if it joined the tree within [`MERGE_WINDOW`].
-    /// Otherwise returns them.
+    /// Adds sources to their node's latest vertex if it joined within [`MERGE_WINDOW`]. Otherwise
+    /// returns them.
     fn join_young_vertex(
         &mut self,
         world: &mut World<'_>,
@@ -166,7 +163,7 @@ impl Reduction {
         while self.needs_sources()
             && let Some(index) = ready.next()
         {
-            // Checks the source again, because it may now be the last, which can be combined here.
+            // The source may now be the last, which can be combined here.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
@@ -179,7 +176,6 @@ impl Reduction {
                     self.join_at(world, &location, sources)?;
                 }
                 Some(Readiness::At(_)) | None => break,
-                // Fetched sources are sorted at the end.
                 Some(readiness) => self.join_at_receiver(world, index, &readiness)?,
             }
         }
@@ -252,7 +248,7 @@ impl Reduction {
         let missing = self.request.count - self.joined.len();
         // Each missing source may be at a different node.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
-        // The whole size counts, because other reduces use the same links for the other parts.
+        // The whole size counts: other reduces use the same links for other parts.
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
         if self.is_fixed() {
             let schedule = ReduceSchedule::chain(vertices);
@@ -273,8 +269,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Connects the streams of all groups once all sources are there, at each level the receiver's
-    /// group last.
+    /// Connects all groups' streams once all sources are there, at each level the receiver's group
+    /// last.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else {
             return;
@@ -335,7 +331,7 @@ impl Reduction {
                 size_bytes: common.length_bytes,
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
-                // Leaves time to repair the tree if the node has no memory.
+                // Leaves time to repair the tree.
                 timeout: (timeout / 2).min(ROOM_TIMEOUT),
             };
             let hop = world.begin_hop(&self.request.target, id, (run.node, run.address), spec);
@@ -354,8 +350,8 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
     vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
 
-/// Returns `true` if, at each level, all nodes share a group or each has its own, so that groups
-/// cannot save traffic.
+/// Returns `true` if groups cannot save traffic: at each level, all nodes share a group or each has
+/// its own.
 fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
     let groups =
         |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();

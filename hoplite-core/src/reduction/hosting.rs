@@ -1,4 +1,4 @@
-//! Hosts hops (combinations) of reduces, also for remote coordinators.
+//! Performs hops of reduces, also for remote coordinators.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ enum Output {
     Failed,
 }
 
-/// The hops that this store performs. Failed ones stay until their coordinators release them.
+/// Failed hops stay until their coordinators release them.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -43,7 +43,7 @@ impl Hostings {
         self.by_owner.len()
     }
 
-    /// Starts a hop (step of a reduce) once there is memory. Its inputs may come later.
+    /// Starts a hop once there is memory. Its inputs may come later.
     pub(crate) fn accept(&mut self, objects: &mut Objects, owner: HopOwner, hop: Hop) {
         let deadline = objects.ctx.now() + hop.timeout;
         self.by_owner.insert(owner, Hosting { hop, output: Output::Awaited { deadline } });
@@ -59,7 +59,7 @@ impl Hostings {
         if let Err(error) = check(objects, hop) {
             return self.fail(objects, owner, HopFailure::Refused(error));
         }
-        // Evict the inputs last. The hop streams inputs that are only in files.
+        // Evict inputs last. The hop streams inputs that are only in files.
         let inputs = hop.inputs.iter();
         let mut kept: Vec<CopyId> =
             inputs.filter_map(|input| objects.copies.live_put(&input.id, input.put)).collect();

@@ -5,16 +5,16 @@
 //! 1. The caller's store, the *coordinator*, subscribes to the locations of the sources and of the
 //!    target, which must not exist.
 //! 2. A *ready* source joins from a local copy, is fetched if it is small, or joins at its own node
-//!    (`sources`). A source whose type, shape or size differs from the first one fails the call
-//!    with `TypeMismatch`.
+//!    (`sources`). A source that differs from the first in type, shape or size fails the call with
+//!    `TypeMismatch`.
 //! 3. Sources join until there are enough (`grow`). Sources of one node make one vertex of the
 //!    [`Tree`](crate::plan::reduce::Tree). The schedule gives the number of streams that a new
 //!    vertex takes in: one in a chain, two in a tree, none in a star. The coordinator chooses it
 //!    when the first vertex joins, by the number of vertices, the size and the measured links.
-//! 4. A vertex with inputs to combine is a *hop*, which its node performs. The connection over the
-//!    data plane lasts as long as the hop is needed. The coordinator reserves memory for the target
+//! 4. A vertex with inputs to combine is a *hop*, which its node performs. Its data plane
+//!    connection lasts as long as the hop is needed. The coordinator reserves memory for the target
 //!    first, because hops that wait for each other's targets could wait for ever.
-//! 5. The hop combines each range that all inputs have. Its output is served while it grows.
+//! 5. The hop combines each range that all inputs have, and serves its growing output.
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
 //!    the remaining streams and local sources in it.
 //!
@@ -38,8 +38,8 @@
 //!
 //! # Structure
 //!
-//! A reduction in [`Reductions`] changes copies and calls through [`Objects`]. Later notices and
-//! events inform the reduction of the consequences.
+//! A reduction in [`Reductions`] changes copies and calls through [`Objects`]. Notices and events
+//! report the consequences.
 //!
 //! # Invariants
 //!

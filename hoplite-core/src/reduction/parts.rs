@@ -1,5 +1,3 @@
-//! Parts of a reduction's state: its hops, target, failures, and slow links.
-
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
@@ -57,12 +55,12 @@ impl Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
-    /// No hop was requested. A vertex that only sends its source stays planned.
+    /// Not requested. A vertex that only sends its source stays planned.
     Planned,
     Running(HopId),
     Complete(HopId),
     Failed(HopId),
-    /// The hop was ended, because the vertex's consumer has the whole combined output.
+    /// Ended, because the vertex's consumer has the whole output.
     Released,
 }
 
@@ -107,16 +105,16 @@ impl TargetState {
 
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// Sources that failed at the nodes from which they joined.
+    /// Sources that failed where they joined.
     pub(super) sources: BTreeSet<usize>,
     pub(super) vertices: BTreeSet<VertexId>,
     pub(super) unfit: BTreeSet<VertexId>,
-    /// `true` if a source failed for the first time at its node. The tree's next repair then does
-    /// not back off, because a node dies once.
+    /// `true` if a source failed for the first time at its node. The next repair then does not back
+    /// off, because a node dies once.
     pub(super) is_first_failure: bool,
     pub(super) repair_at: Option<Time>,
     pub(super) valid_bytes: u64,
-    /// The number of repairs of the tree since the last progress or new failure.
+    /// Repairs since the last progress or new failure.
     pub(super) attempts: u32,
     pub(super) repairs: u32,
     pub(super) restarts: u32,

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use crate::id::ObjectId;
 use crate::message::ReduceRecord;
 
-/// Most records of past reduces that a store keeps: enough for a person, at some 200 bytes each.
+/// Most records of past reduces, at some 200 bytes each.
 const MAX_RECORDS: usize = 256;
 
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// Time for which a repair waits for further reports: one failure shows at a hop and at its
-/// consumers within a round trip.
+/// Time for which a repair waits for further reports: a failure shows at a hop and at its consumers
+/// within a round trip.
 const REPAIR_DELAY: Duration = Duration::from_millis(2);
 /// Shortest time for which a source is not pulled from a node that failed to send it.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
@@ -189,7 +189,7 @@ impl Reduction {
         true
     }
 
-    /// Repeats combinations that were ended as complete, if their consumers have lost the output.
+    /// Repeats combinations that ended as complete, if their consumers have lost the output.
     fn redo_orphans(&mut self, world: &mut World<'_>) {
         let is_missed = |vertex: &Vertex<Run>| {
             let consumer = vertex.consumer.and_then(|consumer| self.tree.get(consumer));
@@ -206,7 +206,7 @@ impl Reduction {
     fn remove_source(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
-            // Sources that are combined later must join again after this one.
+            // Sources that are combined later must join again.
             let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
             leaving.extend(self.joined.iter().copied().filter(is_later));
@@ -240,7 +240,7 @@ impl Reduction {
         }
     }
 
-    /// Plans the hop of a vertex again, and the hops of its inputs that were ended as complete.
+    /// Plans the hop of a vertex again, and the ended hops of its inputs.
     pub(super) fn redo(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {

@@ -42,15 +42,14 @@ pub(super) struct Common {
     pub(super) shape: Option<Vec<u64>>,
     pub(super) user: Bytes,
     pub(super) base_bytes: u64,
-    /// The length of the reduced part, which is the target's size.
+    /// The length of the reduced part, i.e. of the target.
     pub(super) length_bytes: u64,
     /// `true` if this store fetches all sources. Decided once, so that a requested order holds.
     pub(super) is_fetched: bool,
 }
 
 impl Common {
-    /// Returns the target's metadata: the sources' metadata, without the shape if only a part is
-    /// reduced.
+    /// Returns the sources' metadata, without the shape if only a part is reduced.
     pub(super) fn target_metadata(&self) -> Metadata {
         let is_whole = self.length_bytes == self.size_bytes;
         let shape = if is_whole { self.shape.clone() } else { None };

@@ -1,5 +1,3 @@
-//! Finds the locations of a reduce's sources, and decides how each source joins.
-
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -21,17 +19,16 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// Time after which a joined source counts as lost if the directory does not know it. Shards
-/// return, and puts are replaced, in less time.
+/// Time after which a joined source that the directory does not know counts as lost. Shards return,
+/// and puts are replaced, in less time.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pause before a source is fetched again: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes of all sources that the store may fetch instead of combining them elsewhere: a small
-/// part of any store's memory.
+/// Most bytes of all sources that the store may fetch: a small part of any store's memory.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
-/// The estimated time to set up combinations at other nodes: a round trip.
+/// The estimated time to set up hops: a round trip.
 const HOP_SETUP: Duration = Duration::from_micros(250);
 
 impl Reduction {
@@ -65,7 +62,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Checks a source's size and type, which the first source sets.
+    /// The first source sets the size and type.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -129,7 +126,7 @@ impl Reduction {
                 if local.is_resident() || source.address_at(world.objects.ctx.node()).is_some() {
                     return Some(Readiness::Here(copy));
                 }
-                // The directory has yet to tell the address of the spilled copy.
+                // The spilled copy's address is not known yet.
                 return source.is_known().then_some(Readiness::Small);
             }
         }
@@ -197,7 +194,7 @@ impl Reduction {
         match fetched {
             Ok(copy) => self.join_here(world, index, copy),
             Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
-                // The directory repeats the loss, or knows another put by now.
+                // By then, the directory repeats the loss or knows another put.
                 let until = world.objects.ctx.now() + FETCH_PAUSE;
                 self.sources[index].avoid(world.objects.ctx.node().clone(), until);
                 Ok(())
@@ -270,8 +267,8 @@ impl Reduction {
     }
 }
 
-/// Most sources whose inline bytes a reduce requests from the directory. With more, other nodes may
-/// combine most sources.
+/// Most sources whose inline bytes a reduce requests. With more, other nodes may combine most
+/// sources.
 const MAX_FETCHED_SOURCES: usize = 16;
 
 pub(crate) fn query(
@@ -286,7 +283,7 @@ pub(crate) fn query(
     (existence, sources.iter().enumerate().map(query).collect())
 }
 
-/// Returns the answers to request about sources: locations, and also bytes if this store may
+/// Returns the information to request about sources: locations, and also bytes if this store may
 /// combine all small sources.
 pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
@@ -297,9 +294,8 @@ pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     }
 }
 
-/// Returns `true` if a fetch of small sources takes hardly longer than combinations at their nodes.
-/// In fixed order the time does not count: a source whose bytes only the directory has cannot join
-/// a chain.
+/// Returns `true` if fetching small sources takes hardly longer than hops. In fixed order the time
+/// does not count: a source whose bytes only the directory has cannot join a chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {

@@ -1,5 +1,3 @@
-//! The state of a running reduce, and the order of its steps.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -21,7 +19,7 @@ use crate::topology::place::Path;
 /// shard.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// An allreduce by a reduce and a broadcast, and the reason why its members exchange no parts.
+/// An allreduce by a reduce and a broadcast, and the reason.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,
@@ -127,8 +125,8 @@ impl Reduction {
         }
     }
 
-    /// Returns `true` once all sources' queries are answered, the reduce has waited long enough, or
-    /// sources have joined.
+    /// Returns `true` once all queries are answered, the reduce has waited long enough, or sources
+    /// have joined.
     fn has_enough_answers(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_ANSWERS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;

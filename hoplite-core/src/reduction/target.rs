@@ -1,5 +1,3 @@
-//! The target of a reduce: opened with enough sources, and superseded if its bytes are wrong.
-
 use super::grow::{source_input, stream};
 use super::parts::{InputPuts, Stream, TargetState};
 use super::source::{Common, SourcePlace};
@@ -49,8 +47,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Ends the query for other puts or a delete of the target: the store now hears of a delete as
-    /// for any copy.
+    /// From now on, the store hears of a delete as for any copy.
     pub(super) fn end_target_query(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
             world.objects.withdraw_query(query);
@@ -65,7 +62,7 @@ impl Reduction {
         }
         self.faults.restarts += 1;
         self.target = TargetState::None;
-        // An answer about the old target must not count for the next one.
+        // An answer about the old target must not count for the next.
         self.end_target_query(world);
         let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
         let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
@@ -201,7 +198,7 @@ impl Reduction {
         world.shared.records.push(record);
         let mut reduced = self.joined.clone();
         if self.is_fixed() {
-            // Fetched sources arrive in any order; only the order of combining matters.
+            // Only the order of combining matters, not of fetching.
             reduced.sort_unstable();
         }
         debug_assert_eq!(

@@ -1,5 +1,3 @@
-//! The store's state on which a reduction acts.
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 

@@ -1,10 +1,10 @@
-//! Queues between a store and a shard, which decide which messages share a frame, and when it
+//! Queues between a store and a shard: they decide which messages share a frame, and when it
 //! leaves.
 //!
-//! Publications of small objects are *deferrable*: in bursts, separate frames would cost more
-//! processor time than the puts. After a frame with only deferrable messages, further ones wait up
-//! to [`LINGER`] in a store's [`BatchQueue`]. A prompt message leaves at once, with all messages
-//! before it. A shard's [`AnswerQueue`] never waits.
+//! Publications of small objects are *deferrable*: separate frames would cost more time than the
+//! puts. After a frame with only deferrable messages, further ones wait up to [`LINGER`] in a
+//! store's [`BatchQueue`]. A prompt message leaves at once, with all messages before it. A shard's
+//! [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::vocabulary::local::Urgency;
 /// Time for which a deferrable message waits for others to share a frame: as long as ten small
 /// puts.
 pub const LINGER: Duration = Duration::from_micros(200);
-/// Most messages that wait in a store's session with a shard. At the default limit of objects, the
-/// publications of all copies fit.
+/// Most messages that wait in a store's session with a shard: enough to publish all copies at the
+/// default limit of objects.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
 /// Most answers that wait for one store: 16 times the default limit on a client's open requests.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
-/// While more answers wait for a store, a shard reads no requests of that store.
+/// A shard reads no requests of a store while more answers wait for it.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
 /// Most messages that share a frame.
 pub const MAX_BATCH_MESSAGES: usize = 256;
@@ -61,9 +61,6 @@ impl<T> Default for BatchQueue<T> {
 
 impl<T> BatchQueue<T> {
     /// Adds a message. Returns the time of the next frame if that time changes.
-    ///
-    /// # Errors
-    /// [`Full`] at [`MAX_QUEUED_MESSAGES`].
     pub fn push(
         &mut self,
         now: Time,
@@ -122,10 +119,7 @@ pub struct AnswerQueue {
 }
 
 impl AnswerQueue {
-    /// Adds a message.
-    ///
-    /// # Errors
-    /// [`Full`] at [`MAX_QUEUED_ANSWERS`]: the store does not read, and its session must end.
+    /// Adds a message. When full, the store does not read, and its session must end.
     pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
         if self.messages.len() >= MAX_QUEUED_ANSWERS {
             return Err(Full);
@@ -134,8 +128,8 @@ impl AnswerQueue {
         Ok(())
     }
 
-    /// Returns `true` if the shard may read the store's requests. A store that leaves answers
-    /// unread slows down long before it loses its session.
+    /// Returns `true` if the shard may read the store's requests. This slows down a store that
+    /// leaves answers unread, long before it loses its session.
     pub fn has_space(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }

@@ -6,9 +6,8 @@ use crate::vocabulary::local::Producer;
 /// Returns the number of leading bytes that a node may forward to a receiver that wants the bytes
 /// before `end_bytes`.
 ///
-/// While the copy is being produced, its last byte is not forwarded, because the object may be
-/// aborted. Nor is a part's last byte, because a receiver with a whole part takes the object for
-/// complete.
+/// An incomplete copy's last byte is not forwarded, because the object may be aborted; nor is a
+/// part's last byte, because a receiver with a whole part takes the object for complete.
 pub const fn forwardable(
     producer: Producer,
     is_complete: bool,
@@ -27,8 +26,8 @@ pub const fn forwardable(
     }
 }
 
-/// Returns `true` if a receiver with `offset_bytes` must hear of `forwardable_bytes`: if these are
-/// more, if they include the last byte, or if the object is empty and complete.
+/// Returns `true` if a receiver with `offset_bytes` must hear of `forwardable_bytes`: they are
+/// more, include the last byte, or the object is empty and complete.
 pub const fn is_news(
     is_complete: bool,
     forwardable_bytes: u64,

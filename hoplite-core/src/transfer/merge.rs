@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The number of one of a stream's connections (lanes).
+/// The number of a stream's connection (lane).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneId(pub usize);
 
@@ -19,7 +19,7 @@ pub struct LaneId(pub usize);
 pub enum Step {
     /// Read this connection's frame, which has the stream's next bytes.
     Read(LaneId),
-    /// Wait, because a connection is opening, or the header of its next frame is under way.
+    /// Wait: a connection is opening, or its next header is under way.
     Wait,
     /// Request these lost bytes again.
     Lost(Range<u64>),
@@ -47,10 +47,10 @@ impl BadFrame {
     }
 }
 
-/// The connections (lanes) whose frames a receiver merges into one stream.
+/// Merges the frames of several connections (lanes) into one stream.
 #[derive(Debug, Clone, Default)]
 pub struct Merge {
-    /// The bytes of each connection's next frame, after its header arrived.
+    /// Each connection's next frame, once its header has arrived.
     lanes: BTreeMap<LaneId, Option<Range<u64>>>,
     has_lost: bool,
     /// The offset from which the receiver last requested bytes.
@@ -78,7 +78,7 @@ impl Merge {
     /// bytes `wanted`.
     ///
     /// # Errors
-    /// Fails for frames that no correct sender sends.
+    /// [`BadFrame`]: no correct sender sends such a frame.
     pub fn arrived(
         &mut self,
         lane: LaneId,
@@ -96,9 +96,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Returns the receiver's next action. It has the bytes before `next_bytes` of a stream up to
-    /// `end_bytes`. With `is_opening`, further connections are opening, and may have the next
-    /// bytes.
+    /// Returns the receiver's next action. The receiver has the bytes before `next_bytes` of a
+    /// stream up to `end_bytes`. With `is_opening`, opening connections may have the next bytes.
     ///
     /// # Errors
     /// [`BadFrame::NotNext`] if bytes are missing although no connection broke, or after a request

@@ -5,7 +5,7 @@ use std::time::Duration;
 pub use crate::session::CONNECT_TIMEOUT;
 pub use crate::stall::STALL_TIMEOUT;
 
-/// The timeout of a handshake between stores, as long as [`SILENCE_TIMEOUT`].
+/// The timeout of a handshake between stores.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval at which a store without other messages sends keepalives, several per
 /// [`SILENCE_TIMEOUT`].
@@ -14,34 +14,34 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// misses some.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a sender gives up a receiver that accepts no bytes: several times
-/// [`SILENCE_TIMEOUT`], because a receiver may combine slowly.
+/// [`SILENCE_TIMEOUT`], because receivers may combine slowly.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait of a node in a reduce or collective for memory. Then the reduce replaces the node,
-/// or an allreduce falls back to a reduce and a broadcast.
+/// or an allreduce becomes a reduce and a broadcast.
 pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which a collective's member waits for a peer that has not begun its part. The peer may
-/// wait for memory, then be silent.
+/// Time for which a member waits for a peer that has not begun its part. The peer may wait for
+/// memory, then be silent.
 pub const PLAN_TIMEOUT: Duration = ROOM_TIMEOUT.saturating_add(SILENCE_TIMEOUT);
 
-/// Returns the time for which a collective's member waits for a peer to begin its part. A peer that
-/// sent `taken_bytes` before, but has not begun now, has restarted and will not begin.
+/// Returns the time for which a member waits for a peer to begin. A peer that sent `taken_bytes`
+/// before, but has not begun now, has restarted and will not begin.
 pub const fn plan_timeout(taken_bytes: u64) -> Duration {
     if taken_bytes == 0 { PLAN_TIMEOUT } else { RELEASE_TIMEOUT }
 }
 
-/// Time for which a receiver waits for the last message of a complete transfer. Without it, only
-/// the connection is lost.
+/// Time for which a receiver waits for a complete transfer's last message. Without it, only the
+/// connection is lost.
 pub const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_millis(100);
-/// Time for which a coordinator of a reduce or collective waits until a node confirms the end of
-/// its work. Then closing the connection has the same effect.
+/// Time for which a coordinator waits until a node confirms the end of its work. Closing the
+/// connection then has the same effect.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a receiver keeps an idle connection to a sender.
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for which a sender keeps an idle connection: longer, so the receiver usually closes it.
+/// Time for which a sender keeps an idle connection. It is longer, so receivers usually close it.
 pub const SERVER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the time within which a sender forwards a producer's sign of life: a quarter of the
-/// interval, so that a long chain's end hears it in time.
+/// interval, for long chains.
 pub fn news_interval(keepalive_interval: Duration) -> Duration {
     keepalive_interval / 4
 }

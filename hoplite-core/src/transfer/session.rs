@@ -1,4 +1,4 @@
-//! A store's session with a shard: timeouts, pauses between attempts, and the decision to give up.
+//! A store's session with a shard: timeouts, pauses, and the decision to give up.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorCode};
 use crate::fault::LoggedFailures;
 use crate::time::Time;
 
-/// The pings on a connection, which counts as lost without a timely answer.
+/// A connection's pings. Without a timely answer, the connection counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pings {
     /// The time between two pings.
@@ -27,11 +27,10 @@ impl Pings {
 pub const STORE_PINGS: Pings =
     Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 /// A shard's pings over gRPC, and its silence limit for stores on direct connections. The timeout
-/// is longer than in [`STORE_PINGS`], because a shard that gives up a store loses the store's
-/// copies.
+/// is longer than in [`STORE_PINGS`], because a shard that gives up a store loses its copies.
 pub const SHARD_PINGS: Pings =
     Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
-/// The timeout to connect to a shard: TCP retransmits a SYN after one second, and after three.
+/// The timeout to connect to a shard: TCP retransmits a SYN after one and three seconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The timeout to connect to a shard and get its first message.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
@@ -45,21 +44,20 @@ pub const DIRECT_PINGS: Pings =
 
 /// Time for which a store may serve its copies after it sent a ping that a shard answered.
 ///
-/// After the ping, a shard waits for a silent store for the silence limit of [`SHARD_PINGS`] and a
-/// grace period. The lease ends sooner, so that the store serves no copy that was deleted without
-/// it.
+/// A shard waits longer for a silent store: the silence limit of [`SHARD_PINGS`] and a grace
+/// period. So the store serves no copy that was deleted without it.
 pub const LEASE: Duration = Duration::from_secs(5);
 const _: () =
     assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
 const _: () =
     assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
 
-/// The timeout for the answer to a question about a shard's state.
+/// The timeout for a question about a shard's state.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause after the first failure to open a session. Each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause between attempts, also the default grace for the copies of a store that is away.
+/// Longest pause, and the default grace for copies of an absent store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// Time for which a store retries after refusals that may pass: longer than a shard takes to notice
 /// a previous run's death.
@@ -82,7 +80,7 @@ pub enum Next {
     Retry {
         /// After this pause.
         pause: Duration,
-        /// `true` for a failure to log: the first one, or a new kind.
+        /// `true` for a failure to log: the first, or a new kind.
         is_news: bool,
     },
     /// Give up: the refusal is final.
@@ -107,8 +105,7 @@ impl Attempts {
         *self = Self { is_up: true, was_accepted: true, ..Self::default() };
     }
 
-    /// Decides the next step after a session or attempt ended, with `error` unless the end was
-    /// regular.
+    /// Decides the next step after a session or attempt; `error` is `None` after a regular end.
     pub fn ended(&mut self, now: Time, error: Option<&Error>) -> Next {
         let was_up = std::mem::take(&mut self.is_up);
         match error.filter(|error| self.is_refusal(error, was_up)) {

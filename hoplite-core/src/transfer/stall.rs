@@ -1,11 +1,11 @@
 //! Stalled transfers: no live node is known to produce the next byte.
 //!
-//! Keepalives do not justify waiting for ever, because nodes may pull an object from each other in
-//! a cycle. Missing bytes do not justify giving up, because a client may write slowly. A node
-//! leaves a cycle of two when its sender requests bytes from it. Signs end longer cycles.
+//! Keepalives do not justify waiting for ever, because nodes may pull from each other in a cycle.
+//! Missing bytes do not justify giving up, because a client may write slowly. A node leaves a cycle
+//! of two when its sender requests bytes from it; signs end longer cycles.
 //!
-//! An object's producer makes growing [`Sign`]s, and relays pass on the latest. In a cycle the
-//! greatest sign goes round once, then no new one comes.
+//! A producer makes growing [`Sign`]s, and relays pass on the latest. In a cycle, the greatest sign
+//! goes round once.
 
 use std::time::Duration;
 
@@ -17,15 +17,13 @@ use crate::vocabulary::local::Producer;
 /// behind it get new signs again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A receiver's longest wait for the next bytes of a sender that has all bytes, if another node has
-/// them too. A block takes about a millisecond, so only a dead or very busy sender is as late. A
-/// false alarm costs one query.
+/// A receiver's longest wait for the next bytes of a complete sender, if another node is complete
+/// too. A block takes about a millisecond, and a false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
-/// The limit for opening a connection, whose handshakes take several round trips, in place of
-/// [`SHORT_SILENCE`].
+/// The limit for opening a connection, with several round trips, in place of [`SHORT_SILENCE`].
 pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
-/// A growing number that shows that an object's producer lives; zero if none was heard.
+/// Shows by growing that an object's producer lives; zero if none was heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sign(pub u64);
 
@@ -44,15 +42,15 @@ impl Sign {
 /// The result of a keepalive for the stall detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// The keepalive carries a new sign of the producer's life, to forward to receivers.
+    /// A new sign of the producer, to forward to receivers.
     News,
-    /// The keepalive carries no new sign of the producer's life.
+    /// No new sign.
     Nothing,
-    /// Bytes and new signs of the producer's life are overdue.
+    /// Bytes and new signs are overdue.
     Stalled,
 }
 
-/// Detects a stalled transfer by the time since its last bytes or new [`Sign`] of the producer.
+/// Detects a stalled transfer.
 #[derive(Debug, Clone)]
 pub struct StallDetector {
     timeout: Duration,
@@ -61,7 +59,7 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// Begins a transfer. `latest` is the producer's latest sign that the receiver knows.
+    /// Begins a transfer. `latest` is the latest sign that the receiver knows.
     pub const fn new(now: Time, latest: Sign, timeout: Duration) -> Self {
         Self { timeout, latest, news_at: now }
     }

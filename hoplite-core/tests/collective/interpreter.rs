@@ -1,5 +1,3 @@
-//! Runs all members' programs over symbolic data.
-
 use hoplite_core::plan::collective::{
     Collective, Program, ReceiveMode, Schedule, Step, program_of_parts,
 };

@@ -1,4 +1,4 @@
-//! Programs of collectives, run by an interpreter that interleaves the streams at random.
+//! Programs of collectives, with randomly interleaved streams.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

@@ -1,5 +1,3 @@
-//! Orders of members in groups, and the choice of a schedule.
-
 use std::time::Duration;
 
 use hoplite_core::link::Uplink;
@@ -115,8 +113,7 @@ fn what_cannot_go_around_is_estimated_at_twice_the_time() {
 }
 
 proptest! {
-    /// The order also remains a permutation of all members, in which each rank has a member of the
-    /// same rack as without slow links.
+    /// The order also stays a permutation of all members; each rank keeps its rack.
     #[test]
     fn slow_links_never_make_a_ring_worse(
         paths in any_paths(), links in prop::collection::btree_set((0_usize..40, 0_usize..40), 0..20),
@@ -247,15 +244,13 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
         assert!(choice.runner_up.is_some_and(|(_, estimate)| estimate >= choice.estimate));
         (choice.schedule.to_string(), choice.estimate)
     };
-    // Only zones are slow.
     assert_eq!(chosen(100, 4000).0, "hierarchical of 16x2");
     assert_eq!(chosen(100, 1000).0, "hierarchical of 16x2");
-    // Only racks are slow.
     assert_eq!(chosen(4000, 100).0, "hierarchical of 4x8");
-    // Both are slow, zones more.
+    // Zones are slower.
     assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
     assert_eq!(chosen(4000, 4000).0, "ring of 32");
-    // One ratio for both levels does not describe a network whose zones alone are slow.
+    // One ratio for both levels does not describe such a network.
     let one = Uplink::measured(100);
     let link = LinkEstimate { uplink: one, ..LINK };
     let all_slow = arrange(&paths, 256 << 20, link, SchedulePreference::Auto).choice;

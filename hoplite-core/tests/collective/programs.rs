@@ -1,5 +1,3 @@
-//! Programs are right for any interleaving of streams.
-
 use hoplite_core::plan::collective::{Collective, Schedule};
 use proptest::prelude::*;
 

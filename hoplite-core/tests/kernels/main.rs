@@ -1,4 +1,4 @@
-//! Kernels against a reference that goes element by element.
+//! Compares kernels with a reference that goes element by element.
 
 mod reference;
 
@@ -14,8 +14,7 @@ fn kernels() -> impl Iterator<Item = (ReduceOp, Dtype)> {
     all.filter(|(op, dtype)| op.is_defined_for(*dtype))
 }
 
-/// Compares `combine` with the reference, for all elements at once and for single ones, which use
-/// no wide instructions.
+/// Compares all elements at once, and single ones, which use no wide instructions.
 fn check(op: ReduceOp, dtype: Dtype, acc: &[u8], input: &[u8]) {
     let expected = combined(op, dtype, acc, input);
     let mut whole = acc.to_vec();
@@ -47,8 +46,7 @@ fn assert_same(
     }
 }
 
-/// Extremes, zeros and ones of either sign, infinities, NaNs, subnormal numbers, and values around
-/// the limits of a type.
+/// Extremes, zeros and ones of either sign, infinities, NaNs, subnormals, and values around limits.
 fn notable(dtype: Dtype) -> Vec<Vec<u8>> {
     let fraction_bits = match dtype {
         Dtype::F16 => 10,

@@ -1,5 +1,5 @@
-//! The kernels as computations with numbers that represent every dtype exactly. Other test crates
-//! may include this file; it needs the `half` crate.
+//! The kernels as computations with exact numbers. Other test crates may include this file, which
+//! needs the `half` crate.
 
 use half::{bf16, f16};
 use hoplite_core::Dtype;
@@ -63,8 +63,7 @@ fn read(dtype: Dtype, bytes: &[u8]) -> Number {
     }
 }
 
-/// Integers wrap around, and narrow floats are rounded through f32, which has more than twice the
-/// digits.
+/// Narrow floats are rounded through f32, which has more than twice the digits.
 fn write(dtype: Dtype, number: Number) -> Vec<u8> {
     match (dtype, number) {
         (Dtype::F16, Float(number)) => f16::from_f32(number as f32).to_le_bytes().to_vec(),

@@ -1,5 +1,3 @@
-//! Calls that only query the directory, and limits.
-
 use std::time::Duration;
 
 use hoplite_core::error::Missing;
@@ -299,7 +297,6 @@ fn the_number_of_ids_is_limited() {
     for call in calls {
         assert!(matches!(h.error(call), Error::LimitExceeded { maximum: 1, .. }));
     }
-    // The objects of open calls count, because many ids take much memory.
     let open = wait(&mut h, &["a"], 1);
     let refused = wait(&mut h, &["b"], 1);
     assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 1, .. }));

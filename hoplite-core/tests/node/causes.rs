@@ -1,5 +1,3 @@
-//! Timeouts name the missing thing, and hopeless calls fail with their cause.
-
 use std::time::Duration;
 
 use hoplite_core::collective::CollectiveEffect;

@@ -1,4 +1,4 @@
-//! Checks all events and effects of a node against the invariants of `node/mod.rs`.
+//! Checks events and effects against the invariants of `node/mod.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ struct Copy {
     combinations: u32,
     readers: u32,
     is_combined: bool,
-    /// `true` for an exchange, which goes on for others after completion.
+    /// `true` for an exchange, which goes on after completion.
     is_exchanged: bool,
     is_writing: bool,
     is_complete: bool,

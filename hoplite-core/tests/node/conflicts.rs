@@ -1,5 +1,3 @@
-//! Puts of one id at several nodes: the directory's first one counts.
-
 use std::time::Duration;
 
 use hoplite_core::metadata::Replicas;
@@ -137,7 +135,6 @@ fn the_first_shard_decides_between_two_puts() {
     let view = h.view(call);
     let publish = h.publications().remove(0).1;
     h.verdict(ranked[0], &publish, Verdict::Accepted);
-    // The first shard tells its node of the conflict.
     h.verdict(ranked[1], &publish, conflict(Equality::Different));
     let sealed = h.seal(A, view.copy);
     assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));

@@ -1,5 +1,3 @@
-//! Gets of remote objects: queries, pulls, resumption, serving.
-
 use std::time::Duration;
 
 use hoplite_core::error::Missing;

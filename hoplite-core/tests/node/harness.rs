@@ -1,5 +1,3 @@
-//! A node with scripted clients, shards and senders, and a clock.
-
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,7 +24,7 @@ pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
 pub(crate) const SIZE: u64 = 40_960;
 /// An inline object.
 pub(crate) const SMALL: u64 = 1000;
-/// An object that is not inline, and is confirmed only on request.
+/// An object that is not inline, and confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
 /// The time until a shard that was away decides again.
 pub(crate) const SETTLING: Duration = Duration::from_secs(2);
@@ -41,7 +39,7 @@ pub(crate) fn id(name: &str) -> ObjectId {
     ObjectId::new(name).expect("names of tests are short")
 }
 
-/// A shard connects. It never restarts, and its lease does not expire.
+/// The shard never restarts, and its lease does not expire.
 pub(crate) const fn up(shard: usize) -> Event {
     Event::ShardUp {
         shard,

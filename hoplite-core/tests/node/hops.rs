@@ -1,5 +1,3 @@
-//! Hops for a remote coordinator.
-
 use std::time::Duration;
 
 use hoplite_core::node::*;

@@ -1,5 +1,3 @@
-//! Descriptions of a target by its coordinator, a member, or a participant's store.
-
 use hoplite_core::collective::{CollectiveEvent, Decision};
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::Collective;

@@ -1,6 +1,4 @@
 //! Fails if a target counts a source twice, or not in all bytes.
-//!
-//! Combinations make a target one after another. Their inputs are sources or hops.
 
 use std::collections::{BTreeMap, BTreeSet};
 

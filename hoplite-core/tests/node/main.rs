@@ -1,5 +1,4 @@
-//! The store's object table, with scripted clients, shards and senders. A [checker](checker) tests
-//! the invariants of `hoplite_core::node` in every run.
+//! The store's object table, under a [checker](checker) of the invariants of `hoplite_core::node`.
 
 mod batches;
 mod calls;

@@ -1,5 +1,3 @@
-//! Attempts of allreduces, as member and as coordinator.
-
 use std::time::Duration;
 
 use hoplite_core::collective::{

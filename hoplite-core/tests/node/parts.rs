@@ -1,5 +1,3 @@
-//! Attempts that exchange parts, as member and as coordinator.
-
 use std::time::Duration;
 
 use hoplite_core::collective::{
@@ -206,7 +204,7 @@ fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
         };
         collective(&mut h, CollectiveEvent::Filled { combine });
         end(&mut h, combine, CombineOutcome::Complete);
-        // Deleted and put again before the store hears of the end.
+        // Deleted and put again before the store hears of it.
         h.drop_put(0, "b", b.put, DropReason::Deleted);
         h.put_f32("b", size_bytes);
         let later = join(&mut h, kind);

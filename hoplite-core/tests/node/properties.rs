@@ -1,5 +1,4 @@
-//! Random events, some of them nonsense, under the checker. Steps use small numbers, so that many
-//! steps concern the same object.
+//! Random events under the checker. Small numbers make many steps concern the same object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +39,7 @@ fn lifetime(number: u64) -> Option<Arc<Lifetime>> {
     }
 }
 
-/// A number selects a candidate, modulo the number of candidates.
+/// A number selects a candidate, modulo their number.
 #[derive(Debug, Clone)]
 enum Step {
     Create { client: u64, id: usize, size_bytes: u64, timeout: u64 },
@@ -749,7 +748,6 @@ impl World {
         );
     }
 
-    /// Ends everything. No memory may remain.
     fn wind_down(mut self) {
         self.h.pass(Duration::from_secs(100));
         assert_eq!(self.h.checker.open_calls(), 0, "every call is answered by its deadline");
@@ -787,7 +785,7 @@ impl World {
         for (_, id, put) in published {
             self.say(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
         }
-        // The node may still wait for one of its deletes to end.
+        // The node may still wait for a delete.
         self.h.pass(Duration::from_secs(30));
         self.h.assert_empty();
     }

@@ -35,7 +35,7 @@ fn file(number: u64) -> SpillFile {
     SpillFile { directory: 0, number: RecoveredFile::FIRST_NUMBER + number }
 }
 
-/// Files with these objects, of a store that knew the run [`KNOWN`] of a shard.
+/// Files of a store that knew the run [`KNOWN`] of a shard.
 fn files(files: Vec<Vec<SpilledObject>>) -> Recovered {
     let numbered = (0..).zip(files);
     let files = numbered.map(|(number, objects)| {

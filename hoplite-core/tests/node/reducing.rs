@@ -1,5 +1,3 @@
-//! Reduces of `f32` under the [harness](crate::harness).
-
 use std::collections::VecDeque;
 use std::time::Duration;
 

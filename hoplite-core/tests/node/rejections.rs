@@ -1,5 +1,3 @@
-//! Participants after the rejection of their attempt.
-
 use std::time::Duration;
 
 use bytes::Bytes;

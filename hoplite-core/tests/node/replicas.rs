@@ -1,5 +1,3 @@
-//! Puts that wait for remote copies, and copies that a shard orders.
-
 use std::time::Duration;
 
 use hoplite_core::error::Missing;

@@ -1,5 +1,3 @@
-//! Leases of shards, and copies that return to the directory.
-
 use std::time::Duration;
 
 use hoplite_core::node::*;

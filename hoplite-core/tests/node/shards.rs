@@ -484,7 +484,6 @@ fn a_delete_stays_at_the_shard_that_performs_it() {
     let call = h.delete(A, &["x"]);
     h.event(Event::ShardDown { shard: first });
     assert_eq!(h.told(), [format!("{first} delete x"), format!("{second} delete x")]);
-    // A shard does not take the number of an open request.
     h.event(up(first));
     assert_eq!(
         h.told(),

@@ -199,7 +199,7 @@ fn fragments_do_not_make_those_who_wait_spin() {
     let call = h.get(B, "x");
     let (shard, query) = h.query();
     h.grant_query(shard, query.request, "x", 5, 2 * SIZE, "n1");
-    // Deleting these makes room for two objects, but not in one piece.
+    // These make room for two objects, but not in one piece.
     for number in [1, 3, 5] {
         h.drop_put(0, &number.to_string(), views[number].put, DropReason::Deleted);
         let mut asked = 0;

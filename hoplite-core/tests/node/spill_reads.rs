@@ -1,5 +1,3 @@
-//! Reads of copies that are only in files.
-
 use std::ops::Range;
 use std::time::Duration;
 
@@ -136,7 +134,6 @@ fn a_compaction_blames_the_disk_that_cannot_be_read() {
     let mut spills = h.spills();
     let (mut file, _) = spills.remove(0);
     if file.directory == 0 {
-        // After a failure, the store writes the file to the other directory.
         h.event(Event::Spilled { file, outcome: Err(SpillFault::Failed("no".to_owned())) });
         (file, _) = h.spills().remove(0);
     }
@@ -181,7 +178,7 @@ fn a_put_in_a_file_that_cannot_be_read_learns_later_if_it_was_the_first() {
     let copy = h.loads()[0];
     h.event(Event::Loaded { copy, outcome: Err(SpillFault::Failed("busy".to_owned())) });
     for _ in 0..2 {
-        // At the second time, the store still avoids the disk.
+        // The store still avoids the disk.
         h.sent();
         h.pass(Duration::from_millis(200));
         let (shard, publish) = h.publication();

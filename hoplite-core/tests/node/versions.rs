@@ -1,4 +1,4 @@
-//! Shards of version 8, which ignore the terms of deletes and the quorum of puts.
+//! Shards of version 8 ignore the terms of deletes and the quorum of puts.
 
 use bytes::Bytes;
 use hoplite_core::metadata::Replicas;

@@ -1,5 +1,3 @@
-//! A model of racks, and a survey in virtual time.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -14,13 +12,13 @@ use hoplite_core::topology::probe::survey::{
 };
 use hoplite_core::topology::random::Random;
 
-/// Racks in zones. A round trip takes 40 us within a rack, and 80 us between racks. A link takes 1
-/// ns per byte; uplinks carry less.
+/// Racks in zones. A round trip takes 40 us within a rack, 80 us between racks. A link takes 1 ns
+/// per byte; uplinks carry less.
 pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
     pub(super) in_turn: bool,
-    /// The rate of a rack's uplink, relative to a host's link.
+    /// Rate of a rack's uplink, relative to a host's link.
     pub(super) uplink: f64,
     pub(super) racks_per_zone: u32,
     pub(super) zone_uplink: f64,
@@ -28,7 +26,7 @@ pub(super) struct Racks {
     pub(super) gone: BTreeMap<u32, u32>,
     pub(super) silent: BTreeSet<u32>,
     pub(super) cut: BTreeSet<(u32, u32)>,
-    /// One in so many pairs is delayed threefold; zero for none.
+    /// One pair in so many is delayed threefold; zero for none.
     pub(super) delayed: u64,
     pub(super) by_landmarks: bool,
     pub(super) seen: Seen,

@@ -1,5 +1,3 @@
-//! Programs of all members at once, over streams of any speed that break.
-
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -62,7 +60,6 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
-    /// Returns an element that identifies the sender and the receiver.
     fn own_part(&self, index: usize, at: usize) -> u64 {
         let participants = self.plan.agreement.participants as usize;
         let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;

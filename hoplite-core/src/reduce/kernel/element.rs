@@ -1,5 +1,3 @@
-//! Operations on two numbers.
-
 use std::ops::{Add, Mul};
 
 /// A number of `N` bytes with the operations of a reduce; `self` is the left operand.

@@ -1,5 +1,3 @@
-//! Operations on 16-bit floats. Processors can at best convert these floats.
-
 use multiversion::multiversion;
 use multiversion::target::match_target;
 
@@ -12,10 +10,10 @@ struct F16(u16);
 /// The upper half of an `f32`: 1 bit of sign, 8 of exponent, 7 of fraction.
 struct Bf16(u16);
 
-/// Combines like `combine_as::<F16, 2>`, which it calls if the processor cannot convert f16.
+/// Equals `combine_as::<F16, 2>`, which it calls if the processor cannot convert f16.
 ///
-/// It calls the processor's conversions by name, because the compiler does not find them in
-/// [`F16`]'s arithmetic: with AVX2, `combine_as` reaches 0.2 of this function's speed.
+/// It names the processor's conversions, because the compiler does not find them in [`F16`]'s
+/// arithmetic: with AVX2, `combine_as` reaches 0.2 of this speed.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     match_target! {
@@ -47,9 +45,8 @@ pub(super) fn combine_f16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Combines like `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. This
-/// saves the spreading of numbers over vectors of f32 and the packing of results, a fifth of the
-/// time.
+/// Equals `combine_as::<Bf16, 2>`, but computes on both numbers of a pair in place. Without
+/// spreading and packing vectors, this saves a fifth of the time.
 #[inline(always)]
 pub(super) fn combine_bf16(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     let whole = whole_chunks::<4>(acc, input);
@@ -84,8 +81,8 @@ impl F16 {
         // higher.
         let magnitude = u32::from(self.0 & !SIGN) << 13;
         let bits = if magnitude < exponent(1) {
-            // Subnormal: with an exponent, 2^-14 too large. Multiplying by 2^112 would suit every
-            // finite number, but processors are slow at subnormal operands.
+            // Subnormal: with an exponent, 2^-14 too large. Multiplying by 2^112 would suit all
+            // finite numbers, but processors are slow at subnormal operands.
             (f32::from_bits(magnitude + exponent(113)) - f32::from_bits(exponent(113))).to_bits()
         } else if magnitude < exponent(31) {
             magnitude + exponent(112)

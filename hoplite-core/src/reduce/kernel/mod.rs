@@ -1,9 +1,8 @@
 //! Kernels: an operation on the bytes of two objects.
 //!
-//! Elements are little-endian everywhere, and need not be aligned. The compiler vectorizes the
-//! kernels. `multiversion` compiles each kernel for every x86-64 processor and for AVX2, picks one
-//! at run time, and contains the unsafe code for this. `examples/kernel_throughput.rs` measures
-//! their speed.
+//! Elements are little-endian, and need not be aligned. `multiversion` compiles each kernel for
+//! every x86-64 processor and for AVX2, picks one at run time, and contains the unsafe code for
+//! this. `examples/kernel_throughput.rs` measures their speed.
 //!
 //! The operations match numpy's `add`, `minimum`, `maximum` and `multiply`:
 //!
@@ -13,8 +12,8 @@
 //! * -0.0 is less than +0.0, so minimum and maximum do not depend on the order. In numpy, the
 //!   processor decides.
 //! * f16 and bf16 are computed in f32 and rounded after *each* operation, like `acc += x` in numpy
-//!   and torch. `numpy.sum` differs, because its accumulator is f32. Intermediate overflows stay
-//!   infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
+//!   and torch. `numpy.sum` has an f32 accumulator. Here intermediate overflows stay infinite, and
+//!   small terms vanish: 2048 + 1 is 2048 in f16.
 //! * Bytes of bool other than 0 are true. Minimum is "and", maximum is "or".
 
 mod element;
@@ -28,7 +27,7 @@ use crate::dtype::Dtype;
 
 /// Computes `acc[i] = op(acc[i], input[i])` on all elements.
 ///
-/// If the lengths differ, only elements that are whole in both slices are combined.
+/// Combines only elements that are whole in both slices.
 ///
 /// # Panics
 /// If the operation [is not defined](ReduceOp::is_defined_for) for the type; in debug builds, if
@@ -55,7 +54,7 @@ pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-// Everything below is inlined into each version of `combine`, and so compiled for its processors.
+// All of this is inlined into each version of `combine`.
 
 #[inline(always)]
 fn combine_as<T: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
