@@ -45,11 +45,8 @@ impl Authority {
         Ok(Self { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
-    /// Issues a certificate for servers and clients with these host names and addresses. Reads only
-    /// the authority's key: its certificate must come from [`new`](Self::new).
-    ///
-    /// # Errors
-    /// [`IssueError`].
+    /// Issues a certificate for these host names and addresses. Reads only the authority's key: its
+    /// certificate must come from [`new`](Self::new).
     pub fn issue(
         &self,
         names: &[String],

@@ -1,8 +1,8 @@
-//! Mutual authentication with a shared token: challenge and response.
+//! Mutual authentication with a shared token.
 //!
 //! Each side sends a hello with a nonce, then an HMAC-SHA-256 over its role and both hellos. So a
 //! proof is useless on another connection, for other names, or in the other direction. The
-//! connecting side proves first: a caller without the token gets no proof to test guesses.
+//! connecting side proves first, so that a caller without the token gets no proof to test guesses.
 
 use std::io;
 
@@ -15,7 +15,7 @@ pub const NONCE_BYTES: usize = 32;
 
 const FIRST_VERSION_WITH_NEWEST: u32 = 9;
 
-/// Side of a connection that proves its knowledge of the token.
+/// Side that proves its knowledge of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prover {
     /// Side that connected.
@@ -24,22 +24,22 @@ pub enum Prover {
     Accepting = 2,
 }
 
-/// Fields of a first message (hello) that the proofs cover.
+/// Fields of a hello that the proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
     /// The side's oldest protocol version.
     pub version: u32,
-    /// The side's newest protocol version. The proofs cover it if both sides speak at least
+    /// The newest protocol version. The proofs cover it if both sides speak at least
     /// `FIRST_VERSION_WITH_NEWEST`.
     pub newest: u32,
     /// Name of the side's cluster.
     pub cluster: &'a str,
-    /// Name of the side's store; empty for other programs.
+    /// Name of the store; empty for other programs.
     pub node: &'a str,
     /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],
-    /// The address of an accepting store, so that the proofs are useless at other addresses. Empty
-    /// for a connecting side or a shard.
+    /// The address of an accepting store: the proofs are useless elsewhere. Empty for a connecting
+    /// side or a shard.
     pub bound_to: &'a [u8],
 }
 
@@ -53,9 +53,6 @@ pub struct Hellos<'a> {
 }
 
 /// Returns a random nonce.
-///
-/// # Errors
-/// The system has no random numbers.
 pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
     let mut nonce = [0; NONCE_BYTES];
     let filled = getrandom(&mut nonce, GetRandomFlags::empty())?;
@@ -77,7 +74,7 @@ impl Hellos<'_> {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// A length precedes each text, so that the signed bytes have one interpretation.
+    /// Lengths precede texts, so that the signed bytes have one interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

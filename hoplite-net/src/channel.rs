@@ -1,5 +1,3 @@
-//! Connections to shards: gRPC channels, and direct connections.
-
 use std::error;
 use std::io;
 use std::net::Ipv4Addr;
@@ -41,8 +39,7 @@ pub enum Route {
 }
 
 impl Credentials {
-    /// Makes a channel to `endpoint`, whose scheme must be `http`. The channel connects at first
-    /// use.
+    /// Makes a channel, which connects at first use. The scheme of `endpoint` must be `http`.
     pub fn channel(&self, endpoint: &Endpoint, caller: Caller, route: Route) -> Channel {
         endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
     }
@@ -59,8 +56,8 @@ impl Credentials {
     ) -> io::Result<(FrameReader, FrameWriter)> {
         let (socket, records) = self.connect(uri, caller, route, Preface::Direct).await?;
         socket.prepare()?;
-        // A store that loses this connection uses the other shard of each object. Bytes that arrive
-        // later are out of date.
+        // A store that loses this connection uses the other shard of each object; later bytes are
+        // out of date.
         socket.discard_unsent()?;
         Ok(frames(socket, records))
     }
@@ -99,8 +96,7 @@ impl Credentials {
         timeout(HELLO_TIMEOUT, opening).await?
     }
 
-    /// Explains a failed connection to a shard: a refusal, a rejected certificate, or TLS on one
-    /// side only.
+    /// Explains a failed connection: a refusal, a rejected certificate, or TLS on one side only.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -138,7 +134,7 @@ impl Credentials {
     }
 }
 
-/// Performs a TLS handshake and returns its error. Then reads a byte, because the peer rejects a
+/// Performs a TLS handshake and returns its error. Also reads a byte, because the peer rejects a
 /// certificate only after the handshake.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
@@ -176,7 +172,7 @@ pub fn cause<'e, E: error::Error + 'static>(
     if found.is_some() {
         return found;
     }
-    // An I/O error's source skips its inner error.
+    // `source` of an I/O error skips its inner error.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(within) => cause(within),
         None => error.source().and_then(cause),

@@ -12,7 +12,7 @@ pub struct Credentials {
     pub token: Option<Token>,
     /// Certificates; `None` without TLS.
     pub tls: Option<Tls>,
-    /// File of the user's secret, if `token` comes from it.
+    /// File of the user's secret, if `token` is from it.
     pub secret_of_user: Option<PathBuf>,
 }
 
@@ -32,9 +32,6 @@ impl fmt::Display for Credentials {
 
 impl Credentials {
     /// Returns credentials with this user's secret, which is created at first use.
-    ///
-    /// # Errors
-    /// [`SecretError`].
     pub fn of_user() -> Result<Self, SecretError> {
         let (path, token) = secret::of_user()?;
         Ok(Self { token: Some(token), tls: None, secret_of_user: Some(path) })

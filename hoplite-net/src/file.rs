@@ -1,4 +1,4 @@
-//! Reads secrets and certificates from regular, bounded and, if required, private files.
+//! Reads secrets and certificates from bounded regular files.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Permission bits of other users, which a private file must not have.
+/// Permission bits of other users.
 const OTHER_USERS_BITS: u32 = 0o077;
-/// Bits that root's file must not have, if this process runs as another user. The group may
-/// read the file, because root chose the group: Kubernetes mounts secrets this way.
+/// Bits that root's file must not have, if this process is another user's. The group may read,
+/// because root chose it: Kubernetes mounts secrets this way.
 const OTHER_USERS_BITS_FOR_ROOT: u32 = 0o037;
 
 /// Reason to reject a file of secrets or certificates.
@@ -37,7 +37,7 @@ pub enum FileError {
     Unlikely { path: PathBuf, limit_bytes: u64 },
 }
 
-/// Reads a file of at most `limit_bytes`. Never waits for a pipe's writer.
+/// Never waits for a pipe's writer.
 pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, limit_bytes)?;
     contents(file, path, limit_bytes)
@@ -62,10 +62,10 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// Byte-order marks of UTF-8 and both forms of UTF-16. Some editors begin a file with one.
+/// Of UTF-8 and both forms of UTF-16.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Returns `true` for a byte-order mark, which is invisible and would become part of a secret.
+/// Returns `true` for a byte-order mark, which would invisibly become part of a secret.
 pub fn begins_with_byte_order_mark(bytes: &[u8]) -> bool {
     BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark))
 }

@@ -1,5 +1,3 @@
-//! Frames of a direct connection between store and shard: length-prefixed messages in records.
-
 use std::io;
 
 use bytes::BytesMut;
@@ -32,7 +30,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Returns the next frame, of at most `limit_bytes`; `None` after the peer closed.
+    /// Returns the next frame, of at most `limit_bytes`; `None` after the end.
     ///
     /// # Errors
     /// [`Error::Malformed`] if the bytes are no frame. [`Error::Unavailable`] for a damaged record.
@@ -78,9 +76,6 @@ pub struct FrameWriter {
 
 impl FrameWriter {
     /// Writes a frame.
-    ///
-    /// # Errors
-    /// System errors.
     pub async fn write(&mut self, message: &impl Message) -> io::Result<()> {
         framing::make_room(&mut self.frame);
         framing::encode(message, &mut self.frame).map_err(|_| io::ErrorKind::InvalidData)?;
@@ -92,9 +87,6 @@ impl FrameWriter {
     }
 
     /// Tells the peer that no frames follow.
-    ///
-    /// # Errors
-    /// System errors.
     pub async fn end(&mut self) -> io::Result<()> {
         self.stream.shutdown().await
     }

@@ -13,8 +13,8 @@ pub fn descriptor_limit() -> u64 {
 
 /// A bounded number of slots for half-open connections, whose peer is not authenticated yet.
 ///
-/// If no slot is free, a new connection evicts the oldest one. So silent peers cannot lock out
-/// daemons, which authenticate within a moment.
+/// A new connection evicts the oldest one if necessary, so silent peers cannot lock out daemons,
+/// which authenticate within a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -42,7 +42,7 @@ impl HalfOpen {
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
     }
 
-    /// Takes a slot for a new connection, if necessary from the oldest one.
+    /// Takes a slot, if necessary from the oldest connection.
     pub fn admit(self: &Arc<Self>) -> HalfOpenSlot {
         let mut state = self.lock();
         if state.slots.len() >= self.limit

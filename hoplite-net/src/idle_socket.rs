@@ -7,17 +7,13 @@ use rustix::net::sockopt::{
     set_tcp_user_timeout,
 };
 
-/// Time of silence after which TCP probes the connection: less than the time for which firewalls
-/// remember an idle connection.
+/// Silence after which TCP probes the connection: less than firewalls remember an idle connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// Time after which the kernel closes a connection whose peer acknowledges neither probes nor
-/// bytes. A peer that pauses reading still acknowledges. Pings find a dead peer sooner.
+/// Time after which the kernel closes a connection whose peer acknowledges nothing. A peer that
+/// pauses reading still acknowledges.
 const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Prepares a TCP connection for small messages after hours of silence.
-///
-/// # Errors
-/// System errors.
 pub fn prepare_idle_socket(socket: impl AsFd) -> io::Result<()> {
     set_tcp_nodelay(&socket, true)?;
     set_socket_keepalive(&socket, true)?;

@@ -18,18 +18,18 @@ use super::record::{DamagedRecord, KEY_BYTES, Opener, Sealer};
 use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
-/// Identity of a program that connects to a shard.
+/// A program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The cluster that the shard must serve; `None` for any.
+    /// `None` for any cluster.
     pub cluster: Option<ClusterId>,
-    /// Name of the connecting store; `None` for other programs.
+    /// `None` for programs other than stores.
     pub node: Option<NodeId>,
     /// Newest protocol version of the caller.
     pub newest: Version,
 }
 
-/// The [`Sealer`] of a connection's outgoing records, and the [`Opener`] of incoming ones.
+/// A connection's [`Sealer`] for outgoing bytes, and [`Opener`] for incoming ones.
 pub type Records = (Sealer, Opener);
 
 /// Failure of an opening.
@@ -48,7 +48,7 @@ pub enum OpeningError {
 }
 
 impl OpeningError {
-    /// Reason for a refusal by either side; `None` if the peer may be no Hoplite program.
+    /// Reason for a refusal; `None` if the peer may be no Hoplite program.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
@@ -58,9 +58,6 @@ impl OpeningError {
 }
 
 /// Opens a connection to a shard for the purpose in `preface`.
-///
-/// # Errors
-/// [`OpeningError`].
 pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     token: Option<&Token>,
@@ -96,11 +93,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Accepts a connection, as a shard of `cluster` that speaks protocol versions up to `newest`. The
-/// caller has already read the preface. Tells a refused peer the reason.
-///
-/// # Errors
-/// [`OpeningError`].
+/// Accepts a connection, as a shard of `cluster` that speaks versions up to `newest`. The caller
+/// has read the preface. Tells a refused peer the reason.
 pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     token: Option<&Token>,
@@ -182,7 +176,7 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
 }
 
 /// Returns the token with which the sides prove themselves, if both have one. `peer` and `this`
-/// name the sides in errors, as the connecting side sees them.
+/// name the sides in errors.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,
@@ -232,7 +226,7 @@ async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, Openi
     }
 }
 
-/// Reads a message. A damaged message is an I/O error, because another connection may succeed.
+/// A damaged message is an I/O error, because another connection may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {

@@ -19,8 +19,8 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes in a record, the unit with a checksum on a connection. A reader waits for a whole
-/// record; at this size, the wait costs nearly nothing.
+/// Most bytes in a record. A reader waits for a whole record; at this size, the wait costs nearly
+/// nothing.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 
@@ -62,13 +62,13 @@ impl Check {
     }
 }
 
-/// Splits outgoing bytes into records, and encrypts them or adds checksums.
+/// Splits outgoing bytes into encrypted or checksummed records.
 pub struct Sealer {
     check: Check,
     next: u64,
 }
 
-/// Checks records (checksummed pieces of a connection's bytes), and takes their bytes out.
+/// Checks incoming records, and takes their bytes out.
 pub struct Opener {
     check: Check,
     next: u64,
@@ -181,7 +181,7 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// A stream of bytes in records, which are encrypted or have checksums.
+/// A stream of bytes in records.
 #[derive(Debug)]
 pub struct Checked<S> {
     stream: S,

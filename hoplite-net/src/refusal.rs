@@ -13,8 +13,8 @@ const MAX_DISCARDED_BYTES: u64 = 256 << 10;
 
 /// Closes the sending side of a refused connection. Waits up to a second for the peer to close.
 ///
-/// Discards bytes that still arrive: dropping a socket with unread bytes would reset it, and the
-/// peer would lose the refusal.
+/// Discards arriving bytes: dropping a socket with unread bytes would reset it, and the peer would
+/// lose the refusal.
 pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let closing = async {
         stream.shutdown().await?;
@@ -26,7 +26,7 @@ pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-/// Performs the server's TLS handshake. After a failure, waits until the peer has read the alert.
+/// Performs a TLS handshake. After a failure, waits until the peer has read the alert.
 ///
 /// # Errors
 /// The connection's errors; a [`rustls::Error`] inside [`io::ErrorKind::InvalidData`].

@@ -1,4 +1,4 @@
-//! A user's secret: the token of the user's programs on this machine by default.
+//! A user's secret: the default token of the user's programs on this machine.
 //!
 //! Without it, every user of the machine could connect to the daemons' loopback ports.
 
@@ -14,12 +14,12 @@ use super::challenge;
 use super::file::{self, FileError};
 use super::token::{Token, TokenError};
 
-/// Length of a secret in hexadecimal digits: 256 bits.
+/// Hexadecimal digits: 256 bits.
 const SECRET_DIGITS: usize = 64;
-/// Longest file of a secret in bytes: digits and white space.
+/// Digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// Reason why the secret that authenticates a user's programs is unusable.
+/// Reason why the user's secret is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]

@@ -1,5 +1,3 @@
-//! Sockets of the control plane: TCP, TLS, or a pair within this process.
-
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -20,7 +18,7 @@ pub enum Socket {
     Tcp(TcpStream),
     /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
-    /// Both ends are in this process.
+    /// Within this process.
     InProcess(UnixStream),
 }
 
@@ -70,15 +68,12 @@ pub enum DetachedSocket {
     Tcp(std::net::TcpStream),
     /// TLS over TCP. It stays registered with its first runtime.
     Tls(Box<TlsStream<TcpStream>>),
-    /// Both ends are in this process.
+    /// Within this process.
     InProcess(std::os::unix::net::UnixStream),
 }
 
 impl Socket {
     /// Makes TCP send small messages at once, and detect a dead peer.
-    ///
-    /// # Errors
-    /// System errors.
     pub fn prepare(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => Ok(prepare_idle_socket(stream)?),
@@ -87,10 +82,7 @@ impl Socket {
         }
     }
 
-    /// Makes the connection discard its unsent bytes when it is dropped.
-    ///
-    /// # Errors
-    /// System errors.
+    /// Makes a dropped connection discard its unsent bytes.
     pub fn discard_unsent(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.set_zero_linger(),
@@ -100,9 +92,6 @@ impl Socket {
     }
 
     /// Detaches the connection from its tokio runtime.
-    ///
-    /// # Errors
-    /// System errors.
     pub fn detach(self) -> io::Result<DetachedSocket> {
         Ok(match self {
             Self::Tcp(stream) => DetachedSocket::Tcp(stream.into_std()?),
@@ -114,9 +103,6 @@ impl Socket {
 
 impl DetachedSocket {
     /// Attaches the connection to the caller's runtime.
-    ///
-    /// # Errors
-    /// System errors.
     pub fn attach(self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),

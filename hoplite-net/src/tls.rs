@@ -1,4 +1,4 @@
-//! A daemon's certificate, and the authority that it trusts: TLS 1.3, always mutual.
+//! A daemon's certificate and trusted authority: TLS 1.3, always mutual.
 //!
 //! New connections look for changed files, at most once a second, so new certificates need no
 //! restart. If the files are unusable, the old certificates stay.
@@ -28,16 +28,16 @@ use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which unusable files are read again: a certificate may become valid.
+/// Time after which unusable files are read again: a certificate may have become valid.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest file of certificates in bytes: four times a bundle of all public authorities.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The protocol inside TLS (negotiated by ALPN). A peer that names another is refused.
+/// The protocol inside TLS (ALPN). A peer that names another is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// The control plane: gRPC, and sessions of stores with directory shards.
+    /// gRPC, and sessions of stores with directory shards.
     Http2,
     /// The data plane.
     Data,
@@ -54,10 +54,9 @@ impl Protocol {
         }
     }
 
-    /// Checks that a completed handshake agreed on this protocol: rustls accepts a peer that offers
-    /// none.
+    /// Checks that a handshake agreed on this protocol: rustls accepts a peer that offers none.
     ///
-    /// The server of web pages does not call this: many HTTP clients offer none.
+    /// The server of web pages does not call this, because many HTTP clients offer none.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -83,7 +82,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the port of the peer is for another protocol: of control plane, data plane and dashboard, is it the right one?"
         }
-        // A bad signature: the authority has the right name but another key.
+        // Bad signature: the authority has the right name but another key.
         rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => {
             "the certificate of the peer does not come from the authority that --tls-ca names here"
         }
@@ -168,7 +167,7 @@ pub struct TlsFiles {
     pub ca: PathBuf,
 }
 
-/// Contents of the TLS files in use. Clones share them.
+/// Contents of the TLS files in use, shared by clones.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -212,7 +211,7 @@ impl Tls {
     /// which this daemon connects.
     ///
     /// # Errors
-    /// [`TlsError`], also for a certificate that peers would reject.
+    /// [`TlsError`], also if peers would reject the certificate.
     pub fn read(files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         Self::read_by(Arc::new(DefaultTimeProvider), files, name)
     }
@@ -249,7 +248,7 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// Returns the TLS settings for clients without certificates, which authenticate otherwise.
+    /// Returns the TLS settings for clients without certificates.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
@@ -262,15 +261,12 @@ impl Tls {
     }
 
     /// Returns the name that the certificate of a peer at `host` must contain.
-    ///
-    /// # Errors
-    /// [`TlsError::Name`].
     pub fn name_at(&self, host: &str) -> Result<ServerName<'static>, TlsError> {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
-    /// Requires that this daemon's present and later certificates contain the name that peers
-    /// demand at `host`: the `name` of [`read`](Self::read), else `host`.
+    /// Requires the name that peers demand at `host` in this daemon's present and later
+    /// certificates: the `name` of [`read`](Self::read), else `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`] if the certificate lacks the name; [`TlsError::Name`].
@@ -281,8 +277,7 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Checks that this daemon's present certificate contains the name that peers demand when they
-    /// connect to `host`. Ignores later certificates.
+    /// Like [`check_reached_at`](Self::check_reached_at), but ignores later certificates.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
@@ -313,8 +308,7 @@ impl Shared {
     }
 
     fn reload_changed_files(&self, state: &mut State, now: Instant) {
-        // The stamps are read before the files, so that a concurrent replacement changes the stamps
-        // again.
+        // Stamps are read first: a concurrent replacement changes them again.
         let stamps = self.files.stamps();
         let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
         if stamps == state.stamps && !is_due {
@@ -389,18 +383,12 @@ impl TlsFiles {
     }
 
     /// Checks this daemon's certificate, as peers do.
-    ///
-    /// # Errors
-    /// [`TlsError`] of the certificate or authority.
     pub fn check_trust(&self, name: Option<&str>) -> Result<(), TlsError> {
         let name = name.map(server_name).transpose()?;
         self.trust(name.as_ref(), &Arc::new(provider()), UnixTime::now()).map(drop)
     }
 
     /// Checks that the key belongs to the certificate.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub fn check_key(&self) -> Result<(), TlsError> {
         let provider = provider();
         let key = read_key(&self.key, &provider)?;
@@ -549,7 +537,7 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the facts of a file's certificates, in order. Skips unparsable certificates.
+    /// Returns the facts of a file's certificates, in order, without unparsable ones.
     ///
     /// # Errors
     /// [`TlsError`] if the file is unreadable or has no certificate.

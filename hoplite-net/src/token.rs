@@ -9,7 +9,7 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// Shortest token: this many random bytes cannot be guessed.
+/// This many random bytes cannot be guessed.
 const MIN_TOKEN_BYTES: usize = 16;
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// Length of a tag, an HMAC-SHA-256, in bytes.
@@ -29,8 +29,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Returns the label that starts a signed message. Labels have equal lengths, so no message has
-    /// two purposes.
+    /// Labels have equal lengths, so no message has two purposes.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",
@@ -56,7 +55,7 @@ pub enum TokenError {
     },
 }
 
-/// The secret key that authenticates a cluster's daemons. No caller can read or print it.
+/// The secret key of a cluster's daemons. No caller can read or print it.
 #[derive(Clone)]
 pub struct Token {
     key: hmac::Key,
@@ -64,9 +63,6 @@ pub struct Token {
 
 impl Token {
     /// Reads a token from a file, without surrounding white space.
-    ///
-    /// # Errors
-    /// [`TokenError`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let bytes = file::read_private(path, MAX_TOKEN_BYTES)?;
         if file::begins_with_byte_order_mark(&bytes) {
@@ -95,12 +91,12 @@ impl Token {
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Checks a tag of `message` for `purpose`, in constant time.
+    /// Checks a tag in constant time.
     pub fn verify(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Returns `true` if a typed secret, without surrounding white space, is this token. Takes
+    /// Returns `true` if a typed secret, without surrounding white space, is this token, in
     /// constant time.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());

@@ -1,7 +1,7 @@
 //! Transports of bytes between two stores.
 //!
-//! A transport reads into the arena, writes a header with bytes of the arena, and reports
-//! acknowledged bytes. [`Plain`](Transport::Plain) copies nothing; TLS needs buffers.
+//! [`Plain`](Transport::Plain) moves bytes between socket and arena without copies; TLS needs
+//! buffers.
 
 #[cfg(feature = "buffered")]
 mod buffered;
@@ -25,8 +25,8 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// Time without an acknowledgement after which the kernel closes a connection. By default, a sender
-/// of keepalives would wait 15 minutes for a vanished peer.
+/// Time without an acknowledgement after which the kernel closes a connection, by default 15
+/// minutes.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// Kind of a transport.
@@ -77,7 +77,7 @@ impl Transport {
         })
     }
 
-    /// Moves a plain transport to another tokio runtime. Others stay, because they have buffers.
+    /// Moves a plain transport to another runtime. Others have buffers, and stay.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -85,8 +85,8 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte into `into`, which must not be empty. Returns zero after the peer
-    /// has closed.
+    /// Reads at least one byte into `into`, which must not be empty. Zero means that the peer has
+    /// closed.
     ///
     /// # Cancel safety
     /// A dropped future has read nothing.
@@ -156,7 +156,7 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the transport detects damaged bytes, so that frames need no checksums.
+    /// Returns `true` if the transport detects damaged bytes.
     pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
@@ -190,7 +190,7 @@ impl Transport {
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // Frames are written whole: Nagle's algorithm would only delay them.
+    // Frames are written whole: Nagle's algorithm would delay them.
     stream.set_nodelay(true)?;
     set_tcp_user_timeout(stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
     Ok(())

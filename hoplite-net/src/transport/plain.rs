@@ -1,7 +1,7 @@
 //! TCP, with a reader that sleeps until enough bytes arrive.
 //!
-//! On a slow link, bytes arrive by packet, but the reader needs a block. So the kernel wakes the
-//! reader after [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
+//! On a slow link, bytes arrive by packet. The kernel wakes the reader only after
+//! [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
 
 use std::io;
 use std::ops::Range;
@@ -20,11 +20,10 @@ use tokio::time::timeout;
 /// so that TCP's window never closes before.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// Smallest low-water mark. Below it, a wake-up per packet costs less than the system call that
-/// sets the mark.
+/// Below this mark, a wake-up per packet costs less than the system call that sets the mark.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// Longest sleep of a reader below the mark, for the sake of slow senders.
+/// Longest sleep of a reader below the mark.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]

@@ -1,8 +1,7 @@
 //! TLS between two stores.
 //!
 //! This module owns rustls' buffers, so that one system call moves many records. They stay small
-//! until the peer has shown a certificate. Each byte is copied three times inside the caches:
-//! between arena, plain text, records and socket.
+//! until the peer has shown a certificate.
 
 use std::fmt;
 use std::io;
@@ -17,15 +16,15 @@ use tokio::task::coop::consume_budget;
 
 use crate::{Protocol, Tls, close_refused, tls_explanation};
 
-/// Longest plain text of a record: RFC 8446, section 5.1.
+/// RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
-/// Longest record: header, plain text, and the cipher's overhead (RFC 8446, section 5.2).
+/// Header, plain text, and the cipher's overhead (RFC 8446, section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// First size of the receive buffer, for an unauthenticated peer's first message.
+/// Receive buffer for an unauthenticated peer's first message.
 const FIRST_BYTES: usize = 2 << 10;
-/// Size of the receive buffer during a handshake. The certificates have a few kilobytes.
+/// Receive buffer during a handshake: certificates have a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Size of the receive buffer after the handshake, in TLS records.
+/// Receive buffer after the handshake.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -138,8 +137,8 @@ impl TlsStream {
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Passes 1 to `limit` decrypted bytes to `put`, in parts, each with its position. Returns
-    /// their number, or zero after the peer has closed.
+    /// Passes 1 to `limit` decrypted bytes to `put`, in parts with their positions. Returns their
+    /// number; zero means that the peer has closed.
     async fn receive(
         &mut self,
         limit: usize,
@@ -151,8 +150,8 @@ impl TlsStream {
             if received > 0 || self.is_closed {
                 return Ok(received);
             }
-            // Sends bytes that rustls has queued, such as the answer to a key update. The next
-            // write sends the rest.
+            // Sends queued bytes, such as the answer to a key update. The next write sends the
+            // rest.
             self.outgoing.send(&self.stream)?;
             self.fill().await?;
         }
@@ -305,9 +304,8 @@ impl TlsStream {
         })
     }
 
-    /// Sends rustls' alert after a failure, and the handshake messages that the peer needs to
-    /// decrypt it. Then waits for the peer to close: if this side closed first, the system would
-    /// discard the alert.
+    /// Sends rustls' alert after a failure, with the handshake messages that the peer needs to
+    /// decrypt it. Then waits for the peer to close: otherwise, the system would discard the alert.
     async fn send_alert(&mut self) {
         // Other calls would make rustls process the refused bytes again.
         while self.has_unsent_alert() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
