@@ -1,5 +1,3 @@
-//! The store's side of shared memory: creates and prefaults the arena.
-
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// Bytes touched between two calls of `step`. On a virtual machine, their first touch takes 60 ms.
+/// Bytes touched between two calls of `step`: on a virtual machine, for 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
@@ -64,24 +62,23 @@ impl Arena {
         self.region.len() as u64
     }
 
-    /// Descriptor for clients that map the arena writable.
+    /// Descriptor for clients that write.
     pub fn writable_fd(&self) -> BorrowedFd<'_> {
         self.writable.as_fd()
     }
 
-    /// Descriptor for clients that only read. It cannot be mapped writable.
+    /// Descriptor for clients that only read: it cannot be mapped writable.
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         self.read_only.as_fd()
     }
 
-    /// Touches all pages of the arena, to avoid later page faults. Blocks for up to seconds per
-    /// GiB.
+    /// Touches all pages, to avoid later page faults. Blocks for up to seconds per GiB.
     ///
-    /// Calls `step` with the number of bytes touched so far after every 32 MiB, and stops if `step`
-    /// breaks. Clients may use objects at the same time.
+    /// Calls `step` with the bytes touched so far after every 32 MiB, and stops if it breaks.
+    /// Clients may use objects at the same time.
     ///
     /// # Errors
-    /// [`Error::NotEnoughMemory`] if the system runs out of memory, else [`Error::System`].
+    /// [`Error::NotEnoughMemory`], else [`Error::System`].
     pub fn prefault(&self, step: impl FnMut(u64) -> ControlFlow<()>) -> Result<()> {
         self.prefault_with(|range| self.region.advise(Advice::PopulateWrite, range), step)
     }
@@ -101,7 +98,7 @@ impl Arena {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.region.touch(start..end, rustix::param::page_size());
                 }
-                // No page is left (EFAULT), so a plain write would kill the process (SIGBUS).
+                // No page is left (EFAULT): a plain write would kill the process (SIGBUS).
                 Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                     return Err(Error::NotEnoughMemory {
                         needed_bytes: self.capacity_bytes(),
@@ -160,7 +157,7 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
     // Without these seals, a client could shrink the file, which kills every process that maps it,
-    // or seal it against writing, which stops the store.
+    // or seal it against writing.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))

@@ -1,5 +1,3 @@
-//! Kinds of memory that an arena can have.
-
 use std::fs;
 use std::path::Path;
 
@@ -14,8 +12,7 @@ const HUGE_SHIFT: u32 = 26;
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// The kind of an arena's memory. The memory is anonymous, and freed with the last process that
-/// maps it.
+/// The kind of an arena's memory, which is anonymous and freed with the last process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Pages of the usual size.
@@ -28,7 +25,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Returns the kind of memory of a file at `path`. Creates no file.
+    /// Returns the kind of memory at `path`. Creates no file.
     ///
     /// # Errors
     /// [`Error::NotInMemory`] unless the path is on a tmpfs, ramfs or hugetlbfs; [`Error::File`] if

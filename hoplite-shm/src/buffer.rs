@@ -13,14 +13,14 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Bytes that are copied and then read at a time. They fit into the first-level cache.
+/// Bytes that are copied and then read at a time: they fit into the first-level cache.
 const CHUNK_BYTES: usize = 4 << 10;
 
 /// An object's header and bytes in the arena, as its store uses them.
 ///
-/// Clones are cheap and share the memory, on any thread. The crate's "Memory model" defines the
-/// permitted writers. The caller must not give the object's memory, its extent, to another object
-/// while a clone is in use. Offsets are from the start of the object.
+/// Clones share the memory. The crate's "Memory model" defines the permitted writers. The caller
+/// must not reuse the object's extent while a clone is in use. Offsets are from the start of the
+/// object.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,
@@ -28,7 +28,7 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// Returns the buffer of an object. Does not write the header; see [`Buffer::initialise`].
+    /// Returns the buffer of an object, without writing the header.
     ///
     /// # Errors
     /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or
@@ -69,19 +69,19 @@ impl Buffer {
         self.header().publish(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Publishes all bytes, and sets the state to complete, unless the copy has failed.
+    /// Publishes all bytes and completes the copy, unless it has failed.
     pub fn set_complete(&self) {
         self.publish(self.size_bytes());
         self.header().end(State::Complete);
     }
 
-    /// Sets the state to failed, unless the copy is complete.
+    /// Marks the copy as failed, unless it is complete.
     pub fn set_failed(&self) {
         self.header().end(State::Failed);
     }
 
-    /// Requests a doorbell message: the client that writes the object sends one when more bytes are
-    /// valid than the returned number.
+    /// Requests a doorbell message from the writing client, sent when more bytes are valid than the
+    /// returned number.
     ///
     /// A task that waits for more than n bytes repeats this call until it returns more than n, and
     /// awaits a message after each smaller result. A message may come in vain. None comes for the
@@ -100,7 +100,7 @@ impl Buffer {
         self.arena.region().copy_in(range, bytes);
     }
 
-    /// Copies bytes from `offset_bytes` on until `out` is full. Bytes beyond
+    /// Fills `out` with bytes from `offset_bytes` on. Bytes beyond
     /// [`valid_bytes`](Self::valid_bytes) have no meaning.
     ///
     /// # Panics
@@ -153,9 +153,8 @@ impl Buffer {
         self.arena.region().receive(socket, range)
     }
 
-    /// Sends `head`, then the object's bytes `range`, with one non-blocking system call. Returns
-    /// the number of bytes that the socket has taken, `head` included. A closed connection causes
-    /// no SIGPIPE.
+    /// Sends `head`, then the bytes `range`, with one non-blocking system call. Returns the number
+    /// of sent bytes, `head` included. A closed connection causes no SIGPIPE.
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the connection's error.

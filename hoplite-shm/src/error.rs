@@ -51,10 +51,10 @@ pub enum Error {
     OutOfArena { extent: Extent, size_bytes: u64, capacity_bytes: u64 },
     #[error("the mapping is read-only")]
     ReadOnly,
-    /// A read exceeds the valid bytes, or the size of the object.
+    /// A read exceeds the valid bytes, or the object.
     #[error("bytes up to {end_bytes} were to be read, {valid_bytes} are valid")]
     NotValid {
-        /// End of the read, in bytes from the start of the object.
+        /// End of the read, from the start of the object.
         end_bytes: u64,
         valid_bytes: u64,
     },

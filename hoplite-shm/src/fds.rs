@@ -16,9 +16,9 @@ const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Sends `bytes` in one system call. The first byte carries the descriptors `fds`.
 ///
-/// Returns the number of bytes that the socket has taken. If this is not zero, the socket has taken
-/// all `fds`, and the caller sends the remaining bytes without `fds`. A closed connection causes no
-/// SIGPIPE. Blocks only if the socket is blocking.
+/// Returns the number of sent bytes. Unless it is zero, all `fds` were sent too, and the caller
+/// sends the remaining bytes without `fds`. A closed connection causes no SIGPIPE. Blocks only if
+/// the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or
@@ -42,14 +42,14 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     })?)
 }
 
-/// Receives bytes into `bytes` and appends descriptors to `fds`, in one system call.
+/// Receives into `bytes` and appends descriptors to `fds`, in one system call.
 ///
 /// Returns the number of bytes; zero means that the peer has closed. Descriptors are closed on
 /// exec. Blocks only if the socket is blocking.
 ///
 /// # Errors
 /// [`InvalidData`](io::ErrorKind::InvalidData) for more than [`MAX_FDS`] descriptors, or more than
-/// this process may open: the descriptors are closed, and the connection is unusable.
+/// this process may open: they are closed, and the connection is unusable.
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is empty; or the connection's error.
 pub fn receive(
     socket: BorrowedFd<'_>,

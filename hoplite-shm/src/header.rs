@@ -11,7 +11,7 @@ const VERSION: u64 = 1;
 /// An object's header in shared memory.
 ///
 /// All fields are atomics, so a reference is sound while other processes write. The first two
-/// fields are for people who inspect memory.
+/// fields only help to inspect memory.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {

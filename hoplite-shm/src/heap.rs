@@ -27,6 +27,6 @@ pub fn free_heap_bytes(_resident_bytes: u64) -> u64 {
     0
 }
 
-/// Does nothing, because other allocators return memory unasked.
+/// Does nothing: other allocators return memory unasked.
 #[cfg(not(target_env = "gnu"))]
 pub fn return_free_pages() {}

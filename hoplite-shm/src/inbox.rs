@@ -5,7 +5,7 @@ use bytes::{BufMut, BytesMut};
 use rustix::net::{RecvFlags, recv};
 
 /// Appends available bytes to `inbox`, up to its capacity, without blocking. Returns their number;
-/// zero means that the peer has closed or `inbox` is full.
+/// zero if the peer has closed or `inbox` is full.
 ///
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available, or the connection's error.

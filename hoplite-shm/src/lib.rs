@@ -1,10 +1,10 @@
-//! Shared memory: the arena, its buffers, and their transfer to clients.
+//! Shared memory: the arena and its buffers.
 //!
 //! * [`Arena`], [`Buffer`]: the store's side.
 //! * [`Mapping`], [`Reader`], [`Writer`]: a client's side of the same memory.
 //! * [`fds`]: sends file descriptors to clients.
 //!
-//! This crate has no policy: [`hoplite_core::node`] assigns extents and decides who writes them.
+//! [`hoplite_core::node`] assigns extents and decides about their writers.
 //!
 //! # Layout
 //!
@@ -34,9 +34,8 @@
 //! * This crate forms no reference to bytes that may still change, even through a misbehaving
 //!   client. It copies them through raw pointers or by the kernel, to or from private memory. A
 //!   misbehaving client can therefore corrupt objects, but not the store's memory safety.
-//! * The exception is [`Reader::as_slice`], which lends a complete object without a copy. It trusts
-//!   the store's other clients, which belong to the same user or group, to write only through
-//!   [`Writer`].
+//! * The exception is [`Reader::as_slice`], which lends a complete object. It trusts the store's
+//!   other clients, which belong to the same user or group, to write only through [`Writer`].
 //! * Clients can forge headers, so each read bounds their numbers, and no process waits for a
 //!   header alone. The store counts the bytes that it fills, and a reader that misses bytes queries
 //!   the store ([`Reader::confirm`]).

@@ -2,16 +2,15 @@ use std::fs;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Makes writes beyond the file size limit (`ulimit -f`) fail with an ordinary error.
+/// Makes writes beyond the file size limit (`ulimit -f`) fail with an error.
 ///
-/// Without this call, the kernel ends the process silently (SIGXFSZ). Programs that this process
-/// starts inherit the setting.
+/// Otherwise, the kernel ends the process silently (SIGXFSZ). Child processes inherit the setting.
 pub fn ignore_file_size_signal() {
     // SAFETY: ignoring a signal installs no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Size in bytes of the largest file, or shared memory, that this process may make (`ulimit -f`).
+/// Most bytes of a file, or of shared memory, that this process may make (`ulimit -f`).
 pub fn file_size_limit_bytes() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }

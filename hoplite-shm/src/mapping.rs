@@ -12,19 +12,19 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// Size of a piece, whose page tables one system call fills.
+/// Bytes whose page tables one system call fills.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Smallest copy in bytes that fills page tables first. For a smaller copy, page faults cost less
-/// than the 0.1 ms of a piece.
+/// Smallest copy in bytes that fills page tables first. Below, page faults cost less than the 0.1
+/// ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
 /// Smallest copy in bytes for which a second thread fills page tables. Filling takes 4 ms, far
 /// longer than starting a thread.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// Head start in bytes of the thread that fills page tables, so that the copying thread never fills
-/// the same tables.
+/// Head start of the thread that fills page tables, so that the copying thread never fills the same
+/// tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.
@@ -36,12 +36,11 @@ const HEAD_START_BYTES: usize = 4 << 20;
 ///
 /// Filling them piece by piece ahead of the copy takes 150 ms in total with `MADV_POPULATE_READ`,
 /// which maps 16 pages per fault, and 260 ms with `MADV_POPULATE_WRITE` (Linux 6.18, 4 KiB pages).
-/// The entries are writable in both cases, because shared memory needs no notice of the first
-/// write.
+/// Both make entries writable, because shared memory needs no notice of the first write.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// One bit for each piece, set once its page tables are filled.
+    /// One bit for each piece with filled page tables.
     populated: Vec<AtomicU64>,
 }
 
@@ -57,7 +56,7 @@ impl Mapping {
     /// Maps the first `capacity_bytes` of `fd` for reading and writing.
     ///
     /// # Errors
-    /// The errors of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
+    /// As [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
     pub fn writable(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::Writable)
     }
@@ -88,10 +87,10 @@ impl Mapping {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 
-    /// Fills all page tables, so that the first large puts and gets are fast. Blocks for 60 ms per
-    /// GiB if the store has prefaulted its arena, else for as long as a prefault.
+    /// Fills all page tables, so that first puts and gets are fast. Blocks for 60 ms per GiB after
+    /// the store's prefault, else for as long as a prefault.
     ///
-    /// Calls `step` with the number of bytes done after every 2 MiB, and stops if `step` breaks.
+    /// Calls `step` with the bytes done after every 2 MiB, and stops if it breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);
@@ -111,8 +110,8 @@ impl Mapping {
         }
     }
 
-    /// Runs `copy`, which accesses `range`. If the range is long, a second thread fills the page
-    /// tables ahead of the copy.
+    /// Runs `copy`, which accesses `range`. For a long range, a second thread fills page tables
+    /// ahead of it.
     pub(crate) fn while_preparing<T>(&self, range: Range<usize>, copy: impl FnOnce() -> T) -> T {
         let ahead = range.start.saturating_add(HEAD_START_BYTES)..range.end;
         if ahead.len() < HELP_FROM_BYTES || ahead.end < ahead.start || self.is_populated(&ahead) {

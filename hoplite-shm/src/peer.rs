@@ -7,8 +7,8 @@ const USUAL_GROUPS: usize = 64;
 
 /// Returns the user id of the peer process. For a client, the peer is the listener.
 ///
-/// Unlike rustix's `socket_peercred`, accepts a peer in another PID namespace, whose process number
-/// is 0.
+/// Unlike rustix's `socket_peercred`, accepts a peer in another PID namespace, with process number
+/// 0.
 ///
 /// # Errors
 /// The kernel's error: the descriptor is no Unix socket.

@@ -1,4 +1,4 @@
-//! Fields of a header that several processes use at once: progress, doorbell and state.
+//! Fields of a header that several processes use at once.
 //!
 //! `tests/memory_model.rs` compiles this file with loom's atomics.
 
@@ -30,15 +30,14 @@ impl State {
     }
 }
 
-/// An object's progress, i.e. the number of valid leading bytes, and the store's request for a
-/// doorbell message.
+/// An object's number of valid leading bytes, and the store's request for a doorbell message.
 ///
 /// Rust guarantees only relaxed loads on read-only memory, so a fence follows each load.
 ///
 /// # The doorbell
 ///
-/// A writer sends a doorbell message only at the store's request, because it costs more than the
-/// copy of a block.
+/// A writer sends a doorbell message only on request, because it costs more than the copy of a
+/// block.
 ///
 /// ```text
 /// store                                  writer
@@ -49,8 +48,7 @@ impl State {
 ///
 /// If S2 does not see v, then W2 must see the 1. This needs sequentially consistent fences, because
 /// release and acquire let each side's load overtake its store. If the store's fence comes first,
-/// W2 sees the 1; if the writer's comes first, S2 sees v. If both happen, the writer sends one
-/// doorbell message in vain.
+/// W2 sees the 1; if the writer's comes first, S2 sees v. If both happen, one message is in vain.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Progress {
@@ -80,8 +78,8 @@ impl Progress {
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Requests a doorbell message for progress beyond the returned number of bytes (steps S1 and
-    /// S2 of [`Progress`]).
+    /// Requests a doorbell message for more than the returned number of bytes (steps S1 and S2 of
+    /// [`Progress`]).
     pub(crate) fn want(&self) -> u64 {
         self.wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

@@ -9,7 +9,6 @@ use crate::mapping::Mapping;
 use crate::progress::State;
 use crate::span::Span;
 
-/// Bytes copied between two calls that fill page tables.
 const STEP_BYTES: usize = 2 << 20;
 
 /// A client's view of an object, complete or growing. Cheap to clone.
@@ -19,8 +18,7 @@ const STEP_BYTES: usize = 2 << 20;
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// Number of leading bytes that the store has reported as valid. A client may have damaged the
-    /// header.
+    /// Leading bytes that the store has reported as valid. A client may have damaged the header.
     confirmed_bytes: u64,
 }
 
@@ -40,7 +38,7 @@ impl Reader {
         Self { mapping, span, confirmed_bytes: 0 }
     }
 
-    /// Notes that the store has reported these leading bytes as valid, whatever the header shows.
+    /// Notes that the store has reported these leading bytes as valid.
     pub fn confirm(&mut self, valid_bytes: u64) {
         self.confirmed_bytes = self.confirmed_bytes.max(valid_bytes.min(self.size_bytes()));
     }
@@ -62,7 +60,7 @@ impl Reader {
         self.header().state()
     }
 
-    /// Copies bytes from `offset_bytes` on until `out` is full, without blocking.
+    /// Fills `out` with bytes from `offset_bytes` on, without blocking.
     ///
     /// # Errors
     /// [`Error::NotValid`] if these bytes are not valid yet, or the object is too short.
@@ -73,7 +71,7 @@ impl Reader {
     }
 
     /// Acts as [`copy_to`](Self::copy_to) for an object that a collective fills out of order. The
-    /// requested bytes must be among the first `counted_bytes` in that order.
+    /// bytes must be among the first `counted_bytes` in that order.
     ///
     /// # Errors
     /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.
@@ -97,7 +95,7 @@ impl Reader {
     /// Acts as [`copy_to`](Self::copy_to) for uninitialised memory, and returns it as initialised.
     ///
     /// # Errors
-    /// The errors of [`copy_to`](Self::copy_to); nothing is written then.
+    /// As [`copy_to`](Self::copy_to); nothing is written then.
     pub fn copy_to_uninit<'a>(
         &self,
         offset_bytes: u64,

@@ -25,8 +25,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps the first `length` bytes of `fd`, whose file must be as long: an access beyond its end
-    /// kills the process (SIGBUS).
+    /// Maps the first `length` bytes of `fd`. Its file must be as long, because an access beyond
+    /// the end kills the process (SIGBUS).
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
@@ -97,7 +97,7 @@ impl Region {
         unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) }
     }
 
-    /// Lends the memory at `range` without a copy.
+    /// Lends the memory at `range`.
     ///
     /// # Safety
     /// No process may write these bytes while the slice lives.
@@ -160,8 +160,8 @@ impl Region {
             // does. An atomic exchange that stores the present value loses no update of such a
             // writer.
             let byte = unsafe { AtomicU8::from_ptr(pointer) };
-            // Compilers turn `fetch_or(0)` into a fence that does not touch the page. If the
-            // exchange fails, another thread or process has written the page.
+            // Compilers turn `fetch_or(0)` into a fence that does not touch the page. A failed
+            // exchange shows another write to the page.
             let value = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         }

@@ -36,8 +36,7 @@ impl Span {
         self.size_bytes
     }
 
-    /// Converts a range of the object's bytes to a range of the arena's bytes. Panics if the range
-    /// exceeds the object.
+    /// Converts a range of the object to a range of the arena. Panics if it exceeds the object.
     pub(crate) fn locate(self, range: Range<u64>) -> Range<usize> {
         assert!(
             range.start <= range.end && range.end <= self.size_bytes,

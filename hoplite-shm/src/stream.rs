@@ -1,6 +1,4 @@
-//! Copies large objects past the processor's caches.
-
-/// Copies `length` bytes with stores past the processor's caches (non-temporal stores).
+/// Copies `length` bytes past the processor's caches (non-temporal stores).
 ///
 /// A plain store first fetches the cache line, which adds a third of traffic and evicts other data.
 /// C libraries also store past the caches, but only in longer calls than a
@@ -40,7 +38,7 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
     unsafe { _mm_sfence() };
 }
 
-/// Copies `length` bytes with the C library.
+/// Copies with the C library.
 ///
 /// # Safety
 /// Both ranges must be valid and must not overlap, as for [`std::ptr::copy_nonoverlapping`].

@@ -41,17 +41,11 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
 
 /// Sets the number of received bytes for which the kernel wakes a reader (`SO_RCVLOWAT`). The
 /// peer's close wakes it too.
-///
-/// # Errors
-/// The errors of `setsockopt`.
 pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
 /// Limits the unsent bytes in the kernel (`TCP_NOTSENT_LOWAT`). Zero restores the default.
-///
-/// # Errors
-/// The errors of `setsockopt`.
 pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
 }

@@ -17,17 +17,17 @@ const STEP_BYTES: u64 = 1 << 20;
 /// Size from which objects are stored past the caches: half of a small server's last-level cache.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
-/// Tells the caller of [`Writer::advance`] to send the store a doorbell message or none.
+/// Result of [`Writer::advance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
-    /// The store waits for these bytes: send it a doorbell message.
+    /// The store waits for these bytes: send a doorbell message.
     Ring,
     /// The store does not wait for these bytes: send nothing.
     Silent,
 }
 
-/// Writes an object of this client from start to end, and publishes whole blocks to readers.
+/// Writes an object from start to end, and publishes whole blocks to readers.
 ///
 /// The store publishes the last block when the client seals the object, so no reader sees a
 /// complete object whose writer died.
@@ -45,7 +45,7 @@ impl Mapping {
     /// Makes the only writer of an object that the store has just created for this client.
     ///
     /// # Errors
-    /// The errors of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
+    /// As [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
     pub fn writer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Writer> {
         if self.region().access() == Access::ReadOnly {
             return Err(Error::ReadOnly);
@@ -75,9 +75,9 @@ impl Writer {
     }
 
     /// Appends `bytes`, and publishes all whole blocks before the last block. Blocks while it
-    /// copies, which takes milliseconds for large objects.
+    /// copies: milliseconds for large objects.
     ///
-    /// Calls `ring` when the caller must send a doorbell message. `ring` should not block.
+    /// Calls `ring` when the caller must send a doorbell message. It should not block.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the bytes do not fit; nothing is written then.
@@ -118,16 +118,16 @@ impl Writer {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }
 
-    /// Fills the page tables of the next `length_bytes` for writes through
-    /// [`as_mut_ptr`](Self::as_mut_ptr). Call it right before writing a few MiB.
+    /// Fills page tables for the next `length_bytes`. Call it right before writing a few MiB
+    /// through [`as_mut_ptr`](Self::as_mut_ptr).
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping
             .prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
     }
 
-    /// Notes that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr),
-    /// and publishes all whole blocks before the last block.
+    /// Notes that the next `length_bytes` were written, and publishes all whole blocks before the
+    /// last block.
     ///
     /// # Errors
     /// [`Error::PastEnd`] if the object is too short.
@@ -144,8 +144,8 @@ impl Writer {
         Ok(if header.take_doorbell_request() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
-    /// Ends the writing, and returns a reader. The caller then tells the store to seal the object,
-    /// which makes all bytes valid.
+    /// Returns a reader. The caller then tells the store to seal the object, which makes all bytes
+    /// valid.
     ///
     /// # Errors
     /// [`Error::Unfinished`] if bytes are missing: the caller must abort the object.

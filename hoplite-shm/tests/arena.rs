@@ -1,5 +1,3 @@
-//! Tests of the store's side alone: creation, prefault, bounds, sockets.
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;

@@ -1,5 +1,3 @@
-//! Tests of file descriptors that travel over Unix sockets.
-
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! Tests progress, doorbell and state with loom's atomics, in all orders of two or three threads.
+//! Tests progress with loom's atomics, in all orders of two or three threads.
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};

@@ -1,4 +1,4 @@
-//! Tests of a store and its clients, as mappings in one process.
+//! A store and its clients, as mappings in one process.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
