@@ -1,5 +1,3 @@
-//! The time of a simulation, and its agenda of future events.
-
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::Duration;

@@ -1,5 +1,3 @@
-//! Random numbers that depend only on a seed.
-
 use std::ops::Range;
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Thousands of simulated clusters, each with its own seed.
+//! Thousands of simulated clusters.
 //!
 //! `HOPLITE_SEED=N` runs one seed, and prints the latest `HOPLITE_TRACE_LINES=N` events of a
 //! failure. `HOPLITE_SEEDS=N` sets the number of seeds.

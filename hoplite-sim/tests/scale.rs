@@ -1,4 +1,4 @@
-//! Collectives of a hundred nodes, with failures, whose times are compared with the links' bounds.
+//! Compares the times of collectives, also with failures, to the links' bounds.
 //!
 //! `HOPLITE_SEED=N` determines the failures.
 
@@ -13,7 +13,7 @@ fn seed() -> u64 {
     std::env::var("HOPLITE_SEED").map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// Objects of a gigabyte make the latency of a chain's nodes short in comparison.
+/// Objects of a gigabyte make the latency of a chain short in comparison.
 fn experiment(workload: Workload) -> Experiment {
     Experiment {
         nodes: NODES,
@@ -37,7 +37,7 @@ fn check(holds: bool, experiment: &Experiment, outcome: &Outcome) {
     assert!(holds, "HOPLITE_SEED={seed} repeats it: {experiment:#?} came to {outcome:#?}");
 }
 
-/// Adds to the bound the hops of the longest chain, and a tenth for connections and the directory.
+/// Adds the hops of the longest chain, and a tenth for connections and the directory.
 fn with_a_chain(experiment: &Experiment) -> Duration {
     let hops = u32::try_from(experiment.nodes).expect("there are few");
     experiment.bound().mul_f64(1.1) + experiment.hop_time() * hops
@@ -68,7 +68,7 @@ fn a_thousand_receivers_take_about_two_transfers() {
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
 
-/// The first run shows the shard that a node delays a chain less than the shard assumes.
+/// The first run shows the shard that hops are faster than it assumes.
 #[test]
 fn a_chain_of_a_thousand_grows_as_fast_as_its_bytes() {
     let experiment =
@@ -101,7 +101,6 @@ fn receivers_that_come_late_do_not_wait() {
     let experiment = Experiment { arrivals, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES - 1);
-    // 5% are for connections and the directory.
     let alone = experiment.transfer_time(1.05);
     check(outcome.longest <= alone + experiment.hop_time() * 10, &experiment, &outcome);
 }

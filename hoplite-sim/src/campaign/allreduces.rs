@@ -1,5 +1,3 @@
-//! Allreduces of several participants, each at its own store.
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -16,8 +14,8 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// In runs without faults and slowness, participants with this timeout must get a target that has
-/// been available for this time.
+/// In runs without faults and slowness, participants with this timeout must get a target that was
+/// available for this time.
 const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]

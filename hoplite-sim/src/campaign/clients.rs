@@ -1,5 +1,3 @@
-//! The simulated applications: clients put, get, delete, wait and release objects, and die.
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,16 +10,14 @@ use hoplite_core::{Error, ObjectId, Time};
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// The time by which a call may exceed its deadline.
+/// Excess of a call over its deadline.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Time from the run's start until all stores are connected to all shards. Earlier deletes may miss
-/// objects.
+/// Until then, deletes may miss objects, because not all stores are connected to all shards.
 pub(super) const SESSIONS_OPEN_AFTER: Duration = Duration::from_millis(300);
 
-/// Longest time of a client's request to list objects: the wait for a silent shard, and the
-/// messages' travel.
+/// Longest time of a request to list objects: the wait for a silent shard, and messages' travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]

@@ -1,5 +1,4 @@
-//! Collectives of parts (reduce_scatter, allgather, all_to_all). Participants get their parts, or
-//! make them alone after a failure.
+//! Collectives of parts. Participants get their parts, or make them after a failure.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};

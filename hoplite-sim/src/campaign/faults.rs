@@ -1,5 +1,3 @@
-//! The schedule of random faults.
-
 use hoplite_core::Time;
 
 use super::{Faults, Kind, Simulation};

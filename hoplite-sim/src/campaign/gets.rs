@@ -7,8 +7,7 @@ use super::clients::SESSIONS_OPEN_AFTER;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Shortest timeout with which a get of an available object must succeed, in runs without faults
-/// and slowness.
+/// Shortest timeout with which a get of an available object must succeed in undisturbed runs.
 const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(1);
 
 const MEMBER_NOTICE_TIME: Duration = Duration::from_millis(60);
@@ -98,8 +97,7 @@ impl Simulation {
             "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Other stores of a collective hear later, from their coordinator, that its target is
-            // deleted.
+            // Other stores of a collective hear later that its target is deleted.
             let grace =
                 if Kind::of(id) == Kind::Target { MEMBER_NOTICE_TIME } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);

@@ -1,4 +1,4 @@
-//! The history of puts and deletes, with which the results of gets are checked.
+//! Puts and deletes, which determine the permitted results of gets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,7 @@ struct Writers {
     ended_at: Time,
 }
 
-/// Time for which a put without an answer to its client may have effects.
+/// Time for which an unanswered put may have effects.
 pub(super) const LATE_EFFECTS_TIME: Duration = Duration::from_secs(3);
 
 impl History {
@@ -121,8 +121,8 @@ impl History {
         writers.ended_at = now;
     }
 
-    /// Returns `true` if a get that started at `started` must succeed: since then, the object was
-    /// always available, and no client of the store was writing it.
+    /// Returns `true` if a get since `started` must succeed: the object was always available, and
+    /// no client of the store was writing it.
     pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
         let availability = self.availability.get(id).copied().unwrap_or_default();
         let writers = self.writers.get(&(id.clone(), store)).copied().unwrap_or_default();

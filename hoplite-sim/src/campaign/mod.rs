@@ -1,12 +1,11 @@
-//! A campaign of failures: machines, links and clients fail at random, and invariants are checked.
+//! A campaign of random failures, which checks invariants.
 //!
 //! Messages take time, sessions break, machines crash, links are cut, frames are damaged; clients
 //! put, get, reduce, delete and die. A *tag*, a number, stands for an object's bytes. It names the
-//! put or combination that made the bytes, and so reveals wrong or mixed bytes.
+//! put or combination that made the bytes.
 //!
-//! A run follows its `scenario`. `clients` call `puts`, `gets`, `reduces`, `allreduces` and
-//! `exchanges`, which check results with the `history`. `faults` and `probes` disturb the cluster,
-//! and `verdict` checks it at the end.
+//! A run follows its `scenario`. Clients' calls are checked with the `history`; `verdict` checks
+//! the cluster at the end.
 
 mod allreduces;
 mod clients;
@@ -41,10 +40,10 @@ pub use scenario::{Faults, Scenario};
 /// Most events in a run, a hundred times the usual number. More events indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// The counts of a run, which show that it was not idle.
+/// Shows that a run was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Counts of messages and faults in the cluster.
+    /// Messages and faults.
     pub counts: Counts,
     /// Successful calls.
     pub successes: u64,
@@ -56,23 +55,23 @@ pub struct Summary {
     pub reduces: u64,
     /// Failed reduces.
     pub failed_reduces: u64,
-    /// Successful allreduces that consisted of one reduce and a broadcast of its target.
+    /// Successful allreduces by a reduce and a broadcast.
     pub allreduces: u64,
-    /// Participants of allreduces that got the target.
+    /// Participants that got an allreduce's target.
     pub participants: u64,
-    /// Participants of allreduces that did not get the target.
+    /// Participants that did not get an allreduce's target.
     pub failed_participants: u64,
-    /// Collectives whose stores exchanged bytes and made the target.
+    /// Collectives whose target the stores made together.
     pub sessions: u64,
-    /// Stores that got all their parts in a collective of parts (such as allgather).
+    /// Stores that got all their parts in a collective of parts.
     pub exchanged: u64,
-    /// Participants that got all their parts in a collective such as allgather.
+    /// Participants that got all their parts in a collective of parts.
     pub parts: u64,
-    /// Participants that must get their parts without the collective, after a failure.
+    /// Participants that must get their parts otherwise, after a failure.
     pub parts_left: u64,
-    /// Results of probes of links that reached a shard, counted at each shard.
+    /// Probes' results that reached a shard, counted at each shard.
     pub probes_received: u64,
-    /// Reduces that succeeded after repairing their tree of nodes.
+    /// Reduces that succeeded after repairing their tree.
     pub repaired_reduces: u64,
     /// Reduces that succeeded after starting again.
     pub restarted_reduces: u64,
@@ -170,7 +169,7 @@ impl Application for Campaign {
 /// Runs the random scenario of `seed`.
 ///
 /// # Panics
-/// If an invariant does not hold.
+/// If an invariant is violated.
 pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
     let scenario = Scenario::of(seed);
     let limits =

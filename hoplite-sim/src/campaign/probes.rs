@@ -1,4 +1,4 @@
-//! Repeated probes that measure groups of close nodes, each time with another result.
+//! Repeated probes with random results.
 
 use std::collections::BTreeMap;
 

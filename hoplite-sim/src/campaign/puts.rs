@@ -10,10 +10,10 @@ use super::scenario::DTYPE;
 use super::{Kind, Simulation};
 use crate::cluster::{Answer, bytes_of};
 
-/// The sizes of objects: empty, kept in the directory, a few blocks, and many blocks.
+/// Empty, kept in the directory, a few blocks, and many blocks.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// The sizes of objects whose bytes travel in the put's request: from a number that identifies the
-/// contents (8 bytes) to the request's limit.
+/// Sizes of objects whose bytes travel in the put's request: from a number that identifies the
+/// contents to the request's limit.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
 #[derive(Debug, Clone)]

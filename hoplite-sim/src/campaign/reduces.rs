@@ -14,10 +14,9 @@ use super::{Faults, Kind, Simulation};
 use crate::cluster::contents::{EMPTY, part, shape_of};
 use crate::cluster::{Answer, Copy, shard_name};
 
-/// Shortest timeout with which a reduce of available sources must succeed, in runs without faults
-/// and slowness.
+/// Shortest timeout with which a reduce of available sources must succeed in undisturbed runs.
 const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(3);
-/// Time in which the directory and all reduces recover from faults.
+/// Time in which directory and reduces recover from faults.
 const RECOVERED: Duration = Duration::from_secs(7);
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 pub(super) const LAST_REDUCES: usize = 4;
@@ -241,8 +240,8 @@ impl Simulation {
         self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
-    /// Returns `true` if `made` combines the requested number of sources (exactly the sources
-    /// `indices`, if given), in the requested order if it is fixed.
+    /// Returns `true` if `made` combines the requested number of sources (exactly `indices`, if
+    /// given), in the requested order if it is fixed.
     pub(super) fn is_reduced(
         &self,
         call: &ReduceCall,
@@ -353,8 +352,8 @@ impl Simulation {
             Error::ObjectLost { id } => sources.contains(id) || id == target,
             Error::Deleted { id } => id == target,
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
-            // Participants may disagree with each other, or with an earlier allreduce of the same
-            // target, about the type.
+            // Participants may disagree about the type with each other, or with an earlier
+            // allreduce of the target.
             Error::TypeMismatch { id, .. } if id == target => {
                 self.app.scenario.has_mistakes || !call.is_only
             }
@@ -392,8 +391,7 @@ impl Simulation {
             "{available} sources were available, but {:?} is answered with: {error}",
             call.request
         );
-        // A reduce whose hops (partial reduces) have combined sources no longer needs these
-        // sources.
+        // A reduce whose hops have combined sources no longer needs these sources.
         let has_hops = *order == ReduceOrder::Fixed
             || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();
@@ -455,8 +453,8 @@ impl Simulation {
     }
 }
 
-/// Finds a different source for each operand of a combination. Sources may have equal bytes,
-/// because a reduce of one object copies it.
+/// Finds a different source for each operand. Sources may have equal bytes, because a reduce of one
+/// object copies it.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

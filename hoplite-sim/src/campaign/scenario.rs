@@ -12,7 +12,6 @@ pub(super) const ELEMENT_BYTES: u64 = 8;
 
 pub(super) const MAX_RESULTS: usize = 8;
 
-/// The parameters of a run.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Scenario {
@@ -25,11 +24,11 @@ pub struct Scenario {
     /// The number of ids of reduce targets. Several reduces may share one.
     pub targets: usize,
     pub reduced_bytes: u64,
-    /// `true` if some sources have a wrong size.
+    /// Some sources have a wrong size.
     pub has_mistakes: bool,
-    /// `true` if stores always have memory for all objects.
+    /// Stores always have memory for all objects.
     pub is_roomy: bool,
-    /// The rate and latency of links with which stores plan reduces.
+    /// The links for which stores plan reduces.
     pub link: LinkEstimate,
     pub labels: Labels,
     pub capacity_bytes: u64,
@@ -38,15 +37,15 @@ pub struct Scenario {
     pub faults: Faults,
     /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// The number of faults in 1000 steps of reduces (such as arrivals of blocks).
+    /// Faults in 1000 steps of reduces (such as arrivals of blocks).
     pub faults_per_1000_steps: u64,
-    /// The factor by which writes and transfers are slowed.
+    /// The slowdown of writes and transfers.
     pub slowness: u32,
     pub largest_bytes: u64,
-    /// `true` if clients call reduce_scatter, allgather and all_to_all.
+    /// Clients call reduce_scatter, allgather and all_to_all.
     pub has_exchanges: bool,
     pub allreduce_schedule: SchedulePreference,
-    /// `true` if probes measure links and group close nodes repeatedly.
+    /// Probes measure links repeatedly.
     pub has_probes: bool,
 }
 
@@ -126,11 +125,11 @@ impl Scenario {
 pub(super) enum Kind {
     Plain,
     Source,
-    /// The target of any number of reduces. Clients may also put it by mistake.
+    /// Clients may also put it by mistake.
     Target,
     Result,
     Part,
-    /// An empty object, which shows that an exchange such as allgather is over.
+    /// An empty object: an exchange such as allgather is over.
     End,
 }
 

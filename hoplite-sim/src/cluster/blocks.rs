@@ -174,8 +174,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Returns the number of leading bytes that a store may forward to a receiver that requests
-    /// bytes up to `end_bytes`; `None` if the copy has failed.
+    /// Returns the number of leading bytes that a store may forward to a receiver of bytes up to
+    /// `end_bytes`; `None` if the copy has failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
         let forwardable = || {
@@ -214,7 +214,7 @@ impl<A: Application> Cluster<A> {
         } else {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }
-        // If an object has no bytes, only the sender knows that it is complete.
+        // Only the sender knows that an empty object is complete.
         let has_word =
             size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
         (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)

@@ -1,5 +1,3 @@
-//! Comparisons of the bytes of two puts with the same id at two stores.
-
 use std::time::Duration;
 
 use hoplite_core::node::{CopyId, Event, ServeId};

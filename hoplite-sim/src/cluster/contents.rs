@@ -25,7 +25,7 @@ pub(crate) struct Operand {
     /// A hash of the order in which a partial result was combined; else `tag`, which stands for the
     /// bytes.
     pub(crate) shape: u64,
-    /// `true` for a partial combination, whose operands count as operands of the whole combination.
+    /// `true` for a partial combination, whose operands count for the whole.
     pub(crate) is_of_hop: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Tasks that a coordinator gives to another store (the host): hops, i.e. partial reduces, and
-//! members of collectives. Each task has a connection, which breaks if either side fails.
+//! Tasks that a coordinator gives to another store: hops, and members of collectives. Each task has
+//! a connection, which breaks if either side fails.
 
 use std::time::Duration;
 
@@ -82,9 +82,9 @@ pub(super) struct End {
 enum Stage {
     Before,
     Open,
-    /// This end has sent or received the last report about the host's task.
+    /// The last report was sent or received.
     Failed,
-    /// This end no longer takes part in the task.
+    /// This end has left the task.
     Over,
 }
 
@@ -314,8 +314,7 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks the matching connections between coordinators and hosts. Each side notices at a
-    /// separate time.
+    /// Breaks the matching connections. Each side notices at a separate time.
     pub(super) fn break_directed(
         &mut self,
         cause: Break,

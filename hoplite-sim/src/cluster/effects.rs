@@ -1,5 +1,3 @@
-//! Performs a store's effects.
-
 use bytes::Bytes;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, MembershipId};
 use hoplite_core::error::Error;
@@ -138,8 +136,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Sends a message, with the bytes of the copy `inline_from` if the shard keeps the bytes of
-    /// this small object.
+    /// Adds the bytes of the copy `inline_from` if the shard keeps them.
     fn tell_shard(
         &mut self,
         store: usize,

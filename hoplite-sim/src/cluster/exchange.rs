@@ -1,5 +1,4 @@
-//! The exchanges between the stores of a collective (members). They send and receive pieces by
-//! their programs, over streams that break and resume.
+//! The exchanges between a collective's members, over streams that break and resume.
 
 use std::ops::Range;
 
@@ -23,7 +22,7 @@ pub(crate) type Piece = (Range<u64>, u64, u64);
 struct Value {
     tag: u64,
     shape: u64,
-    /// `true` for combined bytes, whose operands count as operands of the whole combination.
+    /// `true` for combined bytes, whose operands count for the whole combination.
     is_combined: bool,
 }
 

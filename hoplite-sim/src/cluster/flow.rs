@@ -1,8 +1,7 @@
 //! Transfers whose bytes flow and share links, for thousands of nodes.
 //!
 //! A copy grows at a constant rate, its *line*: the transfer's share of the links or, once the copy
-//! has caught up, the rate of its inputs. Receivers learn of a new rate with the delay of bytes, so
-//! changes travel along a chain as bytes do.
+//! has caught up, the rate of its inputs. Receivers learn of a new rate with the delay of bytes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,7 +31,7 @@ impl Input {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
-    /// Returns the highest rate, in bytes per nanosecond, that this input permits to an output of
+    /// Returns the highest rate in bytes per nanosecond that this input permits to an output of
     /// `done` bytes; `None` if the output must wait.
     pub(super) fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.available()?;
@@ -194,7 +193,7 @@ impl<A: Application> Cluster<A> {
             transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
         let meetings = meetings.filter_map(|input| line.meets(input.available()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
-        // Rounds up, so that the output has reached its input or its end by then.
+        // Rounds up: the output has reached its input or its end by then.
         let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64))
         else {
             return;
@@ -221,7 +220,7 @@ impl<A: Application> Cluster<A> {
         of_links.min(of_lanes) / 1e9
     }
 
-    /// Makes a transfer use or leave its links, and updates the other transfers on these links.
+    /// Makes a transfer use or leave its links, and updates others on these links.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {

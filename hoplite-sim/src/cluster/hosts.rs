@@ -25,8 +25,7 @@ pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
     pub(crate) is_alive: bool,
-    /// The number of the store's run, which a restart increases. Events for an earlier run have no
-    /// effect.
+    /// A restart increases this number. Events for an earlier run have no effect.
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
@@ -60,8 +59,7 @@ pub(crate) struct Copy {
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
-    /// The first byte that a hop (partial reduce) computes. Earlier bytes count as valid but do not
-    /// exist: the reader needs none.
+    /// The first byte that a hop computes. Earlier bytes count as valid but do not exist.
     pub(crate) from_bytes: u64,
     pub(crate) tag: Option<u64>,
     pub(crate) shape: u64,
@@ -101,7 +99,7 @@ impl ShardHost {
     }
 }
 
-/// The messages that a shard handled in a simulation.
+/// A shard's messages in a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardLoad {
     /// Received messages.

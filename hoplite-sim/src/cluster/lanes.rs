@@ -1,8 +1,8 @@
 //! Connections (lanes) of streams, over links that limit the rate of each connection.
 //!
-//! The real [`HostLanes`] of each sender decides how many lanes a stream has. Lanes share the
-//! stream's bytes equally. A new lane carries bytes after the time that a connection takes. A
-//! stream counts as starved while it has sent all bytes that its sender has received.
+//! The real [`HostLanes`] of each sender decides about a stream's lanes, which share its bytes
+//! equally. A new lane carries bytes after the time that a connection takes. A stream is starved
+//! while it has sent all bytes that its sender has received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,11 +17,10 @@ use hoplite_core::plan::lanes::{
 use super::transfers::{Reader, TransferId};
 use super::{Application, Cluster, Network, node_id};
 
-/// The time between two frames of a connection, so short that each measurement of a stream's rate
-/// includes several frames.
+/// The time between two frames of a connection: each measurement of a rate includes several.
 const FRAME_TIME: Duration = Duration::from_millis(2);
 
-/// The limit of the rate of each connection, and of the number of connections of a stream.
+/// Limits each connection's rate, and a stream's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowCap {
     /// The highest rate of one connection.
@@ -44,10 +43,10 @@ struct Host {
 struct Stream {
     id: StreamId,
     sender: usize,
-    /// The number of acknowledged bytes of each open lane.
+    /// Acknowledged bytes of each open lane.
     acknowledged: BTreeMap<LaneId, u64>,
     resting: BTreeSet<LaneId>,
-    /// The number of bytes that the receiver had when the stream's connections last sent frames.
+    /// The receiver's bytes when the stream last sent frames.
     last_bytes: u64,
 }
 
@@ -116,8 +115,7 @@ impl<A: Application> Cluster<A> {
         self.dirty.insert(reader.0);
     }
 
-    /// Decides the next action of the stream's connections, every [`FRAME_TIME`] until the stream
-    /// ends.
+    /// Runs every [`FRAME_TIME`] until the stream ends.
     fn send_frames(&mut self, reader: Reader, id: StreamId) {
         let Some(stream) = self.lanes.streams.get(&reader).filter(|stream| stream.id == id) else {
             return;
@@ -166,8 +164,7 @@ impl<A: Application> Cluster<A> {
         self.after(FRAME_TIME, move |cluster| cluster.send_frames(reader, id));
     }
 
-    /// Returns the state of a stream, and the bytes that each sending connection has sent since its
-    /// last frame.
+    /// Also returns the bytes that each sending connection has sent since its last frame.
     fn progress(&mut self, (key, index): Reader) -> Option<(Progress, u64)> {
         let now = self.elapsed();
         let latency = self.latency();

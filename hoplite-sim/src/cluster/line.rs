@@ -1,10 +1,9 @@
 use std::time::Duration;
 
-/// Smaller differences in bytes count as zero, because times are rounded to nanoseconds.
+/// Smaller differences count as zero, because times are rounded to nanoseconds.
 pub(super) const ROUNDING_BYTES: f64 = 16.0;
 
-/// The growth of a copy's bytes along a straight line: a number of bytes at a time, and its growth
-/// per nanosecond.
+/// Growth along a straight line: a number of bytes at a time, and its growth per nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     pub(super) since: Duration,
@@ -21,7 +20,7 @@ impl Line {
         self.rate.mul_add(nanos(now.saturating_sub(self.since)), self.bytes)
     }
 
-    /// Returns the nanoseconds until this line reaches the line `other` above it.
+    /// Returns the nanoseconds until this line reaches `other` above it.
     pub(super) fn meets(self, other: Self, now: Duration) -> Option<f64> {
         let (gap, closing) = (other.bytes_at(now) - self.bytes_at(now), self.rate - other.rate);
         // Rates that differ by rounding are equal.

@@ -1,16 +1,15 @@
 //! A cluster: real stores and shards on simulated machines, with one thread, clock and seed.
 //!
-//! [`Node`](hoplite_core::node::Node) and [`Shard`](hoplite_core::shard::Shard) decide. These
-//! modules model the daemons around them:
+//! These modules model the daemons around each [`Node`](hoplite_core::node::Node) and
+//! [`Shard`](hoplite_core::shard::Shard):
 //!
 //! * `hosts`: machines, crashes, time. `effects`: performs the effects of a store.
 //! * `network`, `sessions`: latencies, cut links, messages between stores and shards. `slots`
 //!   checks granted slots.
-//! * `transfers`: pulls and combinations. Their bytes either move in `blocks` with `contents`, or
-//!   `flow` along a `line`. `lanes`: the connections of flows.
+//! * `transfers`: pulls and combinations. Bytes move in `blocks` with `contents`, or `flow` along a
+//!   `line`. `lanes`: the connections of flows.
 //! * `comparisons`: comparisons of puts. `watches`: calls that follow a copy or inspect shards.
-//! * `directed`: tasks that a coordinator gives to other stores. `exchange`: the streams between
-//!   the stores of a collective.
+//! * `directed`: tasks for other stores. `exchange`: the streams of a collective.
 
 mod blocks;
 mod comparisons;
@@ -77,18 +76,18 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// Called when a store of a collective has all bytes of its copy. `pieces` are the copy's
-    /// ranges, each with a number for its bytes and a hash of their order of combination.
+    /// Called when a member of a collective has all bytes. `pieces` are its ranges, each with a
+    /// number for its bytes and a hash of their order of combination.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
-    /// Called in the middle of a step of a reduce, so that the application can make something fail.
+    /// Called during a step of a reduce, so that the application can make something fail.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
 /// The racks in the labels of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Labels {
-    /// The number of racks; zero for no labels.
+    /// Zero for no labels.
     pub racks: usize,
     /// `true` if each restart moves a store to another rack, and every fourth start to none.
     pub moves: bool,
@@ -127,12 +126,11 @@ impl Config {
     }
 }
 
-/// Counts of messages, transfers and faults in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Counts {
     pub events: u64,
-    /// Messages that arrived at stores and shards.
+    /// Arrived at stores and shards.
     pub messages: u64,
     pub grants: u64,
     pub pulls: u64,

@@ -7,16 +7,15 @@ use super::{Application, Cluster};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Numbers stand for the bytes of objects, which move in blocks at random speeds. Latencies are
-    /// random.
+    /// Bytes, represented by numbers, move in blocks at random speeds. Latencies are random.
     Blocks { slowness: u32, damages: bool },
     /// Bytes flow at the links' rates. All latencies are equal.
     Flow {
         bytes_per_second: u64,
         latency: Duration,
-        /// Time in which a relay receives a block before it forwards it.
+        /// Time in which a relay receives a block.
         block_time: Duration,
-        /// The limit of each connection; `None` if one connection fills a link.
+        /// `None` if one connection fills a link.
         flow_cap: Option<FlowCap>,
     },
 }
@@ -42,8 +41,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the time from the decision to connect until the first request arrives: one and a
-    /// half round trips.
+    /// Returns the time until the first request arrives: one and a half round trips.
     pub(super) fn connect_time(&mut self) -> Duration {
         self.latency() + self.latency() + self.latency()
     }

@@ -1,5 +1,4 @@
-//! Sessions of stores with shards, which delay messages and keep their order. A broken session
-//! loses all messages in flight.
+//! Sessions delay messages and keep their order. A broken session loses all messages in flight.
 
 use std::time::Duration;
 
@@ -12,13 +11,13 @@ use hoplite_core::{Error, Time};
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
-/// A connection of a store to a shard. If it breaks, they notice at separate times.
+/// If a session breaks, store and shard notice at separate times.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: usize,
     pub(super) shard: usize,
     queue: BatchQueue<ToShard>,
-    /// The time of the last arrival in each direction. Later messages arrive later.
+    /// The time of the latest arrival in each direction.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
@@ -213,7 +212,7 @@ impl<A: Application> Cluster<A> {
             .expect("the queue is longer than a simulation");
         match change {
             None | Some(NextFrame::Never) => {}
-            // After the event, so that all its messages leave together.
+            // After the event: all its messages leave together.
             Some(NextFrame::Now) => {
                 self.after(Duration::ZERO, move |cluster| cluster.send_batch(number))
             }

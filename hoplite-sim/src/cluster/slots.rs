@@ -1,4 +1,4 @@
-//! Counts a shard's granted slots (permissions to read from a location) from its messages alone.
+//! Counts a shard's granted slots (permissions to read) from its messages alone.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,10 @@ impl Slots {
         }
     }
 
-    /// Records the permissions to read a copy that a shard's message grants to `receiver` or ends.
+    /// Records the slots that a shard's message grants to `receiver` or ends.
     ///
     /// # Panics
-    /// If the shard grants more than `limit` permissions for a copy at once.
+    /// If the shard grants more than `limit` slots of a copy at once.
     pub(super) fn record(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
         match message {
             ToStore::Granted(grant) => {

@@ -1,5 +1,4 @@
-//! Transfers. Each fills a copy: a pull from one input, or a combination from several inputs.
-//! `blocks` and `flow` move the bytes.
+//! Pulls from one input, and combinations of several. Each transfer fills a copy.
 
 use std::time::Duration;
 
@@ -54,10 +53,10 @@ impl Transfer {
     }
 }
 
-/// An input of a transfer. Its positions count from the start of the output.
+/// Positions count from the start of the output.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The offset in the input's object of the output's first byte.
+    /// The output's first byte in the input's object.
     pub(super) base_bytes: u64,
     pub(super) origin: Origin,
     pub(super) at_hand_bytes: u64,
@@ -65,7 +64,7 @@ pub(super) struct Input {
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     pub(super) stall: StallDetector,
-    /// The growth of the sender's copy, as the receiver knows it; `None` if bytes move in blocks.
+    /// The sender's growth, as the receiver knows it; `None` if bytes move in blocks.
     pub(super) line: Option<Line>,
     pub(super) is_whole: bool,
 }
@@ -240,8 +239,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Requests the bytes of a sender. `Err` has the time after which the receiver notices that the
-    /// sender is unavailable.
+    /// `Err` has the time after which the receiver notices that the sender is unavailable.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,
@@ -299,7 +297,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Fails an input after `delay`, unless it has another connection by then.
+    /// Fails an input after `delay`, unless it is connected again by then.
     fn fail_input_later(
         &mut self,
         reader: Reader,

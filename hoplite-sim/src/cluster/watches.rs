@@ -1,5 +1,3 @@
-//! Calls that wait until a copy grows, or that inspect shards.
-
 use hoplite_core::Error;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, forwardable, is_news};
 use hoplite_core::session::ANSWER_TIMEOUT;

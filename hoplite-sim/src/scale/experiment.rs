@@ -36,26 +36,25 @@ pub struct Experiment {
     /// The percentage of nodes that fail for good, at random times before [`Experiment::bound`].
     /// Reduces request as many sources as nodes survive.
     pub failures_percent: f64,
-    /// The number of racks, which the nodes' labels name in turn; zero for no labels. All links are
-    /// alike.
+    /// Racks in the nodes' labels, in turn; zero for no labels. All links are alike.
     pub racks: usize,
-    /// The number of receivers that one copy serves at once; the daemons allow one.
+    /// Receivers that one copy serves at once; the daemons allow one.
     pub slots: u32,
     /// The limit of each connection; `None` if one connection fills a link.
     pub flow_cap: Option<FlowCap>,
-    /// `true` to measure a second run. In the first run, shards learn the delay of a node in a
-    /// chain, and stores learn the number of connections of a stream.
+    /// Measures a second run. The first one teaches shards the delay of a hop, and stores their
+    /// lanes.
     pub is_repeated: bool,
-    /// The seed of random numbers, for example of failures.
+    /// The seed of random numbers.
     pub seed: u64,
     /// The size of each object.
     pub size_bytes: u64,
     /// The rate of a link in each direction.
     pub bytes_per_second: u64,
-    /// The time of a byte between two nodes.
+    /// From one node to another.
     pub latency: Duration,
-    /// The time that a shard takes per message.
+    /// A shard's time per message.
     pub shard_service: Duration,
-    /// The simulated time after which the experiment gives up.
+    /// The simulated time limit.
     pub time_limit: Duration,
 }

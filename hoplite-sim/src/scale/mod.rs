@@ -1,23 +1,22 @@
-//! Simulates thousands of nodes: real decisions over a fluid model of the network.
+//! Simulates thousands of nodes over a fluid model of the network.
 //!
-//! Every store is a real [`Node`](hoplite_core::node::Node), and every shard a real
-//! [`Shard`](hoplite_core::shard::Shard), with the daemons' planners, retries and deadlines.
-//! Reduces are planned for the simulated link.
+//! Stores and shards are real ([`Node`](hoplite_core::node::Node),
+//! [`Shard`](hoplite_core::shard::Shard)), with the daemons' retries and deadlines. Reduces are
+//! planned for the simulated link.
 //!
 //! # Models
 //!
-//! * **Bytes** flow as in pipes, at full rate in both directions at once, through a switch that is
-//!   never full. Transfers share a direction of a node's link equally, and unused shares are lost.
-//!   So results are too slow rather than too fast when many transfers share a link, which is rare
-//!   here.
-//! * **Latency**: a node that relays bytes verifies each block first, which delays it by a block,
-//!   i.e. about a millisecond. A connection takes a round trip.
-//! * **Connections** may have a [`FlowCap`]. The real senders then decide how many a stream has,
-//!   see `cluster::lanes`.
-//! * **Shards** handle messages in turn, by default in 10 us each. Shards' messages use no
-//!   bandwidth. Stores decide in no time, and workers write in no time.
-//! * **Failures** are deaths of processes, which peers notice after a latency. The first node,
-//!   which puts the broadcast object or calls the reduce, does not fail.
+//! * **Bytes** flow at full rate in both directions at once, through a switch that is never full.
+//!   Transfers share a direction of a node's link equally. Unused shares are lost, so results are
+//!   rather too slow when many transfers share a link, which is rare here.
+//! * **Latency**: a relay verifies each block first, which delays it by about a millisecond. A
+//!   connection takes a round trip.
+//! * **Connections** may have a [`FlowCap`]. Real senders then decide their number, see
+//!   `cluster::lanes`.
+//! * **Shards** handle messages in turn, by default in 10 us each. Their messages use no bandwidth.
+//!   Stores decide, and workers write, in no time.
+//! * **Failures** are deaths of processes, which peers notice after a latency. The first node does
+//!   not fail.
 //!
 //! An [`Experiment`] always has the same [`Outcome`]. The [`Cost`] is the real time of decisions on
 //! this computer.
@@ -39,8 +38,8 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// Size of an arena in objects: source, partial result and target, more than twice, because a
-/// restarted reduce may begin before old objects are deleted.
+/// In objects: source, partial result and target, more than twice, because a restarted reduce may
+/// begin before old objects are deleted.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
@@ -131,8 +130,8 @@ impl Experiment {
         }
     }
 
-    /// Returns a completion time that no decisions can beat. The last node to arrive must send or
-    /// receive an object over its link, and each byte takes a latency.
+    /// Returns a lower bound of the completion time. The last node to arrive must send or receive
+    /// an object over its link, and each byte takes a latency.
     ///
     /// An allreduce of S bytes must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009),
     /// possibly before the last node arrives.

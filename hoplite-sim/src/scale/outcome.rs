@@ -4,32 +4,32 @@ use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// The simulated result, which is equal in each run of an experiment.
+/// The simulated result, equal in each run of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The simulated time from the start until the last surviving node is done.
+    /// The time until the last surviving node is done.
     pub completion: Duration,
-    /// The lower bound of the completion time: [`Experiment::bound`](super::Experiment::bound).
+    /// [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
     /// The longest time from a node's arrival to its end; for a reduce, from the start.
     pub longest: Duration,
-    /// The number of nodes whose calls succeeded.
+    /// Nodes whose calls succeeded.
     pub done: usize,
-    /// The number of surviving nodes whose calls failed or timed out.
+    /// Surviving nodes whose calls failed or timed out.
     pub undone: usize,
     /// The first error and its node.
     pub error: Option<String>,
     /// The plan of the reduce, in words.
     pub plan: Option<String>,
-    /// The number of repairs of the reduce's tree of nodes after failures.
+    /// Repairs of the reduce's tree after failures.
     pub mendings: u32,
-    /// The number of times that the reduce began its target again.
+    /// Restarts of the reduce's target.
     pub restarts: u32,
-    /// The messages and queue of each shard.
+    /// The load of each shard.
     pub shards: Vec<ShardLoad>,
     /// Counts of events since the start.
     pub counts: Counts,
-    /// The number of gets, or of sources of the reduce.
+    /// The number of gets, or of the reduce's sources.
     pub operations: u64,
 }
 
@@ -39,8 +39,7 @@ impl Outcome {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
 
-    /// The number of messages that shards received and sent, divided by
-    /// [`operations`](Self::operations).
+    /// Shards' messages, divided by [`operations`](Self::operations).
     pub fn messages_per_operation(&self) -> f64 {
         let messages: u64 = self.shards.iter().map(|shard| shard.received + shard.sent).sum();
         messages as f64 / self.operations.max(1) as f64
@@ -52,14 +51,14 @@ impl Outcome {
     }
 }
 
-/// The real time that the simulation took, which differs from run to run.
+/// The real time of the simulation, which differs from run to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The real time of the whole simulation.
+    /// The whole simulation.
     pub wall: Duration,
-    /// A shard's mean real time per message.
+    /// A shard's mean time per message.
     pub shard_message: Duration,
-    /// The real time of the decisions of the first node, which coordinates reduces.
+    /// The decisions of the first node, which coordinates reduces.
     pub coordinator: Duration,
 }
 

@@ -1,5 +1,3 @@
-//! The calls of an experiment.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -121,7 +119,7 @@ impl World {
         self.settle();
     }
 
-    /// Deletes the target of a finished run. A broadcast then puts it again.
+    /// Deletes the target of a finished run. A broadcast puts it again.
     pub(super) fn start_over(&mut self) {
         self.app = Calls { preparing: 1, ..Calls::new(self.app.experiment.clone()) };
         let (timeout, wait) = (self.app.experiment.time_limit, DeleteWait::Reachable);
