@@ -1,5 +1,3 @@
-//! Strategies that generate values of wire types, for property tests.
-
 mod errors;
 mod quotas;
 
@@ -648,7 +646,7 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
             let output = ObjectId::of_hop(put);
             let item = dtype.size_bytes();
             for input in &mut inputs {
-                // Converts elements to bytes. The size counted only the elements after the range.
+                // The size counted only the elements after the range.
                 input.size_bytes = (input.base_bytes + elements + input.size_bytes) * item;
                 input.base_bytes *= item;
             }

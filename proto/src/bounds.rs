@@ -1,5 +1,5 @@
-//! Limits on peers' messages, and checks of fields that several messages have. Other fields are
-//! checked where their message is converted.
+//! Limits on peers' messages, and checks of common fields. Other fields are checked where their
+//! message is converted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,12 +10,11 @@ use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::missing::{MAX_NAMED, Named};
 use hoplite_core::shard::{DeleteWait, UNREACHABLE};
 
-/// Longest timeout. Longer ones are cut to it, so that arithmetic on times cannot overflow.
+/// Longest timeout. Longer ones are cut, so that arithmetic on times cannot overflow.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Most bytes of an inline object. The limit of a shard is usually lower.
+/// Most bytes of an inline object. A shard's limit is usually lower.
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
-/// Most bytes of a put that travel through the socket. Larger puts write to the arena, and seal the
-/// object with a second request.
+/// Most bytes of a put that travel through the socket. Larger puts go through the arena.
 pub const MAX_PUT_BYTES: usize = 8 << 10;
 /// Most bytes of all puts in a batch.
 pub const MAX_BATCH_PUT_BYTES: usize = 1 << 20;
@@ -65,17 +64,11 @@ pub fn encode_address(address: SocketAddr) -> String {
 }
 
 /// Decodes the address of a store's data plane; [`UNREACHABLE`] for an empty text.
-///
-/// # Errors
-/// [`Error::Malformed`] for other text.
 pub fn decode_store_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     if text.is_empty() { Ok(UNREACHABLE) } else { decode_address(text, plane) }
 }
 
 /// Decodes the address of a node.
-///
-/// # Errors
-/// [`Error::Malformed`] without an address and port.
 pub fn decode_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     let address =
         if text.len() > MAX_ADDRESS_BYTES { None } else { text.parse::<SocketAddr>().ok() };

@@ -7,12 +7,12 @@ use self::query::{from_hex, number, value};
 
 pub mod query;
 
-/// Most nodes in an answer to the dashboard, about 400 KiB of JSON. The dashboard groups the nodes
-/// of larger clusters by a label.
+/// Most nodes in an answer, about 400 KiB of JSON. The dashboard groups the nodes of larger
+/// clusters by a label.
 pub const MAX_NODES: usize = 1000;
 /// Longest label key by which nodes are grouped, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// Most objects in an answer to the dashboard.
+/// Most objects in an answer.
 pub const MAX_OBJECTS: usize = 200;
 /// A request of the dashboard to a shard.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,28 +21,26 @@ pub enum Question {
     /// Describe the shard, and the cluster as a whole.
     Overview,
     Nodes {
-        /// The answer has only nodes with greater names.
+        /// Only nodes with greater names.
         after: String,
         /// Most nodes in the answer.
         limit: usize,
     },
-    /// Objects, by id.
     Objects(ObjectSearch),
     Object(ObjectId),
     Transfers,
     Reduces,
-    /// Links between nodes, or between groups of nodes with the same value of a label. An empty key
-    /// means nodes.
+    /// Links between nodes, or between groups with the same value of a label. An empty key means
+    /// nodes.
     Links {
-        /// Key of the label.
         group: String,
     },
     Events,
     /// Rates and states of the last hour, one point per step.
     History {
-        /// The node; `None` for the whole cluster.
+        /// `None` for the whole cluster.
         node: Option<NodeId>,
-        /// Number of a ten-second step. The answer has only later points.
+        /// A ten-second step. The answer has only later points.
         after: u64,
     },
     Node(NodeId),

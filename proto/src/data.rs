@@ -38,7 +38,7 @@ pub struct Pull {
     pub size_bytes: u64,
     /// Requested bytes.
     pub range: Range<u64>,
-    /// `true` if the object is the output of a step of a reduce, which may not have begun yet.
+    /// `true` if the object is the output of a reduce step, which may not have begun.
     pub awaits_hop: bool,
 }
 
@@ -56,9 +56,6 @@ pub fn encode_pull(pull: &Pull) -> v1::Pull {
 }
 
 /// Decodes a pull and checks that its range lies in the object.
-///
-/// # Errors
-/// The violated rule.
 pub fn decode_pull(pull: v1::Pull) -> Result<Pull> {
     let end_bytes = pull.end_bytes.unwrap_or(pull.size_bytes);
     if pull.offset_bytes > end_bytes || end_bytes > pull.size_bytes {
@@ -88,11 +85,7 @@ pub fn encode_hop(hop: &Hop) -> v1::Combine {
     }
 }
 
-/// Decodes a hop. Checks that the operation suits the element type, and that ranges consist of
-/// whole elements inside their objects.
-///
-/// # Errors
-/// The violated rule.
+/// Decodes a hop. Checks the operation, and that ranges are whole elements inside their objects.
 pub fn decode_hop(combine: v1::Combine) -> Result<Hop> {
     check_count("inputs of a hop", combine.inputs.len(), MAX_HOP_INPUTS)?;
     if combine.inputs.is_empty() {
@@ -111,7 +104,7 @@ pub fn decode_hop(combine: v1::Combine) -> Result<Hop> {
     let put = PutId(combine.put);
     let output = ObjectId::new(&combine.output)?;
     if output != ObjectId::of_hop(put) {
-        // The name of an object would let the hop's output replace it.
+        // Otherwise, the hop's output could replace a named object.
         return Err(malformed("the output of a hop with a name that is not private"));
     }
     let inputs = combine.inputs.into_iter().map(|input| decode_input(input, size_bytes, dtype));
@@ -181,12 +174,12 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
             ..Default::default()
         },
         HopFailure::Refused(reason) => refused(reason),
-        // The store that performs a hop never reports itself unreachable.
+        // A performing store never reports itself unreachable.
         HopFailure::Unreachable => refused(&Error::unavailable("the store")),
     }
 }
 
-/// Decodes the failure of a step of a reduce with `inputs` inputs.
+/// Decodes the failure of a hop with `inputs` inputs.
 ///
 /// # Errors
 /// [`Error::Malformed`] for an end without a refusal or a valid failed input.

@@ -1,7 +1,5 @@
-//! A macro for the conversions between core and wire enumerations, so that both directions agree.
-
-/// Implements the conversions between a core enum and a generated one. Unknown numbers become
-/// `Error::Malformed`.
+/// Implements the conversions between a core enum and a generated one, so that both directions
+/// agree. Unknown numbers become `Error::Malformed`.
 macro_rules! enumeration {
     ($vis:vis $encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
         $vis fn $encode(value: $core) -> i32 {

@@ -15,8 +15,7 @@ use crate::quota::{decode_excess, encode_excess};
 use crate::v1;
 use crate::v1::MissingKind;
 
-/// Kinds of a [`MetadataError`] in the field `c` of the wire error; zero if only the text is
-/// known.
+/// Kinds of a [`MetadataError`] in field `c`; zero if only the text is known.
 mod metadata_kind {
     pub(super) const UNKNOWN_DTYPE: u64 = 1;
     pub(super) const TOO_MANY_DIMENSIONS: u64 = 2;
@@ -110,16 +109,16 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::Unavailable { what } => {
             v1::Error { code, text: what.to_string(), ..Default::default() }
         }
-        // A new variant with fields travels as code and text until it gets an arm here.
+        // A new variant with fields travels as code and text until it gets an arm.
         _ => v1::Error { code, text: error.to_string(), ..Default::default() },
     }
 }
 
 /// Decodes a peer's error.
 ///
-/// Never fails: an unknown or invalid error becomes [`Error::Malformed`] with the peer's
-/// [escaped](escape) text. [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] swap their
-/// sides, so that "ours" means this side.
+/// An unknown or invalid error becomes [`Error::Malformed`] with the peer's [escaped](escape) text.
+/// [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] swap their sides, so that "ours" means
+/// this side.
 #[expect(clippy::too_many_lines, reason = "one arm for each code")]
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
     // `Display` escapes these names.
@@ -404,8 +403,8 @@ fn encode_reason(reason: &Error) -> Option<Box<v1::Error>> {
     Some(Box::new(v1::Error { missing: None, ..encode(reason) }))
 }
 
-/// Decodes the cause of a timeout. An unknown kind or an exceeded limit becomes `None`, because the
-/// timeout stays valid without its cause.
+/// An unknown kind or an exceeded limit becomes `None`, because the timeout stays valid without its
+/// cause.
 pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missing> {
     let kind = MissingKind::try_from(missing.kind).ok()?;
     check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;

@@ -1,5 +1,5 @@
-//! Frames of the local plane and of direct connections. A frame is the length of a message, four
-//! bytes, little-endian, and the message.
+//! Frames of the local plane and of direct connections: a length of four bytes, little-endian, and
+//! the message.
 
 use bytes::{Buf, BytesMut};
 use hoplite_core::error::{Error, Plane, Result};
@@ -13,7 +13,7 @@ use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 /// Size in bytes of the length before each message.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Longest hello in bytes. The first bytes of another protocol, read as a length, are usually more.
+/// Longest hello in bytes. The start of another protocol, read as a length, is usually more.
 pub const MAX_HELLO_BYTES: usize = 4096;
 
 /// Longest response in bytes: a page of a listing.
@@ -29,7 +29,7 @@ const ID_OVERHEAD_BYTES: usize = 4;
 const MAX_BATCH_BYTES: usize =
     MAX_BATCH_PUT_BYTES + MAX_BATCH_ITEMS * (REQUEST_OVERHEAD_BYTES - MAX_PUT_BYTES);
 
-/// Longest request in bytes under `limits`: a list of ids, or a batch.
+/// Longest request in bytes: a list of ids, or a batch.
 pub fn max_request_bytes(limits: &Limits) -> usize {
     let ids = limits.max_ids_per_request.saturating_mul(MAX_OBJECT_ID_BYTES + ID_OVERHEAD_BYTES);
     ids.saturating_add(REQUEST_OVERHEAD_BYTES).max(MAX_BATCH_BYTES)
@@ -52,8 +52,7 @@ pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
 
 const READ_BYTES: usize = 64 << 10;
 
-/// Reserves memory in `buffer` for small messages. Frees an empty buffer that a large message has
-/// enlarged.
+/// Reserves memory for small messages. Frees an empty buffer that a large message has enlarged.
 pub fn make_room(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > READ_BYTES {
         *buffer = BytesMut::new();
@@ -63,7 +62,7 @@ pub fn make_room(buffer: &mut BytesMut) {
 
 /// Removes a message from the front of `buffer`; `None` if it is incomplete.
 ///
-/// The length is checked first, so at most `limit_bytes` are buffered.
+/// At most `limit_bytes` are buffered.
 ///
 /// # Errors
 /// [`Error::Malformed`] for a wrong length or message: close the connection.
@@ -74,7 +73,7 @@ pub fn decode<M: Message + Default>(
     decode_on(Plane::Local, buffer, limit_bytes)
 }
 
-/// Returns the length of the front message, including the length field, once it is known.
+/// Returns the front message's length, including the length field, once it is known.
 pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
     let prefix = buffer.first_chunk::<LENGTH_BYTES>()?;
     Some(
@@ -84,9 +83,6 @@ pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
 }
 
 /// Does the same as [`decode`], for a connection of `plane`.
-///
-/// # Errors
-/// The errors of [`decode`], with `plane`.
 pub fn decode_on<M: Message + Default>(
     plane: Plane,
     buffer: &mut BytesMut,

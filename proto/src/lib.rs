@@ -1,5 +1,4 @@
-//! Protocols of Hoplite: generated types, and their checked conversion to types of
-//! `hoplite-core`.
+//! Generated protocol types, and their checked conversion to types of `hoplite-core`.
 //!
 //! * [`directory`]: the control plane. [`data`]: the data plane. [`local`], [`framing`]: the local
 //!   plane.
@@ -32,7 +31,7 @@ pub mod v1 {
 #[cfg(feature = "grpc")]
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 
-/// Newest protocol version that this program speaks, on the local, control and data planes.
+/// Newest protocol version of this program, on the local, control and data planes.
 pub const PROTOCOL_VERSION: u32 = Version::NEWEST.number();
 
 pub mod socket_path;

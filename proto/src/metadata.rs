@@ -29,7 +29,7 @@ pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
 }
 
 pub(crate) fn decode_dtype(number: i32) -> Option<Dtype> {
-    // Searches the mapping of [`encode_dtype`], so that both directions agree.
+    // Uses [`encode_dtype`], so that both directions agree.
     Dtype::ALL.iter().copied().find(|dtype| encode_dtype(*dtype) == number)
 }
 
@@ -47,10 +47,10 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
     }
 }
 
-/// Decodes and checks the metadata of an object. Absent metadata means plain bytes.
+/// Decodes an object's metadata. Absent metadata means plain bytes.
 ///
 /// # Errors
-/// [`Error::InvalidMetadata`], with the violated rule.
+/// [`Error::InvalidMetadata`].
 pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadata> {
     let Some(metadata) = metadata else { return Ok(Metadata::default()) };
     let dtype = decode_dtype(metadata.dtype)
@@ -61,7 +61,7 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
     {
         return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
     }
-    // Copies `user`, because a slice would keep the whole received buffer.
+    // Copies `user`: a slice would keep the whole received buffer.
     let agreement =
         metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
     let user = Bytes::copy_from_slice(&metadata.user);

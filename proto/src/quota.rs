@@ -1,5 +1,3 @@
-//! Quotas in errors and requests.
-
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::ObjectId;
 use hoplite_core::quota::{QuotaExcess, QuotaResource, QuotaSubject};

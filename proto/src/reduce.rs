@@ -1,5 +1,3 @@
-//! Conversion of the operations of reduces.
-
 use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::node::ReduceOrder;

@@ -1,4 +1,4 @@
-//! Checks the directories on the path to a local socket, and returns the socket's address.
+//! Checks the directories on the path to a local socket.
 //!
 //! In `/tmp`, any user could create the socket's directory first and listen there.
 //! [`SocketPlace::find`] therefore checks each directory from the root to the socket.
@@ -25,7 +25,7 @@ pub const DEFAULT_DAEMON_USER: &str = "hoplite";
 /// Most symbolic links on a path, as in Linux.
 const MAX_LINKS: u32 = 40;
 
-/// Extended attribute of a file's access list, which may grant more than its mode shows.
+/// Extended attribute of a file's access list, which may grant more than the mode.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// Users who may own the directories on a socket's path: this user, root, and the daemon's user.
@@ -36,7 +36,7 @@ pub struct TrustedUsers {
 }
 
 impl TrustedUsers {
-    /// Trusts this user, root, and `daemon_user`, given by name or number. Without it, trusts
+    /// Trusts this user, root, and `daemon_user` (a name or number), by default
     /// [`DEFAULT_DAEMON_USER`], if it exists.
     pub fn new(daemon_user: Option<&str>) -> Self {
         let daemon = daemon_user.filter(|user| !user.is_empty()).map(str::to_owned);
@@ -51,8 +51,7 @@ impl TrustedUsers {
     /// Returns `true` if `user` is trusted.
     ///
     /// # Errors
-    /// [`Distrust::NoSuchUser`] if the answer depends on the daemon's user, and this machine has no
-    /// user of this name.
+    /// [`Distrust::NoSuchUser`] if the answer depends on a daemon's user who does not exist.
     pub fn includes(&self, user: u32) -> Result<bool, Distrust> {
         if user == self.own || user == 0 {
             return Ok(true);
@@ -69,13 +68,13 @@ impl TrustedUsers {
     }
 }
 
-/// User in [`DAEMON_USER_VARIABLE`]; an empty one counts as unset.
+/// User in [`DAEMON_USER_VARIABLE`], unless empty.
 pub fn daemon_user_of_environment() -> Option<String> {
     let user = std::env::var_os(DAEMON_USER_VARIABLE)?;
     Some(user.to_string_lossy().into_owned()).filter(|user| !user.is_empty())
 }
 
-/// Reason why a path to a socket is not trusted, with advice.
+/// Reason to distrust a path to a socket, with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
@@ -91,7 +90,7 @@ pub enum Distrust {
         /// Owner's number.
         owner: u32,
     },
-    /// Other users may replace the files in a directory.
+    /// Other users may replace files in a directory.
     #[error(
         "other users may write to {} (owner {owner}, mode {mode:o}) and could put a socket of their own there: run \
          `chmod go-w` on it, or use a socket in another directory",
@@ -132,7 +131,7 @@ impl From<Errno> for PlaceError {
     }
 }
 
-/// A socket's path, checked so that no untrusted user can replace the socket.
+/// A socket's path. No untrusted user can replace the socket.
 pub struct SocketPlace {
     path: PathBuf,
     directory: OwnedFd,
@@ -148,8 +147,8 @@ impl fmt::Debug for SocketPlace {
 impl SocketPlace {
     /// Follows `path` to a socket, through symbolic links. The socket need not exist.
     ///
-    /// Each directory must belong to one of `users`. Other users must not be able to write to it,
-    /// unless it is sticky like `/tmp`; then links and sockets in it must belong to `users` too.
+    /// Each directory must belong to one of `users`. Only these may write to it, unless it is
+    /// sticky like `/tmp`; then links and sockets in it must belong to `users` too.
     ///
     /// # Errors
     /// [`PlaceError::Distrusted`] for the first directory that violates this rule.
@@ -169,8 +168,8 @@ impl SocketPlace {
         }
     }
 
-    /// Returns the socket's address, valid while `self` lives. For a path longer than an address,
-    /// the address is a path through the open directory.
+    /// Returns the socket's address, valid while `self` lives. An address that would be too long
+    /// leads through the open directory.
     ///
     /// # Errors
     /// [`Errno::NAMETOOLONG`] if the name alone is too long, or `/proc` is missing.
@@ -190,9 +189,6 @@ impl SocketPlace {
 }
 
 /// Checks one directory by the rule of [`SocketPlace::find`].
-///
-/// # Errors
-/// See [`SocketPlace::find`].
 pub fn check_directory(directory: &Path, users: &TrustedUsers) -> Result<(), PlaceError> {
     let mut walk = Walk::start(directory, users)?;
     walk.enter_all_but(0)?;
@@ -220,8 +216,7 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn start(path: &Path, users: &'a TrustedUsers) -> Result<Self, PlaceError> {
-        // Makes the path absolute, because the directories above the working directory are checked
-        // too.
+        // Directories above the working directory are checked too.
         let path = std::path::absolute(path)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
         let root = open(rustix::fs::CWD, OsStr::new("/"))?;
@@ -263,7 +258,7 @@ impl<'a> Walk<'a> {
         if kind == FileType::Directory {
             return Ok(Entry::Directory(opened));
         }
-        // In a sticky directory, any user creates entries, but only an entry's owner replaces it.
+        // In a sticky directory, any user creates entries, but only the owner replaces one.
         if self.is_shared && !self.users.includes(found.st_uid)? {
             return Err(Distrust::Owner { path: self.at.join(name), owner: found.st_uid }.into());
         }
@@ -320,7 +315,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Checks that the socket's directory is shared and sticky, or belongs to a user of this
-    /// namespace. Directories above it may belong to other users, such as the machine's root.
+    /// namespace. Directories above may belong to others, such as the machine's root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => {
@@ -366,8 +361,7 @@ fn is_private_group(user: u32, group: u32) -> bool {
         && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// Returns `true` if the path has no access list. With an access list, the group bits apply to
-/// other users too.
+/// With an access list, a file's group bits apply to other users too.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
     matches!(
@@ -376,8 +370,8 @@ fn has_no_access_list(path: &Path) -> bool {
     )
 }
 
-/// Returns `true` if `user` is the number that stands for all users without a number in this
-/// namespace. In most unprivileged containers, the machine's root is one of them.
+/// Returns `true` if `user` stands for all users without a number in this namespace. In most
+/// unprivileged containers, the machine's root is one of them.
 fn is_unmapped(user: u32) -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let maps = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::error::{cut, decode, encode, shown};
 use crate::v1;
 
-/// Encodes `error` in a status and its details, for [`from_status`].
+/// Encodes `error` in a status and its details.
 pub fn to_status(error: &Error) -> Status {
     let code = match error {
         Error::InvalidId { .. }
@@ -54,7 +54,7 @@ pub fn to_status(error: &Error) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-/// Returns the error in the status' details. Without details, an error for the status' code.
+/// Returns the error in the status' details, or else for its code.
 pub fn from_status(status: &Status) -> Error {
     let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
     let typed = details.into_iter().find(|detail| detail.type_url == DETAIL_TYPE);
@@ -68,14 +68,14 @@ pub fn from_status(status: &Status) -> Error {
         | Code::OutOfRange
         | Code::Internal
         | Code::DataLoss => Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) },
-        // A status without details is from tonic or HTTP/2, and means a broken connection.
+        // Without details, the status is from tonic or HTTP/2: a broken connection.
         _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
     }
 }
 
 const DETAIL_TYPE: &str = "type.googleapis.com/hoplite.v1.Error";
 
-/// The message `google.rpc.Status`, which tools such as grpcurl expect in the details.
+/// `google.rpc.Status`, which tools such as grpcurl expect in the details.
 #[derive(Clone, PartialEq, Message)]
 struct RpcStatus {
     #[prost(int32, tag = "1")]

@@ -1,9 +1,9 @@
-//! Trace contexts, which name the span that caused a message.
+//! Trace contexts name the span that caused a message.
 
 use bytes::Bytes;
 use hoplite_core::TraceContext;
 
-/// Encodes a trace context. No trace becomes an empty value.
+/// Encodes a trace context; empty without one.
 pub fn encode(trace: Option<TraceContext>) -> Bytes {
     trace.map_or_else(Bytes::new, |trace| Bytes::copy_from_slice(&trace.to_bytes()))
 }

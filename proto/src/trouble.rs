@@ -16,7 +16,7 @@ pub fn encode_wait(wait: &LongWait) -> v1::LongWait {
     }
 }
 
-/// Decodes a client's call that waits long; `None` for an unknown operation.
+/// Decodes a long wait; `None` for an unknown operation.
 pub fn decode_wait(wait: v1::LongWait) -> Option<LongWait> {
     Some(LongWait {
         operation: error::decode_operation(wait.operation.into())?,
@@ -34,11 +34,11 @@ pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault
     }
 }
 
-/// Decodes a peer's failure: the peer's name, the failure, and its age; `None` if incomplete.
+/// Decodes a peer's failure: name, error and age; `None` if incomplete.
 pub fn decode_fault(fault: v1::PeerFault) -> Option<(String, Error, Duration)> {
     let name = error::shown(&fault.name);
     let error = error::decode(fault.error?, Plane::Local);
-    // Decoding swaps the two sides of a mismatch. A second pass restores the store's view.
+    // Decoding swaps the sides of a mismatch. A second pass restores the store's view.
     let error = error::decode(error::encode(&error), Plane::Local);
     Some((name, error, Duration::from_micros(fault.since_us)))
 }

@@ -1,5 +1,3 @@
-//! Strategies for errors.
-
 use std::time::Duration;
 
 use hoplite_core::error::{Error, MetadataError, Missing, Operation, Plane};
@@ -58,7 +56,7 @@ fn missing() -> impl Strategy<Value = Missing> {
     prop_oneof![of_objects, of_stores]
 }
 
-/// Generates errors, except version mismatches, because decoding swaps their two versions.
+/// Leaves out version mismatches, because decoding swaps their two versions.
 pub(crate) fn error() -> impl Strategy<Value = Error> {
     let operation = select(vec![
         Operation::Put,

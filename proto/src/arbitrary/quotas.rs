@@ -1,5 +1,3 @@
-//! Strategies for quotas.
-
 use hoplite_core::quota::{Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse};
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -1,4 +1,4 @@
-//! Parses URLs and forms of the dashboard: names, values, and bytes of ids.
+//! Parses the dashboard's URLs and forms.
 
 /// Returns the decoded value of `name` in `a=b&c=d`; `None` if it is missing or invalid.
 pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {

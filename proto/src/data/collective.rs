@@ -1,5 +1,3 @@
-//! Messages between the coordinator and the members of a collective.
-
 use std::time::Duration;
 
 use hoplite_core::collective::{
@@ -20,12 +18,12 @@ use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1::end::Outcome;
 use crate::{error, metadata, v1};
 
-/// Request of a member of a collective for the bytes that another member must send to it.
+/// A member's request for the bytes that another member must send to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
     /// Target of the collective.
     pub target: ObjectId,
-    /// Put id of the collective's target.
+    /// The target's put id.
     pub put: PutId,
     /// Index of the requesting member.
     pub index: usize,
@@ -44,10 +42,7 @@ pub fn encode_take(take: &Take) -> v1::Take {
     }
 }
 
-/// Decodes and checks a member's request.
-///
-/// # Errors
-/// The violated rule.
+/// Decodes a member's request.
 pub fn decode_take(take: v1::Take) -> Result<Take> {
     Ok(Take {
         target: ObjectId::new(&take.target)?,
@@ -83,11 +78,8 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     }
 }
 
-/// Decodes a collective's plan from its coordinator. Checks schedule, operation, whole elements,
-/// frame length, one member per part, and an explanation without control characters.
-///
-/// # Errors
-/// The violated rule.
+/// Decodes a plan. Checks schedule, operation, whole elements, frame length, one member per part,
+/// and an explanation without control characters.
 pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     check_count("members of an attempt", enlist.members.len(), MAX_MEMBERS)?;
     check_count("sources of a member", enlist.sources.len(), MAX_SOURCES_PER_MEMBER)?;
@@ -232,12 +224,12 @@ pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     Ok(Report::Failed(failure))
 }
 
-/// Encodes a coordinator's abort of a collective.
+/// Encodes an abort.
 pub fn encode_stop(reason: &Error) -> v1::Stop {
     v1::Stop { error: Some(error::encode(reason)) }
 }
 
-/// Decodes a coordinator's abort of a collective.
+/// Decodes an abort.
 ///
 /// # Errors
 /// [`Error::Malformed`] without a reason.
@@ -252,7 +244,7 @@ pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v
     v1::Reject { target, error: Some(error::encode(reason)), attempt: Some(attempt) }
 }
 
-/// Decodes a rejection: a collective's target, the number of the failed attempt, and the reason.
+/// Decodes a rejection: target, failed attempt, and reason.
 ///
 /// # Errors
 /// [`Error::Malformed`] if one is missing.
@@ -278,7 +270,7 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
     v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
 }
 
-/// Decodes the progress of `member` in a collective; `None` if the answering store reports none.
+/// Decodes the progress of `member`; `None` if the store reports none.
 ///
 /// # Errors
 /// [`Error::Malformed`] for another member's progress, impossible numbers, or control characters in
@@ -300,7 +292,7 @@ pub fn decode_position(
     Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
-/// Encodes a store's record of a collective, without the progress of other stores.
+/// Encodes a store's record, without the progress of other stores.
 pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
     let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
@@ -322,14 +314,14 @@ pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     }
 }
 
-/// Encodes a store's record of a collective, with the store's own progress.
+/// Encodes a store's record, with its own progress.
 pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
     let mut record = record.map(encode_record);
     let position = record.as_mut().and_then(|record| record.position.take());
     v1::Position { position, record }
 }
 
-/// Decodes a store's record of a collective; `None` if the store has no record.
+/// Decodes a store's record, if it has one.
 ///
 /// # Errors
 /// [`Error::Malformed`] for control characters, too many members, or impossible progress.

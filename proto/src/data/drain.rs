@@ -11,10 +11,10 @@ use crate::v1;
 
 /// The protocol version that brought these messages.
 pub const DRAIN_STORE_SINCE: u32 = 9;
-/// Most objects that an answer names as left at the drained store, so that it fits into a frame.
+/// Most objects that an answer names as left, so that it fits into a frame.
 const MAX_ANSWERED_UNMOVED: usize = 200;
 
-/// Encodes the request to drain a store or, without a timeout, to report the progress of its drain.
+/// Encodes the request to drain a store or, without a timeout, to report its progress.
 pub fn encode_drain_store(timeout: Option<Duration>) -> v1::DrainStore {
     v1::DrainStore { timeout_ms: timeout.map(encode_timeout) }
 }
@@ -31,9 +31,6 @@ pub fn encode_drain_answer(mut report: DrainReport) -> v1::DrainAnswer {
 }
 
 /// Decodes a drain's report.
-///
-/// # Errors
-/// The violated rule.
 pub fn decode_drain_answer(answer: v1::DrainAnswer) -> Result<DrainReport> {
     decode_drain(answer.report.ok_or(Error::malformed(Plane::Data, "an answer without a report"))?)
 }

@@ -1,4 +1,4 @@
-//! Encodes and decodes the frames of the data plane: a fixed header, then a payload.
+//! Frames of the data plane: a fixed header, then a payload.
 //!
 //! All numbers are little-endian.
 //!
@@ -25,7 +25,7 @@ use hoplite_core::checksum::crc32c;
 pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
 pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
-/// Longest payload of frames other than blocks: many times an id and an error's text.
+/// Longest payload of other frames.
 pub const MAX_CONTROL_BYTES: u32 = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"HPLD";
@@ -41,20 +41,20 @@ pub enum Kind {
     Pull = 2,
     /// Raw bytes of an object, sender to receiver.
     Block = 3,
-    /// `End` of a transfer, from its sender, or of a reduce's hop, from the combining store.
+    /// `End` of a transfer, from its sender, or of a hop, from the combining store.
     End = 4,
-    /// `Keepalive`, from the sender of a transfer, or from either side of a hop.
+    /// `Keepalive`, from a transfer's sender, or from either side of a hop.
     Keepalive = 5,
     /// `DigestRequest`, receiver to sender.
     DigestRequest = 6,
-    /// `Digest` of an object's bytes, answering `DigestRequest`.
+    /// `Digest`, answering `DigestRequest`.
     Digest = 7,
-    /// `Combine`, coordinator to store: combine some inputs of a reduce (a hop).
+    /// `Combine`, coordinator to store: perform a hop.
     Combine = 8,
-    /// From the store that performs a hop, to its coordinator: the output is complete.
+    /// Store to coordinator: the hop's output is complete.
     Combined = 9,
-    /// Coordinator to store: end the hop of a reduce, the membership in a collective, or the part
-    /// in a measurement of the network.
+    /// Coordinator to store: end the hop, the membership in a collective, or the part in a
+    /// measurement.
     Release = 10,
     /// `DataProof` that the sender knows the token, after the hellos if both sides have one.
     Proof = 11,
@@ -64,12 +64,11 @@ pub enum Kind {
     Filled = 13,
     /// Coordinator to member: the member's copy is the collective's target.
     Commit = 14,
-    /// `Stop`, coordinator to member: the attempt at the collective is aborted.
+    /// `Stop`, coordinator to member: the attempt is aborted.
     Stop = 15,
-    /// `Take`, member to member: send the bytes that the schedule gives to the requesting member.
+    /// `Take`, member to member: send the bytes that the schedule gives to the requester.
     Take = 16,
-    /// `Reject`, coordinator to participants' stores: an attempt at a collective fails. Answered by
-    /// `End`.
+    /// `Reject`, coordinator to participants' stores: an attempt fails. Answered by `End`.
     Reject = 17,
     /// Coordinator to store: take part in a measurement of the network.
     Probe = 18,
@@ -77,17 +76,17 @@ pub enum Kind {
     ProbeReady = 19,
     /// `Arm`, coordinator to store: answer a peer's measurements.
     Arm = 20,
-    /// The answer to `Arm`.
+    /// Answers `Arm`.
     Armed = 21,
     /// `Measure`, coordinator to store.
     Measure = 22,
     /// `Found`, answering `Measure`.
     Found = 23,
-    /// `Echo`, both ways between measured stores.
+    /// `Echo`, both ways.
     Echo = 24,
-    /// `TakeTrain`, between measured stores: send a burst of blocks, then `End`.
+    /// `TakeTrain`: send a burst of blocks, then `End`.
     TakeTrain = 25,
-    /// `AskPosition`, store to store: requests a collective's progress. Answered by `Position`.
+    /// `AskPosition`, store to store. Answered by `Position`.
     AskPosition = 26,
     /// `Position`, answering `AskPosition`.
     Position = 27,
@@ -95,7 +94,7 @@ pub enum Kind {
     Lanes = 28,
     /// `Lane`, receiver to sender: use this connection too.
     Lane = 29,
-    /// `DrainStore`, store to store, since version 9. Answered by `DrainAnswer`.
+    /// `DrainStore`, since version 9. Answered by `DrainAnswer`.
     DrainStore = 40,
     /// Answers `DrainStore`.
     DrainAnswer = 41,
@@ -157,7 +156,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum FrameError {
-    /// The peer is no store, or the next bytes are no frame.
+    /// The bytes are no frame.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
     BadMagic {
         /// The first four bytes.
@@ -170,7 +169,7 @@ pub enum FrameError {
     },
     #[error("the header of a frame is damaged")]
     HeaderDamaged,
-    /// The frame has an unknown kind, or its reserved bytes are not zero.
+    /// Unknown kind, or nonzero reserved bytes.
     #[error("unknown kind of frame {number}")]
     UnknownKind { number: u8 },
     #[error("a frame of kind {kind:?} claims {length_bytes} bytes")]
@@ -189,14 +188,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// Makes the header of a block; `None` if the block is too long.
+    /// Makes the header of a block; `None` if it is too long.
     pub fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
         let length_bytes =
             u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
         Some(Self { kind: Kind::Block, length_bytes, payload_crc, offset_bytes })
     }
 
-    /// Makes the header of a frame that is no block; `None` if the payload is too long.
+    /// Makes another header; `None` if the payload is too long.
     pub fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
         let length_bytes = u32::try_from(payload.len())
             .ok()
@@ -219,7 +218,7 @@ impl Header {
         self.offset_bytes
     }
 
-    /// Checks the checksum `crc` of the received payload.
+    /// Checks the received payload's checksum.
     ///
     /// # Errors
     /// [`FrameError::PayloadDamaged`].

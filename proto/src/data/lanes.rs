@@ -1,4 +1,4 @@
-//! Messages by which a stream gets lanes: further connections that carry its blocks.
+//! Messages that give a stream further connections (lanes) for its blocks.
 
 use hoplite_core::error::{Error, Result};
 use hoplite_core::plan::lanes::MAX_LANES;
@@ -9,31 +9,26 @@ use crate::v1;
 /// Length of a stream's key.
 pub const KEY_BYTES: usize = 16;
 
-/// Names a stream to its sender, so that further connections can join it.
+/// Names a stream to its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamKey(pub [u8; KEY_BYTES]);
 
-/// Encodes the most connections (lanes) that a receiver permits for a stream. One, the default,
-/// becomes 0.
+/// Encodes the most lanes that a receiver permits for a stream. One, the default, becomes 0.
 pub fn encode_max_lanes(max_lanes: usize) -> u32 {
     if max_lanes <= 1 { 0 } else { u32::try_from(max_lanes.min(MAX_LANES)).unwrap_or(0) }
 }
 
-/// Decodes the most connections (lanes) that a receiver permits for a stream. Lowers greater
-/// numbers to [`MAX_LANES`].
+/// Decodes the most lanes that a receiver permits, at most [`MAX_LANES`].
 pub fn decode_max_lanes(max_lanes: u32) -> usize {
     usize::try_from(max_lanes).unwrap_or(MAX_LANES).clamp(1, MAX_LANES)
 }
 
-/// Encodes a request to open `count` further connections (lanes) for a stream.
+/// Encodes a request to open `count` further lanes for a stream.
 pub fn encode_lanes(key: StreamKey, count: usize) -> v1::Lanes {
     v1::Lanes { key: key.0.to_vec().into(), count: u32::try_from(count).unwrap_or(u32::MAX) }
 }
 
-/// Decodes a request for further connections (lanes): the stream's key, and their number.
-///
-/// # Errors
-/// The violated rule.
+/// Decodes a request for further lanes: the stream's key, and their number.
 pub fn decode_lanes(lanes: &v1::Lanes) -> Result<(StreamKey, usize)> {
     let count = usize::try_from(lanes.count).unwrap_or(usize::MAX);
     match count {
@@ -43,18 +38,15 @@ pub fn decode_lanes(lanes: &v1::Lanes) -> Result<(StreamKey, usize)> {
     }
 }
 
-/// Encodes the message that makes its connection carry blocks of a stream. `other_streams` is the
-/// number of other streams that the receiver takes in.
+/// Encodes the message that makes its connection a lane. `other_streams` is the number of other
+/// streams that the receiver takes in.
 pub fn encode_lane(key: StreamKey, other_streams: usize) -> v1::Lane {
     let other_streams = u32::try_from(other_streams).unwrap_or(u32::MAX);
     v1::Lane { key: key.0.to_vec().into(), other_streams }
 }
 
-/// Decodes the message that makes its connection carry blocks of a stream: the stream's key, and
-/// the number of other streams that the receiver takes in.
-///
-/// # Errors
-/// The violated rule.
+/// Decodes the message that makes its connection a lane: the stream's key, and the number of other
+/// streams that the receiver takes in.
 pub fn decode_lane(lane: &v1::Lane) -> Result<(StreamKey, usize)> {
     Ok((decode_key(&lane.key)?, usize::try_from(lane.other_streams).unwrap_or(usize::MAX)))
 }

@@ -1,5 +1,5 @@
-//! Probes, which measure the network between stores. An echo is a datagram that the peer returns; a
-//! train is a row of blocks. The coordinator tells pairs of stores what to measure.
+//! Probes measure the network between stores. An echo is a datagram that the peer returns; a train
+//! is a row of blocks.
 //!
 //! A datagram has 32 bytes, numbers little-endian:
 //!
@@ -32,7 +32,7 @@ use crate::v1::measure::Work as WireWork;
 pub const PACKET_BYTES: usize = 32;
 const MAGIC: [u8; 4] = *b"HPLE";
 
-/// Conversion of the number of echoes per pair of stores. 0 stands for `Probes::Auto`.
+/// The number of echoes per pair. 0 stands for `Probes::Auto`.
 pub mod probes {
     use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 
@@ -86,12 +86,12 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     })
 }
 
-/// Request to answer a peer's measurements of the network: echoes and bursts of blocks.
+/// Request to answer a peer's echoes and trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// Nonce of the peer's requests.
+    /// The nonce of the peer's requests.
     pub nonce: u64,
-    /// Address from which the peer sends datagrams, if it does.
+    /// The address of the peer's datagrams, if any.
     pub asker: Option<SocketAddr>,
 }
 
@@ -101,9 +101,6 @@ pub fn encode_arm(arm: Arm) -> v1::Arm {
 }
 
 /// Decodes and checks the request.
-///
-/// # Errors
-/// The violated rule.
 pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
     Ok(Arm { nonce: arm.nonce, asker: decode_optional_address(&arm.asker)? })
 }
@@ -111,15 +108,15 @@ pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
 /// Request to measure the link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// Nonce for the requests to the peer.
+    /// The nonce for requests to the peer.
     pub nonce: u64,
     /// The peer.
     pub node: NodeId,
     /// Address of the peer's data plane.
     pub address: SocketAddr,
-    /// The peer's address for datagrams, if it receives them.
+    /// The peer's address for datagrams, if any.
     pub echo_address: Option<SocketAddr>,
-    /// The measurement: echoes (round trips) or trains (bursts of blocks).
+    /// Echoes or trains.
     pub work: SurveyWork,
 }
 
@@ -143,9 +140,6 @@ pub fn encode_measure(measure: &Measure) -> v1::Measure {
 }
 
 /// Decodes and checks the request.
-///
-/// # Errors
-/// The violated rule.
 pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
     let work = match measure.work.ok_or(malformed("nothing to measure"))? {
         WireWork::Echoes(echoes) => SurveyWork::Echo { probes: probes::decode(echoes.count) },

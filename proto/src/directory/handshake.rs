@@ -1,5 +1,3 @@
-//! First messages of a session between a store and a shard.
-
 use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{ClusterId, Incarnation, NodeId};
@@ -13,8 +11,7 @@ use crate::bounds::{
 };
 use crate::v1;
 
-/// Encodes the first message of the store `info` of `cluster`, which speaks the versions up to
-/// `info.version`.
+/// Encodes a store's first message. The store speaks the versions up to `info.version`.
 pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     v1::Hello {
         version: Version::OLDEST.number(),
@@ -29,9 +26,8 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     }
 }
 
-/// Decodes and checks the first message of a store that joins `cluster`. This side speaks the
-/// versions up to `newest`. The result has the agreed version of the session, and labels sorted by
-/// key.
+/// Decodes the first message of a store that joins `cluster`. This side speaks versions up to
+/// `newest`. The result has the session's version, and labels sorted by key.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the violated rule.
@@ -61,16 +57,13 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId, newest: Version) -> R
     })
 }
 
-/// Encodes the first message of a shard's run `run`, which speaks the versions up to `newest`.
+/// Encodes the first message of a shard's run, which speaks versions up to `newest`.
 pub const fn welcome(run: ShardRun, newest: Version) -> v1::Welcome {
     v1::Welcome { version: Version::OLDEST.number(), newest_version: newest.number(), run: run.0 }
 }
 
-/// Checks the first message of a shard. This side speaks the versions up to `newest`. Returns the
-/// run of the shard, and the version of the session.
-///
-/// # Errors
-/// [`Error::VersionMismatch`] if the shard speaks another version.
+/// Checks a shard's first message. This side speaks versions up to `newest`. Returns the shard's
+/// run and the session's version.
 pub fn check_welcome(welcome: &v1::Welcome, newest: Version) -> Result<(ShardRun, Version)> {
     let version = newest.agree(welcome.version, welcome.newest_version)?;
     Ok((ShardRun(welcome.run), version))
@@ -131,7 +124,7 @@ mod tests {
             let welcome = welcome(ShardRun(7), shard);
             assert_eq!(check_welcome(&welcome, store), Ok((ShardRun(7), store.min(shard))));
         }
-        // The messages of a program that speaks version 8 only.
+        // A program that speaks version 8 only.
         let old = v1::Hello { version: 8, newest_version: 0, ..hello() };
         assert_eq!(
             decode_hello(old, &cluster(), Version::NEWEST).unwrap().version,

@@ -1,5 +1,3 @@
-//! Stores' load reports.
-
 use std::time::Duration;
 
 use hoplite_core::error::{Error, Plane, Result};
@@ -17,7 +15,7 @@ use crate::bounds::{check_count, decode_timeout, encode_id};
 use crate::v1;
 use crate::v1::load_report as wire;
 
-/// Longest name of a reduce's operation in bytes: several times the longest existing name.
+/// Longest name of a reduce's operation in bytes.
 const MAX_OP_BYTES: usize = 32;
 
 /// Encodes `load`.
@@ -54,10 +52,7 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
     }
 }
 
-/// Checks a report.
-///
-/// # Errors
-/// The violated rule.
+/// Decodes and checks a report.
 pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("directory shards", report.shards_up.len(), MAX_SHARDS)?;
     check_count("transfers in a report", report.transfers.len(), MAX_REPORTED)?;

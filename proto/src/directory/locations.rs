@@ -1,5 +1,3 @@
-//! Locations of an object.
-
 use std::time::Duration;
 
 use hoplite_core::error::{Error, Plane, Result};
@@ -26,7 +24,7 @@ pub fn encode_locations(locations: &Locations) -> v1::Locations {
     }
 }
 
-/// Decodes the locations of an object, received on `plane`.
+/// Decodes an object's locations, received on `plane`.
 ///
 /// # Errors
 /// The violated rule; [`Error::LimitExceeded`] above [`MAX_LOCATIONS`].

@@ -12,8 +12,7 @@
 
 /// Length of a preface.
 pub const PREFACE_BYTES: usize = 16;
-/// Longest message that opens a connection to a shard, in bytes: names, a nonce, and a refusal's
-/// text.
+/// Longest message of an opening, in bytes.
 pub const MAX_OPENING_BYTES: usize = 4096;
 
 /// Purpose of a connection, in its first bytes. HTTP/2 and TLS begin otherwise.
@@ -34,7 +33,7 @@ impl Preface {
         }
     }
 
-    /// Returns the preface with these bytes; `None` if there is none.
+    /// Returns the preface with these bytes.
     pub fn of_bytes(bytes: &[u8; PREFACE_BYTES]) -> Option<Self> {
         [Self::Grpc, Self::Direct].into_iter().find(|preface| preface.bytes() == bytes)
     }

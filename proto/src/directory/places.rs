@@ -1,5 +1,3 @@
-//! Measured places (the groups of close nodes) on the wire.
-
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
 use hoplite_core::link::Uplink;
@@ -24,11 +22,11 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
     }
 }
 
-/// Decodes each node's groups of close nodes, as measured.
+/// Decodes each node's measured groups.
 ///
 /// # Errors
-/// Fails for too many nodes, a repeated node or an invalid name, and for a version that is invalid
-/// or nearly exhausted.
+/// For too many nodes, a repeated node or an invalid name, and a version that is invalid or nearly
+/// exhausted.
 pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
     check_version(places.version)?;

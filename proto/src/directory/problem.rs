@@ -1,5 +1,3 @@
-//! Problems in the status of a shard.
-
 use hoplite_core::error::Plane;
 use hoplite_core::id::ObjectId;
 use hoplite_core::problem::{MAX_PLACES, Place, Problem, ProblemKind};
@@ -25,8 +23,7 @@ pub fn encode_problems(problems: &[Problem]) -> Vec<v1::Problem> {
     problems.iter().map(problem).collect()
 }
 
-/// Decodes the problems in a shard's status. Leaves out unknown or repeated kinds, and invalid
-/// nodes.
+/// Decodes a shard's problems, without unknown or repeated kinds and invalid nodes.
 pub fn decode_problems(problems: Vec<v1::Problem>) -> Vec<Problem> {
     let place = |place: v1::problem::Place| {
         let node = decode_optional_node(&place.node).ok()?;

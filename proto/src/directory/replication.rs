@@ -1,5 +1,3 @@
-//! Messages of replication.
-
 use hoplite_core::error::{Plane, Result};
 use hoplite_core::id::{ObjectId, PutId};
 use hoplite_core::shard::{Lead, Obstacle, Replicate, Replication, ToShard};

@@ -1,5 +1,3 @@
-//! A shard's messages to a store.
-
 use std::net::SocketAddr;
 
 use hoplite_core::error::{Error, Plane, Result};
@@ -89,10 +87,10 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
     ShardMessage { body: Some(body) }
 }
 
-/// Decodes and checks a shard's message.
+/// Decodes a shard's message.
 ///
 /// # Errors
-/// The violated rule, which ends the session.
+/// They end the session.
 pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     let body = message.body.ok_or(malformed("a message without a body"))?;
     Ok(match body {
@@ -136,10 +134,10 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     })
 }
 
-/// Decodes a frame that comes after the welcome.
+/// Decodes a frame after the welcome.
 ///
 /// # Errors
-/// The errors of [`decode_to_store`]; also a second welcome, more than [`MAX_MESSAGES_PER_BATCH`]
+/// As [`decode_to_store`]; also for a second welcome, more than [`MAX_MESSAGES_PER_BATCH`]
 /// messages, and the error with which the shard ends the session.
 pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
     if batch.welcome.is_some() {
@@ -195,8 +193,7 @@ fn decode_inline(inline: wire::Inline) -> Result<ToStore> {
     let size_bytes = inline.bytes.len() as u64;
     let request = RequestId(inline.request);
     let Some(bytes) = InlineBytes::checked(inline.bytes, inline.crc) else {
-        // Fails this query only: the object's checksum, which its store computed, does not match
-        // its bytes.
+        // Fails this query only: the object's checksum does not match its bytes.
         return Ok(ToStore::Failed { request, error: malformed(DAMAGED) });
     };
     Ok(ToStore::Inline {

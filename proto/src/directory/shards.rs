@@ -1,5 +1,3 @@
-//! The list of the directory's shards, and its changes, on the wire.
-
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
 use hoplite_core::shard::{KnownShards, ListStep, Proposal};
@@ -8,8 +6,7 @@ use crate::bounds::check_count;
 use crate::v1;
 use crate::v1::shards_request::Step;
 
-/// Highest version (number of changes) of a list of shards. Only damaged or forged messages exceed
-/// it.
+/// Highest version (number of changes) of a list of shards.
 const MAX_LIST_VERSION: u64 = 1 << 32;
 
 /// Encodes a list of shards.
@@ -17,7 +14,7 @@ pub fn encode_shard_list(list: &ShardList) -> v1::ShardList {
     v1::ShardList { version: list.version(), names: list.names().map(str::to_owned).collect() }
 }
 
-/// Decodes a list of 1 to 256 shards.
+/// Decodes a list of shards.
 ///
 /// # Errors
 /// [`Error::LimitExceeded`] for too many shards. [`Error::Malformed`] for no shard, a repeated or
@@ -37,7 +34,7 @@ pub fn decode_shard_list(list: v1::ShardList) -> Result<ShardList> {
     if decoded.len() == count { Ok(decoded) } else { Err(malformed("a directory shard twice")) }
 }
 
-/// Encodes a step of a change of the list of shards; without a step, the request for its state.
+/// Encodes a step of a change of the list; `None` requests its state.
 pub fn encode_list_step(step: Option<&ListStep>) -> v1::ShardsRequest {
     let encode = |proposal: &Proposal| v1::ShardProposal {
         list: Some(encode_shard_list(&proposal.list)),
@@ -51,11 +48,10 @@ pub fn encode_list_step(step: Option<&ListStep>) -> v1::ShardsRequest {
     v1::ShardsRequest { step }
 }
 
-/// Decodes a step of a change of the list of shards, if there is one.
+/// Decodes a step of a change of the list, if any.
 ///
 /// # Errors
-/// The errors of [`decode_shard_list`], and [`Error::Malformed`] for a missing list or for one of
-/// version 0, which is configured.
+/// As [`decode_shard_list`]; [`Error::Malformed`] for a missing list, or one of version 0.
 pub fn decode_list_step(request: v1::ShardsRequest) -> Result<Option<ListStep>> {
     let decode = |proposal: v1::ShardProposal| {
         let list = decode_shard_list(proposal.list.unwrap_or_default())?;

@@ -1,5 +1,3 @@
-//! A store's messages to a shard.
-
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -87,10 +85,10 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
     StoreMessage { body: Some(body), ..Default::default() }
 }
 
-/// Decodes and checks a store's message.
+/// Decodes a store's message.
 ///
 /// # Errors
-/// The violated rule, which ends the session.
+/// They end the session.
 pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     let body = message.body.ok_or(Error::malformed(Plane::Control, "a message without a body"))?;
     Ok(match body {
@@ -136,10 +134,10 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     })
 }
 
-/// Decodes a frame that comes after the hello.
+/// Decodes a frame after the hello.
 ///
 /// # Errors
-/// The errors of [`decode_to_shard`]; also a second hello, and more than [`MAX_MESSAGES_PER_BATCH`]
+/// As [`decode_to_shard`]; also for a second hello, and more than [`MAX_MESSAGES_PER_BATCH`]
 /// messages.
 pub fn decode_store_batch(batch: StoreMessages) -> Result<Vec<ToShard>> {
     if batch.hello.is_some() {

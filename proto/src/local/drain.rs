@@ -1,5 +1,3 @@
-//! Reports of drains.
-
 use hoplite_core::error::{Plane, Result};
 use hoplite_core::id::ObjectId;
 use hoplite_core::node::{DrainReport, DrainState, MAX_UNMOVED, Unmoved};

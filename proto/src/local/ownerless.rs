@@ -1,5 +1,3 @@
-//! Pages of ownerless objects on the wire.
-
 use bytes::Bytes;
 use hoplite_core::error::Result;
 use hoplite_core::id::ObjectId;

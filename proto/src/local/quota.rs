@@ -1,5 +1,3 @@
-//! Quotas in requests and responses.
-
 use hoplite_core::error::Result;
 use hoplite_core::node;
 use hoplite_core::quota::{MAX_QUOTAS, Quota, QuotaLimits, QuotaSubject, QuotaUse};

@@ -1,5 +1,3 @@
-//! Clients' requests.
-
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
@@ -33,8 +31,7 @@ enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order 
 pub enum Request {
     /// A request to the node's state machine.
     Node(node::Request),
-    /// Reports that a client's write has reached the progress for which the store waits. Not
-    /// answered.
+    /// A client's write has reached the progress for which the store waits. Not answered.
     Doorbell {
         /// The copy.
         copy: CopyId,
@@ -52,7 +49,7 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
 
 /// Decodes and checks a request with at most `max_ids` ids.
 ///
-/// Returns the number of the call even with an error, so that the answer reaches the call.
+/// Returns the call even with an error, so that the answer reaches it.
 pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
     let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
     (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))

@@ -1,5 +1,3 @@
-//! Answers of a store to its clients.
-
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::PutId;
@@ -19,17 +17,16 @@ use crate::{error, metadata, v1};
 /// The store's answer to a successful request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Response {
-    /// An answer of the node's state machine.
+    /// From the node's state machine.
     Node(node::Response),
     /// Answers [`Inspection::List`](hoplite_core::node::Inspection::List).
     Listing {
-        /// Objects, sorted by id.
+        /// Sorted by id.
         objects: Vec<Locations>,
         /// `true` if further objects follow.
         more: bool,
     },
-    /// Answers [`Inspection::Describe`](hoplite_core::node::Inspection::Describe) with the
-    /// directory's description.
+    /// Answers [`Inspection::Describe`](hoplite_core::node::Inspection::Describe).
     Description(Box<wire::Description>),
     /// Answers [`Inspection::Status`](hoplite_core::node::Inspection::Status).
     Status(Box<v1::NodeStatus>),
@@ -65,7 +62,7 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
     v1::Response { call: call.0, body: Some(body) }
 }
 
-/// Decodes an answer: the number of its call, and the response or the store's error.
+/// Decodes an answer: its call, and the response or the store's error.
 pub fn decode_response(response: v1::Response) -> (CallId, Result<Response>) {
     let body = response.body.ok_or(Error::malformed(Plane::Local, "a response without a body"));
     (CallId(response.call), body.and_then(decode_body))
