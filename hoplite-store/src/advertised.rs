@@ -1,8 +1,8 @@
 //! The address at which other stores reach this store.
 //!
-//! The address of a host may change, which ends the host's sessions. So the store resolves its
-//! configured name again before each session with a shard (a server of the directory). If that
-//! fails, the store reports the last known address.
+//! A host's address may change, which ends the host's sessions. So the store resolves its
+//! configured name before each session with a shard; if that fails, it reports the last known
+//! address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Checks that other stores will accept this store's certificate, which must contain the IP
-/// address, or the name that all daemons share.
+/// Checks that the certificate contains the IP address, or the name that all daemons share: other
+/// stores require one.
 pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), TlsError> {
     tls.check_reached_at(&address.ip().to_canonical().to_string())
 }
@@ -31,7 +31,7 @@ pub(crate) struct Advertised {
 }
 
 impl Advertised {
-    /// Resolves `name`. Without a name, uses `listened`, the address of the data plane.
+    /// Without a name, uses `listened`, the address of the data plane.
     ///
     /// # Errors
     /// `name` is not `HOST:PORT`, or cannot be looked up.
@@ -47,7 +47,6 @@ impl Advertised {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Resolves the name again. If that fails, returns the last known address.
     pub(crate) async fn now(&self) -> SocketAddr {
         let last = self.address();
         let Some(name) = &self.name else { return last };
@@ -67,7 +66,7 @@ impl Advertised {
     }
 }
 
-/// Looks `name` up. Prefers an address of the same family (IPv4 or IPv6) as `like`.
+/// Prefers an address of the same family (IPv4 or IPv6) as `like`.
 async fn look_up(name: &str, like: SocketAddr) -> io::Result<SocketAddr> {
     let found =
         timeout(LOOKUP_TIMEOUT, lookup_host(name)).await.map_err(|_| io::ErrorKind::TimedOut)??;

@@ -14,12 +14,11 @@ use hoplite_shm::Backing;
 /// The location of the directory: the service that finds the stores with an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
-    /// One server of the directory (shard), in this process.
+    /// One shard (server of the directory), in this process.
     Embedded {
         /// The address on which other stores reach the shard; `None` if no other store can join.
         listen: Option<SocketAddr>,
-        /// Addresses for the shard's dashboard, which takes the first free one; empty for no
-        /// dashboard.
+        /// Addresses for the shard's dashboard, which takes the first free one; empty for none.
         dashboard: Vec<SocketAddr>,
     },
     /// Shards in other processes, as `HOST:PORT`. Every store has the same list.
@@ -38,8 +37,7 @@ pub struct StoreConfig {
     /// The address of the data plane; port 0 for any free port; `None` for a store without peers.
     pub listen: Option<SocketAddr>,
     pub credentials: Credentials,
-    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`. A
-    /// name is resolved again before each session with a shard.
+    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`.
     pub advertise: Option<String>,
     pub directory: Directory,
     pub socket: PathBuf,
@@ -57,8 +55,8 @@ pub struct StoreConfig {
     /// Number of stores that keep a copy of an object, unless its put requests another number.
     pub replicas: u8,
     pub spill: SpillSettings,
-    /// Longest time for moving pinned copies, which the store must keep, to other stores before the
-    /// store stops; `None` to stop at once.
+    /// Longest time for moving pinned copies to other stores before the store stops; `None` to stop
+    /// at once.
     pub drain: Option<Duration>,
     pub labels: Vec<(String, String)>,
     pub limits: Limits,
@@ -108,7 +106,7 @@ pub struct LinkSettings {
     pub max_lanes: Option<usize>,
 }
 
-/// The spill files, to which the store moves objects when its memory is full.
+/// The spill files, for objects that do not fit into memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpillSettings {
     /// The directories; empty if the store does not spill.
@@ -116,7 +114,7 @@ pub struct SpillSettings {
     /// The largest size of all spill files together; `None` if only the disks limit it.
     pub limit_bytes: Option<u64>,
     /// `true` to recover the objects of killed stores that had this setting, and to let a later run
-    /// recover the objects of this run.
+    /// recover this run's objects.
     pub recover: bool,
 }
 

@@ -1,6 +1,5 @@
-//! The copies of objects in this store's memory.
-//!
-//! `hoplite_core::node` decides when a copy begins and ends. No entry outlives its copy.
+//! The copies of objects in this store's memory. `hoplite_core::node` decides when a copy begins
+//! and ends. No entry outlives its copy.
 
 use std::fmt;
 use std::pin::pin;
@@ -21,23 +20,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// Interval at which a task that waits for a client's bytes reads their number again. Another
-/// client can clear the shared flag that makes the client wake the task.
+/// Interval at which a task that waits for a client's bytes reads their number again: another
+/// client can clear the flag that makes the client wake the task.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A copy of one object in this store's memory, from `CopyOpened` until `CopyClosed`.
+/// A copy of one object, from `CopyOpened` until `CopyClosed`.
 ///
 /// At most one task writes the copy at a time. Any number of tasks read it, or wait for its bytes.
 pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// Number of leading bytes that this store knows to be valid. The number in the shared header,
-    /// which every client can write to, counts only while a client fills the copy.
+    /// Leading bytes that this store knows to be valid. The number in the shared header, which
+    /// every client can write, counts only while a client fills the copy.
     known_bytes: AtomicU64,
     completed: AtomicBool,
-    /// The error with which the copy ended, set before another copy can get the memory. A task that
-    /// changes the header of a copy which it does not fill holds this lock.
+    /// The error with which the copy ended, set before another copy gets the memory. A task that
+    /// changes the header of a copy that it does not fill holds this lock.
     failure: Mutex<Option<Box<Error>>>,
     exchange: OnceLock<Arc<Exchange>>,
     /// Boxed, because most small objects are never transferred.
@@ -92,8 +91,8 @@ impl LiveCopy {
     }
 
     /// Returns the number of leading bytes that may be read or forwarded. If a client or a reduce
-    /// fills the copy, this omits the last block until the store declares the copy complete,
-    /// because a receiver with all bytes would count as a source of a complete object.
+    /// fills the copy, omits the last block until the store declares the copy complete: a receiver
+    /// with all bytes would count as a source of a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
@@ -102,8 +101,8 @@ impl LiveCopy {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// Returns the number of valid bytes, read with `header` while a client fills the copy. The
-    /// result never shrinks, even if the client writes a smaller number.
+    /// Returns the number of valid bytes, read with `header` while a client fills the copy. Never
+    /// shrinks, even if the client writes a smaller number.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
             return self.known_bytes();
@@ -127,7 +126,7 @@ impl LiveCopy {
     }
 
     pub(crate) fn advance(&self, valid_bytes: u64) {
-        // The header omits the last block of an incomplete reduce, because workers read it, too.
+        // Workers read the header, too, so it omits the last block of an incomplete reduce.
         let is_reduce = self.producer == Producer::Reduce;
         let forwardable = self.forwardable(valid_bytes, self.size_bytes());
         self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
@@ -159,7 +158,7 @@ impl LiveCopy {
     }
 
     /// Makes [`bytes`](Self::bytes) return `None`, because another copy may get the memory. The
-    /// closed copy need not have failed: its object may be in a spill file.
+    /// copy need not have failed: its object may be in a spill file.
     fn retire(&self) {
         self.lock_failure()
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
@@ -170,7 +169,7 @@ impl LiveCopy {
     }
 
     /// Waits until more than `offset_bytes` are valid, or all bytes are. Returns the number of
-    /// valid bytes. All bytes of an empty object are valid once it is complete. Cancel safe.
+    /// valid bytes. An empty object is ready only once it is complete. Cancel safe.
     ///
     /// # Errors
     /// The error with which the copy failed.
@@ -178,12 +177,9 @@ impl LiveCopy {
         self.beyond_within(offset_bytes, self.size_bytes()).await
     }
 
-    /// Acts as [`beyond`](Self::beyond) for the part of the object before `end_bytes`. Until the
-    /// copy is complete, the result omits the part's last block, because a receiver with the whole
-    /// part takes the object for complete. Cancel safe.
-    ///
-    /// # Errors
-    /// The error with which the copy failed.
+    /// Acts as [`beyond`](Self::beyond) for the part before `end_bytes`. Until the copy is
+    /// complete, omits the part's last block: a receiver with the whole part takes the object for
+    /// complete. Cancel safe.
     pub(crate) async fn beyond_within(
         &self,
         offset_bytes: u64,
@@ -204,8 +200,8 @@ impl LiveCopy {
         }
     }
 
-    /// Returns the number of valid bytes. If a caller that has `offset_bytes` gains nothing,
-    /// requests a doorbell message from the client that fills the copy.
+    /// Returns the number of valid bytes. If these are not enough, requests a doorbell message from
+    /// the client that fills the copy.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {
@@ -216,8 +212,7 @@ impl LiveCopy {
         if self.is_old_news(valid_bytes, offset_bytes, end_bytes)
             && self.producer == Producer::Worker
         {
-            // This number includes all progress that the worker published before it saw the
-            // request.
+            // Includes all progress that the worker published before it saw the request.
             return Ok(
                 self.forwardable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes)
             );
@@ -229,8 +224,7 @@ impl LiveCopy {
         !node::is_news(self.is_completed(), valid_bytes, offset_bytes, end_bytes)
     }
 
-    /// Returns all bytes; `None` for a failed or closed copy, because another object may have its
-    /// memory.
+    /// Returns all bytes; `None` for a failed or closed copy, whose memory another object may have.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes()).ok()?];
         self.buffer.read(0, &mut bytes);

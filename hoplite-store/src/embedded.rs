@@ -1,5 +1,3 @@
-//! The directory shard in the store's process, if one is configured.
-
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -26,7 +24,7 @@ pub(crate) struct EmbeddedDirectory {
 
 pub(crate) type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
-/// Starts the embedded directory, if one is configured. Returns the addresses of all shards.
+/// Returns the addresses of all shards.
 pub(crate) async fn start_directory(
     config: &StoreConfig,
     metrics: Option<Metrics>,
@@ -86,10 +84,8 @@ fn own(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Listens on the first address that no other program has. Returns `None` without addresses.
-///
-/// # Errors
-/// An error with another cause, or the last address's error if other programs have all addresses.
+/// Listens on the first address that no other program has; `None` without addresses. Returns an
+/// error with another cause, or the last address's error.
 async fn bind_first_free(
     addresses: &[SocketAddr],
 ) -> Result<Option<(TcpListener, SocketAddr)>, StoreError> {

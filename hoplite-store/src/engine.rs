@@ -2,7 +2,7 @@
 //!
 //! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`) in order,
 //! under one short lock that never waits. `tasks` has the longer work. Events come from the local
-//! plane, the data plane, the sessions, and the alarm for deadlines; requests of other stores come
+//! plane, the data plane, the sessions, and the alarm for deadlines. Requests of other stores come
 //! through `hosts`.
 
 mod drain;
@@ -88,7 +88,7 @@ pub(crate) struct Engine {
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
     bulk: RuntimePuller,
-    /// Pulls small objects and small results, on the thread of clients and shards.
+    /// Pulls of small objects and results, on the thread of clients and shards.
     small: RuntimePuller,
     surveyor: Arc<Surveyor>,
     metrics: Arc<DataMetrics>,
@@ -102,8 +102,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Makes an engine for the state machine `node`. Pulls run on `tasks` until `stop`: pulls of
-    /// small objects in the runtime `for_small`, other pulls in the current one.
+    /// Pulls run on `tasks` until `stop`: pulls of small objects in the runtime `for_small`, other
+    /// pulls in the current one.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
@@ -176,7 +176,7 @@ impl Engine {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic under the lock is reported as a bug. Other threads continue with the state.
+        // A panic under the lock is a bug. Other threads continue with the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -229,8 +229,8 @@ impl Engine {
         }
     }
 
-    /// Begins a session with this run of `shard`. Its messages go to `outbox`. See
-    /// [`Event::ShardUp`]. A session with a removed shard ends at once, without its outbox.
+    /// Begins a session with this run of `shard`: see [`Event::ShardUp`]. Messages go to `outbox`.
+    /// A session with a removed shard ends at once.
     pub(crate) fn session_up(
         self: &Arc<Self>,
         shard: usize,
@@ -290,7 +290,7 @@ impl Engine {
         shards.listed().map(session).collect()
     }
 
-    /// Adds a client, which keeps the objects alive whose put named one of `owners`.
+    /// Objects whose put named one of `owners` stay alive while the client is connected.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,
@@ -325,7 +325,7 @@ impl Engine {
         &self.small.puller
     }
 
-    /// Chooses the puller by size. Both ends of a connection must make the same choice.
+    /// Both ends of a connection must make the same choice.
     const fn puller_for(&self, size_bytes: u64) -> &RuntimePuller {
         if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
     }

@@ -1,5 +1,3 @@
-//! Errors that stop a store.
-
 use std::io;
 use std::net::SocketAddr;
 
@@ -16,7 +14,7 @@ use crate::spill::SpillDirError;
 pub enum StoreError {
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address of the data plane, of the embedded directory, or of its dashboard.
+        /// Of the data plane, of the embedded directory, or of its dashboard.
         address: SocketAddr,
         #[source]
         source: io::Error,

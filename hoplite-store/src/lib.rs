@@ -3,8 +3,8 @@
 //! `hoplite_core::node` decides; `engine` performs the decisions. [`run()`] starts all parts. Bytes
 //! come through `local`, the Unix socket of workers, and `data`, the TCP connections between
 //! stores, into the memory in `copies`; `spill` moves cold copies to files. `session` exchanges
-//! messages with the shards of the directory, with `outbox` as queue; `embedded` runs a shard in
-//! the same process.
+//! messages with the shards of the directory, through `outbox`; `embedded` runs a shard in the same
+//! process.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -1,7 +1,7 @@
 //! The metrics of a store, listed in `docs/reference/metrics.md`.
 //!
-//! An [`Observer`] sees every event and effect of the node, so the node needs no code for metrics.
-//! [`look`] reads values that have no history.
+//! An [`Observer`] sees every event and effect of the node, which needs no code for metrics.
+//! [`look`] reads values without a history.
 
 mod counted;
 mod levels;
@@ -28,11 +28,10 @@ use counted::{
     TransferMetrics, WITH_BYTES,
 };
 
-/// Maximum number of values of the label `peer`, which bounds the number of series.
+/// Most values of the label `peer`.
 const MAX_PEERS: usize = 32;
 
-/// Updates the store's metrics. Sees each event before the state machine handles it, and each
-/// effect afterwards.
+/// Sees each event before the node handles it, and each effect afterwards.
 pub(crate) struct Observer {
     operations: OperationMetrics,
     transfers: TransferMetrics,
@@ -45,7 +44,7 @@ pub(crate) struct Observer {
     batches: BTreeMap<(ClientId, CallId), Vec<Call>>,
     writes: BTreeMap<CopyId, Write>,
     pulls: BTreeMap<PullId, Pull>,
-    /// The first stores from which this store has pulled; they have separate labels.
+    /// The first stores from which this store has pulled have separate labels.
     peers: BTreeSet<NodeId>,
     exchanges: BTreeMap<CombineId, Exchange>,
     combinations: BTreeMap<CombineId, u64>,

@@ -1,5 +1,5 @@
-//! The engine's queue of messages to one shard (server of the directory). [`hoplite_core::batch`]
-//! decides when messages leave.
+//! The engine's queue of messages to one shard. [`hoplite_core::batch`] decides when messages
+//! leave.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,18 +88,14 @@ impl Shared {
     }
 }
 
-/// The engine's end of the queue to a shard. Dropping it ends the session after the queued
-/// messages.
+/// The engine's end. Dropping it ends the session after the queued messages.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 
 #[derive(Debug)]
 pub(crate) struct Batches(Arc<Shared>);
 
-/// Creates an empty queue.
-///
-/// # Errors
-/// The system's error, if no file descriptor is free for the timer.
+/// Fails if no file descriptor is free for the timer.
 pub(crate) fn outbox() -> io::Result<(Outbox, Batches)> {
     let timer =
         timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
@@ -127,8 +123,7 @@ impl Drop for Outbox {
 }
 
 impl Batches {
-    /// Waits until a frame leaves, and takes its messages; `None` after the last frame. Cancel
-    /// safe.
+    /// Waits until a frame leaves, and takes its messages; `None` after the last one. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Vec<(ToShard, Option<TraceContext>)>> {
         loop {
             if let Some(batch) = self.take() {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 /// Touches all pages on a separate thread until `stop`. Counts the touched bytes in `done_bytes`.
 ///
 /// # Errors
-/// The system lacks promised memory. A put or get that touched it would kill its process (SIGBUS).
+/// The system lacks promised memory: a put or get that touched it would kill its process (SIGBUS).
 pub(crate) async fn prefault(
     arena: Arc<Arena>,
     done_bytes: Arc<AtomicU64>,

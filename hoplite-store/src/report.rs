@@ -1,5 +1,4 @@
-//! Reports the store's load to a shard, while the shard has a dashboard or `hoplite top` watches
-//! it.
+//! Reports the store's load while a shard has a dashboard or `hoplite top` watches it.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use tonic::Status;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// Maximum number of load reports queued for one shard. Further reports are dropped.
+/// Further load reports for the shard are dropped.
 const MAX_QUEUED: usize = 2;
 
 pub(crate) struct LoadReports {
@@ -29,8 +28,7 @@ pub(crate) struct LoadReports {
 }
 
 impl LoadReports {
-    /// Sends a report each time the shard requests one. Returns an error when the gRPC connection
-    /// is lost.
+    /// Sends a report whenever the shard requests one. Returns when the gRPC connection is lost.
     pub(crate) async fn run(&self, link: &ShardLink) -> Error {
         if let Err(status) = self.tell(link).await {
             tracing::debug!(shard = link.address, %status, "cannot send load reports to the shard");

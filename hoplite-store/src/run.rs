@@ -1,5 +1,3 @@
-//! The life of a store, from its start to its end.
-
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -69,7 +67,7 @@ pub enum Milestone {
 /// their deadlines.
 ///
 /// # Errors
-/// [`StoreError`]: the reason why the store cannot start, or a shard's refusal.
+/// The reason why the store cannot start, or a shard's refusal.
 pub async fn run(
     config: StoreConfig,
     metrics: Option<Metrics>,
@@ -149,8 +147,7 @@ impl DataPlace {
 impl Places {
     async fn take(config: &StoreConfig) -> Result<Self, StoreError> {
         let (backing, memory_bytes) = (config.backing, config.memory_bytes);
-        // Runs outside of this runtime's threads, because the allocation of huge pages takes
-        // seconds.
+        // Not on this runtime's threads: the allocation of huge pages takes seconds.
         let arena = tokio::task::spawn_blocking(move || Arena::create(backing, memory_bytes)).await;
         let arena = arena
             .map_err(|error| StoreError::Thread(error.into()))?
@@ -170,7 +167,7 @@ fn socket_access(config: &StoreConfig) -> SocketAccess {
     SocketAccess { mode, owner, group, clients: config.clients.clone() }
 }
 
-/// Parts of a running store. Dropping it ends all of them at once.
+/// Dropping it ends all parts at once.
 struct Running {
     addresses: Addresses,
     engine: Arc<Engine>,
@@ -179,10 +176,10 @@ struct Running {
     /// `None` if the start does not wait for the arena's pages.
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
     clients: JoinHandle<()>,
-    /// Serves clients and shards on one thread, because a small message of one leads to a message
-    /// of the other.
+    /// One thread for clients and shards, because a small message of one leads to a message of the
+    /// other.
     event_loop: EventLoop,
-    /// Ends the sessions, while `stop` ends all parts.
+    /// Ends only the sessions.
     leaving: CancellationToken,
     stop: DropGuard,
     tasks: TaskTracker,
@@ -309,7 +306,7 @@ fn local_plane(
     }
 }
 
-/// Describes this store to the directory, as a new incarnation.
+/// As a new incarnation.
 fn node_info(
     config: &StoreConfig,
     shards: Vec<String>,

@@ -30,13 +30,13 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
-/// Number of frames read in a row before queued messages are written.
+/// Frames read in a row before queued messages are written.
 const FRAMES_PER_TURN: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
     Down,
     Up,
-    /// The shard refuses this store, and no attempt follows.
+    /// The shard refuses this store for good.
     GivenUp(Error),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Session {
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// Description of this store, updated before each session.
+    /// Updated before each session.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
@@ -201,7 +201,7 @@ impl Session {
             written = writing => written,
         };
         // The shard answers the sent messages before it ends the session. After a failed write, it
-        // may send the reason for the failure.
+        // may send the reason.
         reading.await?;
         written.map_err(|_| lost())
     }
@@ -210,7 +210,7 @@ impl Session {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Renews the lease, unless the shard runs in this process: its store needs none.
+    /// Renews the lease, unless the shard runs in this process.
     fn answered(&self, pinged_at: Time) {
         if !self.link.is_in_process() {
             self.engine.apply(Event::ShardAnswered { shard: self.shard, pinged_at });
@@ -278,7 +278,7 @@ impl Failure {
 
     fn of_opening(credentials: &Credentials, error: &io::Error) -> Self {
         // This side rejected the certificate, or the peer sent invalid TLS. If the peer rejects the
-        // certificate, the connection ends later without a reason.
+        // certificate, the connection ends later, without a reason.
         let is_tls = cause::<rustls::Error>(error).is_some();
         Self { error: credentials.error_of(error), is_tls }
     }

@@ -19,8 +19,7 @@ pub(crate) struct ShardLink {
 }
 
 impl ShardLink {
-    /// Makes a link to the shard at `address`; `None` if the address is not `HOST:PORT`. Connects
-    /// at first use.
+    /// Connects at first use. `None` if `address` is not `HOST:PORT`.
     pub(crate) fn new(
         address: &str,
         credentials: &Credentials,

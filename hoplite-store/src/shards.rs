@@ -22,7 +22,7 @@ use crate::report::LoadReports;
 use crate::session::{Session, SessionState};
 use crate::shard_link::ShardLink;
 
-/// Connections to the shards, by index. Sessions and tools' requests share them.
+/// Links by shard index, shared by sessions and tools' requests.
 #[derive(Debug)]
 pub(crate) struct ShardLinks {
     credentials: Credentials,
@@ -32,10 +32,8 @@ pub(crate) struct ShardLinks {
 }
 
 impl ShardLinks {
-    /// Makes links to the configured shards: over the network, or within this process.
-    ///
-    /// # Errors
-    /// Fails unless the addresses are distinct and complete.
+    /// Makes links to the configured shards, over the network or within this process. Fails unless
+    /// the addresses are distinct and complete.
     pub(crate) fn new(
         addresses: &[String],
         config: &StoreConfig,
@@ -109,9 +107,9 @@ pub(crate) struct ShardSessions {
     links: Arc<ShardLinks>,
     identity: Identity,
     runtime: Handle,
-    /// Ends all sessions after their queued messages.
+    /// Ends sessions after their queued messages.
     leaving: CancellationToken,
-    /// Ends all sessions at once.
+    /// Ends sessions at once.
     stop: CancellationToken,
     kept: Mutex<Vec<KeptSession>>,
 }
@@ -125,7 +123,7 @@ struct KeptSession {
 }
 
 impl ShardSessions {
-    /// Begins sessions with all shards, and follows changes of the list until `stop`.
+    /// Also follows changes of the list, until `stop`.
     pub(crate) fn start(
         engine: &Arc<Engine>,
         links: &Arc<ShardLinks>,

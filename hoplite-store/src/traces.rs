@@ -1,9 +1,9 @@
 //! The spans of a store: one for each operation of a client, and one for each of its steps.
 //!
 //! [`Traces`] sees every event and effect of the node. An event may also trigger work for other
-//! calls, so an effect belongs to the trace of an open call for its object. Without an open call,
-//! it belongs to the trace of the event. Queries to shards, pulls, combinations and hops have
-//! numbers, by which later events find their trace.
+//! calls, so an effect belongs to the trace of an open call for its object, else to the event's.
+//! Queries to shards, pulls, combinations and hops have numbers, by which later events find their
+//! trace.
 
 mod collective;
 
@@ -20,12 +20,10 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Maximum number of a reduce's sources in its trace. Work for further sources belongs to the event
-/// that caused it.
+/// Work for further sources of a reduce belongs to the event that caused it.
 const MAX_SOURCES: usize = 256;
 
-/// Records the store's spans. Sees each event before the state machine handles it, and each effect
-/// afterwards.
+/// Sees each event before the node handles it, and each effect afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
@@ -42,7 +40,7 @@ pub(crate) struct Traces {
     hostings: BTreeMap<HostingId, Span>,
     coordinating: BTreeSet<(ClientId, CallId)>,
     enlistments: BTreeMap<EnlistmentId, Work>,
-    /// For each membership in a collective: the put of the target, and the span if recorded.
+    /// The put of the target, and the span if recorded.
     memberships: BTreeMap<MembershipId, (PutId, Option<Span>)>,
     serves: BTreeMap<ServeId, Span>,
 }
@@ -82,7 +80,7 @@ impl Traces {
         }
     }
 
-    /// Begins and ends spans for an event. `given` is the span of the request that caused it.
+    /// `given` is the span of the request that caused the event.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
             Event::Request { client, call, request } => {
@@ -97,7 +95,7 @@ impl Traces {
                 open.into_iter().for_each(|key| drop(self.calls.remove(&key)));
                 None
             }
-            // Forgets their spans, because the node queries again, or queries another shard.
+            // The node queries again, or queries another shard.
             Event::ShardDown { shard } => {
                 self.asks.retain(|_, ask| ask.shard != *shard);
                 None
@@ -304,7 +302,7 @@ impl Traces {
         self.begin_for(name, SpanKind::Server, given, id)
     }
 
-    /// Begins a span for a new query, and keeps the span of a repeated query.
+    /// A repeated query keeps its span.
     fn tells(&mut self, shard: usize, message: &ToShard) -> Option<TraceContext> {
         let (id, request) = match message {
             ToShard::Query(query) => (&query.id, query.request),

@@ -16,7 +16,7 @@ pub(super) enum CallError {
 /// A request to another store, and the connection of the answer.
 ///
 /// The peer may have closed an idle connection, which shows only on a read. If no byte comes back,
-/// the request is sent once more over a new connection.
+/// the request is sent again over a new connection.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     puller: &'a Puller,
@@ -62,8 +62,8 @@ impl<'a> Call<'a> {
         &mut self.connection
     }
 
-    /// Reads the next header of the answer. If a pooled connection breaks before the first header,
-    /// sends the request again over a new connection. Cancel safe.
+    /// Reads the next header of the answer. May send the request again before the first one. Cancel
+    /// safe.
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
         match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {

@@ -21,7 +21,7 @@ use crate::copies::LiveCopy;
 pub(crate) struct CombineRequest {
     pub(crate) op: ReduceOp,
     pub(crate) dtype: Dtype,
-    /// The position of the first missing element in the output.
+    /// Position of the first missing element in the output.
     pub(crate) offset_bytes: u64,
     pub(crate) inputs: Vec<CombineSource>,
     pub(crate) trace: Option<TraceContext>,
@@ -47,9 +47,9 @@ pub(crate) enum CombineSource {
 impl Puller {
     /// Combines the inputs into `out`.
     ///
-    /// Returns the outcome, and the number of valid leading bytes, including bytes before
-    /// `request.offset_bytes`. Readers of `out` miss the last block until the store declares the
-    /// copy complete. No memory is touched after the future ends or is dropped.
+    /// Returns the outcome, and the number of valid leading bytes, including those before
+    /// `request.offset_bytes`. Readers of `out` miss the last block until the copy is complete. No
+    /// memory is touched after the future ends or is dropped.
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,
@@ -66,7 +66,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// Performs [`combine`](Self::combine). The error has the index of the failed input.
+    /// The error has the index of the failed input.
     async fn run(
         &self,
         request: &CombineRequest,
@@ -95,7 +95,7 @@ impl Puller {
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
             self.all_reach(&mut inputs, *done_bytes + element_bytes).await?;
-            // The rate covers all remote inputs, because they share the link into this node.
+            // All remote inputs share the link into this node.
             let remote_bytes =
                 inputs.iter().filter(|input| !input.is_local()).map(Input::available_bytes).sum();
             if remote_bytes > arrived_bytes {
@@ -126,7 +126,7 @@ impl Puller {
     }
 
     /// Waits until each input has `needed_bytes`. A long wait closes the connections of inputs with
-    /// enough bytes, because their senders would time out. Later requests resume these streams.
+    /// enough bytes, whose senders would time out. Later requests resume these streams.
     async fn all_reach(
         &self,
         inputs: &mut [Input<'_>],

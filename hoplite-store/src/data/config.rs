@@ -9,9 +9,9 @@ use hoplite_net::{Token, TransportKind};
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
 
-/// Number of bytes combined at a time. Two pieces fit into the first two cache levels.
+/// Bytes combined at a time. Two pieces fit into the first two cache levels.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// Number of bytes combined before other tasks have their turn: the longest frame, about 100 us.
+/// Bytes combined before other tasks have their turn: the longest frame, about 100 us.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Clone)]
@@ -24,31 +24,27 @@ pub(crate) struct DataConfig {
     pub(crate) token: Option<Token>,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) sizes: Sizes,
-    /// Maximum number of connections from other stores after their handshake. Further connections
-    /// are closed at once.
+    /// Maximum number of connections after their handshake. Further ones are closed at once.
     pub(crate) max_connections: usize,
     pub(crate) max_lanes: usize,
     pub(crate) first_lanes: Start,
-    /// Maximum number of connections in their handshake. One more closes the oldest.
+    /// One more connection in its handshake closes the oldest.
     pub(crate) max_half_open: usize,
-    /// Maximum number of idle connections to one store, besides the extra connections of one
-    /// stream.
+    /// Without the extra connections of one stream.
     pub(crate) max_idle_per_peer: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     /// Longest time without any frame of a sender; keepalives count as frames.
     pub(crate) silence_timeout: Duration,
-    /// Longest wait of a receiver for a byte, or for a new sign that the object's producer is
-    /// alive.
+    /// Longest wait of a receiver for a byte, or for a new sign that the producer is alive.
     pub(crate) stall_timeout: Duration,
     /// Longest time for which a receiver may accept no byte.
     pub(crate) write_stall_timeout: Duration,
-    /// The interval between keepalives of a sender that has no bytes to send. Several intervals fit
-    /// into `silence_timeout`.
+    /// Interval between keepalives of a sender without bytes to send. Several fit into
+    /// `silence_timeout`.
     pub(crate) keepalive_interval: Duration,
     pub(crate) pool_idle_timeout: Duration,
-    /// Time for which the server keeps an idle connection: longer than `pool_idle_timeout`, so that
-    /// the pool usually closes first.
+    /// Longer than `pool_idle_timeout`, so that the pool usually closes an idle connection first.
     pub(crate) server_idle_timeout: Duration,
 }
 
@@ -61,8 +57,7 @@ pub(crate) enum Sizes {
     Small,
 }
 
-/// Size of the largest small object. On a link of 1 Gbit/s, it takes as long as the messages about
-/// it.
+/// On a link of 1 Gbit/s, a small object takes at most as long as the messages about it.
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 
 impl DataConfig {

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::config::{SMALL_BYTES, Sizes};
 
 /// Size of the buffer for a header and a small control payload, so that an `End` takes one system
-/// call. Bytes of blocks that arrive in the buffer are copied once more, so it stays small.
+/// call. It stays small, because bytes of blocks in it are copied once more.
 const BUFFERED_BYTES: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub(super) enum ConnectionError {
     Closed,
     #[error("the connection broke: {0}")]
     Io(#[source] io::Error),
-    /// TLS rejected the peer or its certificate, or found that bytes were changed on the way.
+    /// TLS rejected the peer or its certificate, or found changed bytes.
     #[error("TLS failed: {0}")]
     Tls(#[source] io::Error),
     #[error("nothing moved for {0:?}")]
@@ -77,17 +77,17 @@ pub(super) struct PeerConnection {
     transport: Transport,
     pub(super) sizes: Sizes,
     pub(super) version: Version,
-    /// Longest permitted silence of the peer; `None` while the peer has nothing to send.
+    /// `None` while the peer has nothing to send.
     read_timeout: Option<Duration>,
     /// Longest time in which the peer may accept no byte.
     write_timeout: Duration,
     /// The time when bytes last arrived, or were first expected.
     received_at: Instant,
     sent_at: Instant,
-    /// Maximum number of unsent bytes that the kernel accepts; zero for its default.
+    /// Limit of unsent bytes in the kernel; zero for its default.
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
-    /// The part of `buffered` whose bytes have arrived and are not consumed.
+    /// The arrived and unconsumed part of `buffered`.
     unread: Range<usize>,
 }
 
@@ -125,13 +125,12 @@ impl PeerConnection {
         self.sent_at
     }
 
-    /// Returns the kernel's statistics of sent bytes; `None` before the first acknowledgement.
+    /// `None` before the first acknowledgement.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
     }
 
-    /// Limits unsent bytes in the kernel to about `bytes`; zero for its default. Skips small
-    /// changes.
+    /// Limits unsent bytes in the kernel; zero for its default. Skips small changes.
     pub(super) fn limit_unsent(&mut self, bytes: u64) {
         let known = self.unsent_limit_bytes;
         let is_alike = bytes == known || (known / 2 < bytes && bytes < 2 * known);
@@ -150,7 +149,7 @@ impl PeerConnection {
         !self.unread.is_empty() || self.transport.is_readable()
     }
 
-    /// Reads the next header. Cancel safe: a partial header stays in the buffer.
+    /// Cancel safe: a partial header stays in the buffer.
     pub(super) async fn read_header(&mut self) -> Result<Header, ConnectionError> {
         while self.unread.len() < HEADER_BYTES {
             self.fill().await?;
@@ -198,9 +197,8 @@ impl PeerConnection {
         self.read_control(&header).await
     }
 
-    /// Reads at least one byte of a payload, and at most as many as fit into `into`, which is not
-    /// empty. The caller counts the bytes and verifies the checksum. Cancel safe: a dropped future
-    /// has read nothing.
+    /// Reads at least one byte of a payload into `into`, which is not empty. The caller counts the
+    /// bytes and verifies the checksum. Cancel safe.
     pub(super) async fn read_part(&mut self, into: &mut [u8]) -> Result<usize, ConnectionError> {
         match self.read_buffered(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes)) {
             0 => arrived(self.read_timeout, &mut self.received_at, self.transport.read(into)).await,
@@ -230,7 +228,7 @@ impl PeerConnection {
         self.check_block(header, || buffer.crc32c(whole))
     }
 
-    /// Verifies the checksum of a block that has arrived, unless the transport has done so.
+    /// Verifies the checksum of an arrived block, unless the transport has done so.
     pub(super) fn check_block(
         &self,
         header: &Header,
@@ -276,7 +274,7 @@ impl PeerConnection {
         self.flush().await
     }
 
-    /// Sends a keepalive (this store is alive) with `sign`, the producer's latest proof of life.
+    /// Sends a keepalive with `sign`, the producer's latest proof of life.
     pub(super) async fn write_keepalive(&mut self, sign: Sign) -> Result<(), ConnectionError> {
         self.write_control(Kind::Keepalive, &v1::Keepalive { sign: sign.0 }).await
     }

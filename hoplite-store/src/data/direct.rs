@@ -1,5 +1,4 @@
-//! The coordinator's end of its connection to the host of a hop: the store that combines inputs of
-//! a reduce.
+//! The coordinator's end of its connection to the host of a hop.
 
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
@@ -20,8 +19,7 @@ use super::serving::HopRequest;
 
 impl Puller {
     /// Lets `host` perform a hop (partial reduce) until `ended`. Reports `Complete` when the output
-    /// is complete; or `Failed`, and returns. Dropping the future closes the connection, which also
-    /// ends the hop.
+    /// is complete; or `Failed`, and returns. Dropping the future ends the hop.
     pub(crate) async fn direct(
         &self,
         request: &HopRequest,
@@ -33,7 +31,7 @@ impl Puller {
         let failure = match self.try_direct(request, host, ended, report).await {
             Ok(None) => return,
             Ok(Some(failure)) => failure,
-            // The coordinator no longer waits, even if the host has not heard of the end.
+            // The coordinator no longer waits.
             Err(_) if ended.is_cancelled() => return,
             Err(error) => {
                 warn_repeated!(output = %hop.output, host = %host.0, %error, "a hop cannot be directed");
@@ -46,8 +44,7 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Lets `host` perform a partial reduce. Returns its failure; `None` if the coordinator ended
-    /// it.
+    /// Returns the hop's failure; `None` if the coordinator ended the hop.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,
@@ -100,7 +97,7 @@ async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError>
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                // The host may send these frames before it reads the release. The end may report a
+                // The host may send these before it reads the release. The end may report a
                 // failure.
                 Kind::Keepalive | Kind::Combined => connection.read_control::<()>(&header).await?,
                 Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),

@@ -1,4 +1,4 @@
-//! Records stores that refuse this store, or cannot be reached, for the log and the node.
+//! Records stores that refuse this store or are unreachable, for the log and the node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,8 +11,7 @@ use hoplite_core::time::Time;
 use super::connection::ConnectionError;
 use super::pool::Peer;
 
-/// Maximum number of queued events about other stores, which the store's state machine takes before
-/// its next event.
+/// Limit of queued events about other stores, which the node takes before its next event.
 const MAX_QUEUED_EVENTS: usize = 256;
 
 #[derive(Debug, Default)]

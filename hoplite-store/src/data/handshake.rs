@@ -1,5 +1,5 @@
-//! The start of a connection between two stores: the transport's handshake, the names of both
-//! sides, and their proofs if they share a token.
+//! The start of a connection between two stores: the transport's handshake, both names, and proofs
+//! of a shared token.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) enum Side<'a> {
     Accepting,
 }
 
-/// Connects to `peer`. Also returns the time that the socket took to connect.
+/// Also returns the time that the socket took to connect.
 pub(super) async fn connect(
     config: &DataConfig,
     peer: &Peer,
@@ -64,7 +64,7 @@ pub(super) async fn open(
     timeout(limit, opening).await.map_err(|_| ConnectionError::Idle(limit))?
 }
 
-/// Exchanges the names. Both sides send first, so that each can explain a rejection.
+/// Both sides send first, so that each can explain a rejection.
 async fn exchange_hellos(
     connection: &mut PeerConnection,
     config: &DataConfig,
@@ -91,8 +91,7 @@ async fn exchange_hellos(
     connection.version = config.newest.agree(theirs.version, theirs.newest_version)?;
     config.cluster.check_same(&theirs.cluster)?;
     let peer = NodeId::new(&theirs.node)?;
-    // Checked before any proof, because a store must not prove anything to itself under another
-    // name.
+    // Checked before any proof: a store must not prove anything to itself under another name.
     if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
         return Err(ConnectionError::Nonsense("another node answers at that address"));
     }
@@ -108,8 +107,7 @@ async fn exchange_hellos(
     };
     match side {
         Side::Connecting((_, address)) => {
-            // Prevents a process at another address from relaying the proofs and posing as the
-            // peer.
+            // Prevents a process at another address from relaying the proofs.
             if !theirs.address.is_empty() && theirs.address != address.to_string() {
                 return Err(ConnectionError::Nonsense(
                     "the peer is reached at another address than it says",

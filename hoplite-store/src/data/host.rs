@@ -1,4 +1,4 @@
-//! The end of a hop's connection at its host: the store that combines inputs of a reduce.
+//! The host's end of a hop's connection: the store that combines inputs of a reduce.
 
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
@@ -15,8 +15,8 @@ use super::server::Server;
 use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Performs a hop (partial reduce) until it fails, or the coordinator releases it, is gone, or
-    /// is silent for too long.
+    /// Performs a hop until it fails, or the coordinator releases it, is gone, or is silent for too
+    /// long.
     pub(super) async fn host_hop(
         &self,
         connection: &mut PeerConnection,
@@ -30,7 +30,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
         let ended =
             forward_hop_reports(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
-        // Dropped before the answer, after which the coordinator may expect the hop to be over.
+        // Ends the hop before the answer, after which the coordinator may expect its end.
         drop(hosted);
         match &ended {
             Ok(end) => tracing::debug!(%output, %put, outcome = ?end.outcome(), "a hop ended"),

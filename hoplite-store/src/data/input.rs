@@ -11,7 +11,7 @@ use super::puller::Puller;
 use super::stream::{Arrived, HeldBytes, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 
-/// One input of a combination. Positions are those in the output.
+/// Positions are those in the output.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
     base_bytes: u64,
@@ -30,7 +30,7 @@ enum Origin<'a> {
 struct Remote<'a> {
     stream: InputStream<'a>,
     held: HeldBytes,
-    /// The output, if this input is the only one and its bytes go there directly.
+    /// The output, if the only input's bytes go there directly.
     destination: Option<&'a Buffer>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Input<'a> {
         Self { base_bytes, size_bytes, available_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// The bytes go to `destination` if there is one. The first `done_bytes` are combined already.
+    /// Bytes go to `destination` if there is one. The first `done_bytes` are combined already.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,
@@ -84,9 +84,6 @@ impl<'a> Input<'a> {
 
     /// Waits until the input's bytes before `needed_bytes` are available. Cancel safe, unless a
     /// remote input's bytes go directly to the output.
-    ///
-    /// # Errors
-    /// The reason why the bytes cannot be read.
     pub(super) async fn wait_for_bytes(&mut self, needed_bytes: u64) -> Result<(), PullOutcome> {
         match &mut self.origin {
             Origin::Local(live) => {
@@ -112,8 +109,8 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// Returns available bytes from `start_bytes` on, as many as fit into `scratch`: a slice of the
-    /// input's buffer, or a copy in `scratch`.
+    /// Returns available bytes from `start_bytes` on, as many as fit into `scratch`: in the input's
+    /// buffer, or a copy in `scratch`.
     pub(super) fn bytes<'b>(&'b mut self, start_bytes: u64, scratch: &'b mut [u8]) -> &'b mut [u8] {
         match &mut self.origin {
             Origin::Local(live) => {
@@ -142,7 +139,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits for the last frame of the stream, so that other transfers can use the connection.
+    /// Waits for the stream's last frame, so that other transfers can use the connection.
     pub(super) async fn finish(self) {
         let Origin::Remote(mut remote) = self.origin else { return };
         while remote.stream.is_open() {

@@ -23,7 +23,7 @@ pub(super) struct Keepalive<'a> {
     pub(super) awaited: Awaited<'a>,
 }
 
-/// The source of the signs in keepalives, which prove that a producer of the bytes is alive.
+/// The source of the keepalives' signs that a producer of the bytes is alive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     Copy(&'a LiveCopy),
@@ -34,16 +34,14 @@ pub(super) enum Awaited<'a> {
 
 pub(super) enum KeepaliveEvent<T> {
     Done(T),
-    /// A frame of the peer, whose payload is not read yet.
+    /// A frame whose payload is not read yet.
     Frame(Header),
 }
 
 impl Keepalive<'_> {
     /// Waits for `work`, or for a frame of the peer. Sends keepalives regularly, and sooner with
-    /// new proof that the object's producer is alive, which nodes that pull from the peer need.
-    ///
-    /// # Errors
-    /// The failure of the connection. The work is dropped then.
+    /// new proof that the producer is alive, which nodes that pull from the peer need. A broken
+    /// connection drops the work.
     pub(super) async fn until<T>(
         &self,
         connection: &mut PeerConnection,
@@ -87,8 +85,8 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Waits for new proof that the object's producer is alive, and until `not_before`; forever if
-    /// none can come.
+    /// Waits for new proof that the producer is alive, and until `not_before`; forever if none can
+    /// come.
     async fn next_sign(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());

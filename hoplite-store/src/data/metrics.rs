@@ -16,9 +16,9 @@ pub(crate) struct DataMetrics {
     pub(crate) received_bytes: AtomicU64,
     pub(crate) serves: AtomicU64,
     pub(crate) pulls: AtomicU64,
-    /// Transfers, partial reduces and collectives that ended because of a damaged or unknown frame.
+    /// Transfers, hops and collectives that ended at a damaged or unknown frame.
     pub(crate) corrupt_frames: AtomicU64,
-    /// Open connections of streams (lanes), besides the first one of each stream.
+    /// Open lanes, besides the first one of each stream.
     pub(crate) lanes: AtomicU64,
     pub(crate) lanes_opened: AtomicU64,
     pub(crate) lanes_left: AtomicU64,
@@ -34,8 +34,7 @@ pub(crate) struct DataMetrics {
 }
 
 impl DataMetrics {
-    /// Adds the kernel's statistics of a transfer. Returns the peers with slow links if the list
-    /// has changed.
+    /// Adds statistics of a transfer. Returns the peers with slow links if the list has changed.
     pub(super) fn measured(
         &self,
         now: Time,
@@ -55,7 +54,7 @@ impl DataMetrics {
         self.streams.get_or_init(|| Arc::clone(streams));
     }
 
-    /// Returns the links to other stores, slowest first.
+    /// Slowest first.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
         let mut links = self.lock_links().worst_first();
         if let Some(streams) = self.streams.get() {

@@ -1,12 +1,12 @@
-//! The data plane: moves the bytes of objects between stores over TCP, from shared memory to socket
-//! to shared memory.
+//! The data plane: moves the bytes of objects between stores over TCP, from shared memory to shared
+//! memory.
 //!
 //! A receiver connects to a sender, or takes an idle connection, and sends `Pull`. The sender
-//! answers with blocks as they become valid, then `End`; afterwards the connection can be used
-//! again. The data plane makes no decisions: the sender queries a [`ServeSource`].
+//! answers with blocks as they become valid, then `End`. The data plane makes no decisions: the
+//! sender queries a [`ServeSource`].
 //!
 //! A hop (the combination that one node, its host, computes for a reduce) has a separate
-//! connection. The coordinator sends `Combine` and later `Release`, and the host sends its reports.
+//! connection. The coordinator sends `Combine` and later `Release`, and the host reports.
 
 mod pull;
 mod puller;

@@ -10,7 +10,7 @@ use super::connection::PeerConnection;
 
 pub(crate) type Peer = (NodeId, SocketAddr);
 
-/// Idle connections to other stores: their handshake is done, and no request is open.
+/// Idle connections: their handshake is done, and no request is open.
 #[derive(Debug)]
 pub(super) struct Pool {
     max_idle_per_peer: usize,
@@ -21,7 +21,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// Each list has the last used connection last, and is not empty.
+    /// The last used connection is last. No list is empty.
     idle: HashMap<Peer, Vec<Idle>>,
 }
 
@@ -36,7 +36,7 @@ impl Pool {
         Self { max_idle_per_peer, idle_timeout, state: Mutex::default() }
     }
 
-    /// Takes the connection to `peer` that was used last, unless it is known to be dead.
+    /// Takes the last used connection to `peer` that is not known to be dead.
     pub(super) fn take(&self, peer: &Peer) -> Option<PeerConnection> {
         let mut state = self.lock();
         let idle = state.idle.get_mut(peer)?;
@@ -53,7 +53,7 @@ impl Pool {
         found
     }
 
-    /// Keeps a connection. Closes the one that was idle longest if the peer has too many.
+    /// If the peer has too many connections, closes the one that was idle longest.
     pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {

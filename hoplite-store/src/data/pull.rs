@@ -23,11 +23,11 @@ use crate::copies::LiveCopy;
 pub(crate) struct PullRequest {
     pub(crate) id: ObjectId,
     pub(crate) put: PutId,
-    /// The position of the first byte to pull. All bytes before it are valid.
+    /// All bytes before this offset are valid.
     pub(crate) offset_bytes: u64,
     pub(crate) sender: NodeId,
     pub(crate) sender_address: SocketAddr,
-    /// Time without bytes after which the pull gives its sender up; `None` for the limit of all
+    /// Longest time without bytes before the pull gives its sender up; `None` for the limit of all
     /// peers.
     pub(crate) silence_limit: Option<Duration>,
     pub(crate) trace: Option<TraceContext>,
@@ -42,7 +42,7 @@ pub(crate) struct CompareRequest {
 }
 
 impl Puller {
-    /// Pulls the bytes of an object into `live`, until all bytes have arrived or the pull must end.
+    /// Pulls an object into `live`, until all bytes have arrived or the pull must end.
     ///
     /// Returns the number of valid leading bytes, all checked, and the outcome. No memory is
     /// touched after the future ends or is dropped.
@@ -118,9 +118,9 @@ impl Puller {
         }
     }
 
-    /// Returns `true` if the complete copy `live` has the same bytes as the put in `request`, which
-    /// another store holds; `None` if the comparison failed. Waits while that store sends
-    /// keepalives. No memory is touched after the future ends or is dropped.
+    /// Returns `true` if the complete copy `live` has the same bytes as another store's put in
+    /// `request`; `None` if the comparison failed. Waits while that store sends keepalives. No
+    /// memory is touched after the future ends or is dropped.
     pub(crate) async fn compare(
         &self,
         request: &CompareRequest,

@@ -30,7 +30,7 @@ pub(crate) struct Puller {
 
 pub(super) struct Flow<'a>(&'a Puller);
 
-/// Counts an arriving stream until dropped. Senders use the count to plan connections.
+/// Counts an arriving stream until dropped, for the senders' plans.
 #[derive(Debug)]
 pub(super) struct LanedStream(Arc<AtomicUsize>);
 
@@ -81,8 +81,7 @@ impl Puller {
         self.config.max_lanes
     }
 
-    /// Makes a puller for small objects. It has separate connections, because a connection belongs
-    /// to one runtime.
+    /// The new puller has separate connections, because a connection belongs to one runtime.
     pub(crate) fn for_small(&self) -> Self {
         let config = Arc::new(DataConfig {
             sizes: Sizes::Small,
@@ -100,7 +99,7 @@ impl Puller {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// Returns one estimate for all links to other stores: configured, measured, or the default.
+    /// Configured, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }

@@ -34,8 +34,8 @@ use super::probe::ProbePlace;
 use super::serving::{Ending, Found, HopHost, ServeRequest, ServeSource, end_message};
 use super::spilled;
 
-/// Serves other stores until `shutdown`, which ends every transfer at once; receivers continue with
-/// other senders. Serves small objects on the runtime `for_small`.
+/// Serves other stores until `shutdown`, which ends every transfer at once. Serves small objects on
+/// the runtime `for_small`.
 pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     listener: TcpListener,
     config: Arc<DataConfig>,
@@ -92,7 +92,7 @@ pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     pub(super) metrics: Arc<DataMetrics>,
-    /// Has a permit for each connection after its handshake.
+    /// For connections after their handshake.
     permits: Arc<Semaphore>,
     pub(super) probe: ProbePlace,
     pub(super) streams: Arc<OutgoingStreams>,
@@ -242,8 +242,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 let train = connection.read_control::<v1::TakeTrain>(header).await?;
                 self.probe.send_train(connection, &train).await?;
             }
-            // The coordinator may send these frames before it learns that its hop or member has
-            // failed.
+            // The coordinator may send these before it learns that its hop or member has failed.
             Kind::Keepalive | Kind::Release | Kind::Commit => {
                 connection.read_control::<()>(header).await?;
             }
@@ -321,7 +320,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Adds the kernel's statistics of a transfer to the metrics, at intervals.
+    /// Adds a transfer's statistics to the metrics, at intervals.
     pub(super) fn sample(
         &self,
         due_at: &mut Instant,

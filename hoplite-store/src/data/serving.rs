@@ -17,16 +17,16 @@ use crate::copies::LiveCopy;
 use crate::spill::SpilledCopy;
 
 pub(crate) trait ServeSource: Send + Sync + 'static {
-    /// Finds the requested copy, and may wait until it exists; `None` if there is none. Dropping
-    /// the future withdraws the request.
+    /// Finds the requested copy, and may wait for it; `None` if there is none. Dropping the future
+    /// withdraws the request.
     fn serve(self: &Arc<Self>, request: ServeRequest)
     -> impl Future<Output = Option<Found>> + Send;
 
-    /// Notes all peers whose links have been slow for long. Links to other peers are not slow.
+    /// Notes all peers with slow links; links to others are no longer slow.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
     /// Moves the store's objects to other stores. Without a timeout, only reports the progress. The
-    /// returned token delays the drained store's exit until the caller has sent the report.
+    /// token delays the store's exit until the caller has sent the report.
     fn drain(
         self: &Arc<Self>,
         timeout: Option<Duration>,
@@ -40,7 +40,7 @@ pub(crate) struct ServeRequest {
     pub(crate) peer: NodeId,
     pub(crate) id: ObjectId,
     pub(crate) put: PutId,
-    /// `true` to wait for an object that this store may make later, such as a partial reduce.
+    /// `true` to wait for an object that this store may make later.
     pub(crate) awaits_hop: bool,
     pub(crate) trace: Option<TraceContext>,
 }
@@ -121,7 +121,7 @@ pub(super) fn end_message(ending: Ending) -> v1::End {
 }
 
 pub(crate) trait HopHost: Send + Sync + 'static {
-    /// Begins a hop (partial reduce), which ends when the result is dropped.
+    /// Begins a hop, which ends when the result is dropped.
     fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct HopRequest {
 }
 
 pub(crate) struct Hosted {
-    /// Reports of a hop (partial reduce) to its coordinator: at most `Complete`, and then `Failed`.
+    /// At most `Complete`, and then `Failed`.
     reports: mpsc::Receiver<HopReport>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }

@@ -37,10 +37,7 @@ pub(super) async fn send(
     }
 }
 
-/// Returns the XXH3-128 digest of the object.
-///
-/// # Errors
-/// The reasons in [`NotRead`].
+/// Returns the object's XXH3-128 digest.
 pub(super) async fn digest(copy: &SpilledCopy) -> Result<[u8; 16], NotRead> {
     let mut hasher = Xxh3::new();
     let mut reader = copy.open(0..copy.size_bytes).await?;

@@ -29,9 +29,9 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) size_bytes: u64,
     pub(super) node: &'a NodeId,
     pub(super) address: SocketAddr,
-    /// `true` for the output of a partial reduce, which the sender may begin later.
+    /// `true` for the output of a hop, which the sender may begin later.
     pub(super) awaits_hop: bool,
-    /// Longest permitted silence of the sender, if another sender is known.
+    /// Longest permitted silence of the sender, if another one is known.
     pub(super) silence_limit: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
 }
@@ -40,7 +40,7 @@ pub(super) struct RemoteCopy<'a> {
 pub(super) enum Sink<'a> {
     Arena {
         buffer: &'a Buffer,
-        /// The position of the buffer's first byte in the remote object.
+        /// Position of the buffer's first byte in the remote object.
         base_bytes: u64,
     },
     /// Private memory, for bytes to combine.
@@ -54,19 +54,19 @@ pub(super) enum Arrived {
     End(v1::End),
 }
 
-/// The receiver's end of a transfer of a range. Positions count from the start of the object.
+/// The receiver's end of a transfer of a range. Positions count from the object's start.
 ///
-/// Between two calls, bytes wait in the socket, and the sender waits with them.
+/// Between two calls, bytes wait in the socket, and the sender waits.
 #[derive(Debug)]
 pub(super) struct InputStream<'a> {
     puller: &'a Puller,
     from: RemoteCopy<'a>,
     end_bytes: u64,
-    /// The latest sign that the object's producer is alive, from earlier transfers.
+    /// The latest sign of the producer, from earlier transfers.
     known: Sign,
-    /// The stream's connections, and a detector of a dead producer; `None` before the request.
+    /// `None` before the request.
     lanes: Option<(Incoming<'a>, StallDetector)>,
-    /// The lane of a partly received block for [`Sink::Memory`], and its received bytes.
+    /// The lane of a partly received block for [`Sink::Memory`], and the received bytes.
     arriving: Option<(LaneId, usize)>,
 }
 
@@ -81,8 +81,8 @@ impl<'a> InputStream<'a> {
         Self { puller, from, end_bytes, known, lanes: None, arriving: None }
     }
 
-    /// Waits for a block that begins at `next_bytes`, a sign of the producer, or the end of the
-    /// stream. Requests the bytes first, if necessary.
+    /// Waits for a block at `next_bytes`, a sign of the producer, or the end of the stream.
+    /// Requests the bytes first, if necessary.
     ///
     /// Cancel safe for [`Sink::Memory`]. Otherwise the stream becomes useless; nothing touches the
     /// arena after the future is dropped.
@@ -226,8 +226,7 @@ async fn within<T>(
     }
 }
 
-/// Bytes that have arrived and are not combined yet: at most one frame, and a part of one element
-/// from the frame before.
+/// Arrived bytes to combine: at most one frame, and a part of one element from the frame before.
 #[derive(Debug, Default)]
 pub(super) struct HeldBytes {
     /// Combined bytes up to `used`, available bytes up to `held`, then the arriving payload.
@@ -237,7 +236,7 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Returns `length` bytes, which begin `ahead` bytes before the end of the arrived bytes.
+    /// Returns `length` bytes, which begin `ahead` bytes before the end.
     pub(super) fn last(&mut self, ahead: u64, length: usize) -> &mut [u8] {
         let start = self.held - to_length(ahead);
         &mut self.bytes[start..start + length]

@@ -8,11 +8,11 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::Engine;
 
-/// Longest wait of a drained store to send its report to the store that requested the drain.
+/// Longest wait of a drained store to report to the store that requested the drain.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Moves pinned copies to other stores. Returns after success or failure.
+    /// Returns after success or failure.
     pub(crate) async fn drain(self: &Arc<Self>, timeout: Duration) {
         tracing::info!(?timeout, "draining");
         let mut ended = self.drained.subscribe();

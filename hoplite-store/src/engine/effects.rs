@@ -288,8 +288,8 @@ fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urge
     if let Some(session) = &state.sessions[shard]
         && session.push(outgoing, urgency) == Err(Full)
     {
-        // The shard is too slow. The session ends without its outbox, and the next session begins
-        // with a publication of all copies.
+        // The shard is too slow. The session ends without its outbox, and the next one publishes
+        // all copies.
         warn_repeated!(shard, "the session's queue is full, starting a new session");
         state.sessions[shard] = None;
     }

@@ -1,5 +1,3 @@
-//! Requests of other stores: copies, hops, memberships.
-
 use std::sync::Arc;
 use std::time::Duration;
 

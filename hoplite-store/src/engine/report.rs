@@ -67,8 +67,7 @@ impl Engine {
         self.bulk.puller.max_lanes()
     }
 
-    /// Returns the store's state for the dashboard. `shards_up` is in the order of the shards'
-    /// names.
+    /// For the dashboard. `shards_up` is in the order of the shards' names.
     pub(crate) fn load(&self) -> Load {
         let state = self.lock();
         let shards = state.node.shards();

@@ -1,4 +1,4 @@
-//! Writes and reads spill files, in tasks that report to the node.
+//! Spill files, in tasks that report to the node.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::Engine;
 use crate::spill::{Change, Source, SpillFiles, SpilledCopy};
 
 impl Engine {
-    /// Enables spilling to these files, and recovers objects. Called once, at the start.
+    /// Enables spilling to these files, and recovers objects. Called once.
     pub(crate) fn spill_to(self: &Arc<Self>, files: Option<SpillFiles>) {
         if let Some(files) = files {
             let recovered = files.take_recovered();
@@ -25,14 +25,13 @@ impl Engine {
         self.spill.get().is_some()
     }
 
-    /// Keeps all spill files for the next start, which recovers the objects.
+    /// For the next start, which recovers the objects.
     pub(crate) fn keep_spill_files(&self) {
         if let Some(files) = self.spill.get() {
             files.keep();
         }
     }
 
-    /// Removes all spill files, because the store ends.
     pub(crate) fn remove_spill_files(&self) {
         if let Some(files) = self.spill.get() {
             files.remove_all();
@@ -97,7 +96,7 @@ impl Engine {
         self.tasks.spawn_on(task, &self.bulk.runtime);
     }
 
-    /// Returns a copy to read from its spill file. Calls `end` when the read is over.
+    /// Calls `end` when the read is over.
     pub(super) fn spilled_copy(
         self: &Arc<Self>,
         copy: CopyId,

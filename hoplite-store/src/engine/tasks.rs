@@ -1,4 +1,4 @@
-//! Work that takes time: tasks that report their end to the node.
+//! Tasks that report their end to the node.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::data::{
     CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest,
 };
 
-/// Maximum number of input bytes combined under the engine's lock.
+/// Most input bytes combined under the engine's lock.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
 
 impl Engine {
@@ -62,7 +62,7 @@ impl Engine {
                 let (valid_bytes, outcome) = puller.combine(&request, &live, &cancelled).await;
                 let seconds = started.elapsed().as_secs_f64();
                 tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
-                // The node may free the copies as soon as it knows the end.
+                // The node may free the copies once it knows the end.
                 drop((request, live));
                 Event::CombineEnded { combine, valid_bytes, outcome }
             }
@@ -102,7 +102,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Passes a report about a hop (partial reduce) to the state machine, unless the hop has ended.
+    /// Ignores a report about a hop that has ended.
     fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
         tracing::debug!(?hop, ?report, "hop reported");
         let mut state = self.lock();

@@ -10,7 +10,7 @@ use crate::copies::LiveCopy;
 
 pub(crate) type Answer = (CallId, Result<Response, Error>);
 
-/// Work of the client's connection for one call, as the store's state machine requests.
+/// A connection's work for a call, as the node requests.
 #[derive(Debug)]
 pub(crate) enum CallWork {
     /// Reports when more than `beyond_bytes` of a copy are valid, or the copy has failed.
@@ -19,8 +19,7 @@ pub(crate) enum CallWork {
         live: Arc<LiveCopy>,
         beyond_bytes: u64,
     },
-    /// Answers a request about the cluster with reports of `shards`, and tells the state machine
-    /// that the call is over.
+    /// Answers a request about the cluster with reports of `shards`, and then ends the call.
     Inspect {
         call: CallId,
         inspection: Inspection,
@@ -32,13 +31,12 @@ pub(crate) enum CallWork {
 }
 
 /// The answers that wait for one client, in order. A newer update of a subscription replaces the
-/// older one, so each open call has at most one answer here.
+/// older one: each open call has at most one answer here.
 ///
-/// A suspended client is not dropped, because the store would reuse the memory of the client's
-/// views.
+/// A suspended client is not dropped: the store would reuse the memory of its views.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The client's program and process, for reports about holders of memory.
+    /// Program and process, for reports about holders of memory.
     client: String,
     waiting: Mutex<Waiting>,
     added: Notify,
@@ -49,7 +47,7 @@ struct Waiting {
     last_number: u64,
     answers: BTreeMap<u64, Answer>,
     news: BTreeMap<CallId, u64>,
-    /// At most two entries for each call, since the connection last took the work.
+    /// At most two entries per call since the connection last took the work.
     work: VecDeque<CallWork>,
 }
 
@@ -89,8 +87,8 @@ impl Answers {
         self.lock().answers.is_empty()
     }
 
-    /// Waits until an answer to the client, or work for its connection, was added since the last
-    /// return. The queues may be empty again. Cancel safe.
+    /// Waits until an answer or work was added since the last return. The queues may be empty
+    /// again. Cancel safe.
     pub(super) async fn added(&self) {
         self.added.notified().await;
     }

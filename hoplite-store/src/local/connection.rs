@@ -34,19 +34,17 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// Number of unwritten bytes from which the connection reads no requests and takes no answers.
+/// Unwritten bytes from which the connection reads no requests and takes no answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 const MAX_REQUESTS_PER_TURN: usize = 256;
 /// The read buffer's initial size. A longer request counts against the user's memory limit.
 const READ_BYTES: usize = 64 << 10;
 const MIN_READ_BYTES: usize = 4 << 10;
-/// Time for which a long request waits while the user's other requests exhaust the user's memory
-/// limit.
+/// Longest wait of a long request for the memory of the user's other requests.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time in which the rest of a long request must arrive, because other requests wait for its
-/// memory.
+/// Time limit for the rest of a long request, for whose memory other requests wait.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Memory that one request to list objects takes from its user's limit.
+/// Memory that one listing takes from its user's limit.
 const INSPECTION_BYTES: usize = 4 << 20;
 
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
@@ -71,9 +69,9 @@ struct Connection {
     seat: Seat,
     /// Memory and object ids that each open call takes from the user's limits.
     open_requests: HashMap<CallId, OpenRoom>,
-    /// The memory of long answers in the outbox.
+    /// Memory of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
-    /// Tells the engine that the client is gone. Dropped last, because `seat` must be free by then.
+    /// Tells the engine that the client is gone. Dropped last: `seat` must be free by then.
     _entry: Entry,
 }
 
@@ -129,7 +127,7 @@ pub(super) async fn serve(
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection failed the handshake"),
         Err(_) => return tracing::debug!("a connection sent no hello in time"),
     };
-    // A process in another PID namespace, for example in another pod, has number 0.
+    // 0 for a process in another PID namespace, for example in another pod.
     let process_id = stream
         .peer_cred()
         .ok()
@@ -197,7 +195,8 @@ async fn greet(
             .max_object_bytes
             .min(arena.capacity_bytes().saturating_sub(HEADER_BYTES)),
         arena_bytes: arena.capacity_bytes(),
-        // A client does not know the default. It must wait for the directory, which counts copies.
+        // The client does not know the default. It must wait for the directory, which counts
+        // copies.
         confirmed_from_bytes: if plane.replicas > 1 {
             0
         } else {
@@ -286,8 +285,7 @@ impl Connection {
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
         let mut long_request = None;
         loop {
-            // Checked here, because the select below is not reached while a client sends without
-            // pause.
+            // Checked here: the select below is not reached while a client sends without pause.
             let stopping = shutdown.is_cancelled();
             let (mut handled, mut is_left) = (0, false);
             loop {
@@ -435,8 +433,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds the holders of memory to an error that this store is full. Keeps errors of other
-    /// stores.
+    /// Adds the holders of memory to an error that this store, not another one, is full.
     fn with_holders(&self, error: Error) -> Error {
         match error {
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
@@ -450,7 +447,7 @@ impl Connection {
     }
 
     /// A failed write discards the answers. The connection ends only after all requests were read,
-    /// because a client may leave after a request, for example the seal of a put.
+    /// because a client may leave after a request such as a seal.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {
@@ -468,7 +465,7 @@ impl Connection {
         }
     }
 
-    /// Tells the client why its connection ends, if the socket takes the answer. Call 0 marks it.
+    /// Tells the client why its connection ends (call 0), if the socket takes the answer.
     fn say_last(&mut self, socket: &Socket, error: Error) {
         if self.write((CallId(0), Err(error))).is_ok() {
             self.flush(socket);
@@ -528,7 +525,7 @@ const fn no_room() -> Error {
 }
 
 enum LongRequest {
-    /// Waits until the user's memory limit permits the request, whose rest stays unread until then.
+    /// Waits until the user's memory limit permits the request; its rest stays unread.
     WaitsForRoom {
         room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>,
         until: Instant,

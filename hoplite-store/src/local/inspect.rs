@@ -43,13 +43,12 @@ use super::shards::{change_shards, describe_shards};
 use crate::advertised::Advertised;
 use crate::shard_link::ShardLink;
 
-/// Bytes of protobuf's tag and length for each object in a page of a listing.
+/// Protobuf's tag and length for each object in a page of a listing.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// Time limit for querying all members of a collective for their progress.
+/// Time limit for querying all members of a collective.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for querying one store about a collective, so that a slow store does not delay
-/// others.
+/// Time limit for one member, so that a slow store does not delay others.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
 const MAX_ASKED_AT_ONCE: usize = 32;
 
@@ -73,7 +72,6 @@ pub(super) async fn answer(
     }
 }
 
-/// Measures the links between `nodes`, or between all connected nodes.
 async fn probe(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -202,8 +200,8 @@ async fn describe(
     shards: &[&ShardLink],
     id: &ObjectId,
 ) -> Result<Response, Error> {
-    // Read before the query: otherwise, an object that becomes complete during the query would be
-    // missing from both answers.
+    // Read before the query: an object that becomes complete during the query would be missing from
+    // both answers.
     let reduce = plane.engine.how_made(id);
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let answers = join_all(shards.iter().map(|link| {
@@ -285,7 +283,7 @@ async fn with_positions(
     Some(record)
 }
 
-/// Queries a store once `turns` has a free permit. Returns `None` after [`POSITION_TIMEOUT`].
+/// Queries a store once `turns` has a free permit; `None` after [`POSITION_TIMEOUT`].
 async fn in_turn<T>(
     turns: &Semaphore,
     asking: impl Future<Output = Result<T, Error>>,
@@ -297,8 +295,8 @@ async fn in_turn<T>(
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// Queries other stores about the reduce that makes `id`: those with a pinned copy of the object,
-/// or all if there is no copy.
+/// Queries other stores about the reduce that makes `id`: those with a pinned copy, or all if there
+/// is no copy.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],

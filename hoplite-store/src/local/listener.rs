@@ -1,7 +1,7 @@
-//! The Unix socket on which the store listens. The store replaces the socket file of a dead daemon,
-//! but never the file of a live one. It removes its own file when it stops.
+//! The Unix socket of the store, which replaces the socket file of a dead daemon, but never of a
+//! live one, and removes its own file when it stops.
 //!
-//! A cleaner of `/tmp` may remove the file while the store runs. [`LocalListener::restore`] then
+//! A cleaner of `/tmp` may remove the file while the store runs; [`LocalListener::restore`] then
 //! creates it again.
 
 use std::fs::{self, DirBuilder};
@@ -55,9 +55,9 @@ pub enum SocketError {
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     pub(crate) mode: u32,
-    /// Owner of the socket; by default the process's user.
+    /// By default the process's user.
     pub(crate) owner: Option<u32>,
-    /// Group of the socket; by default the process's group.
+    /// By default the process's group.
     pub(crate) group: Option<u32>,
     pub(crate) clients: ClientRules,
 }
@@ -67,11 +67,11 @@ pub(crate) enum Role {
     /// Root or the store's user, who may also drain stores and change quotas.
     Owner,
     Writer,
-    /// A client that may only read: it never gets writable memory.
+    /// Never gets writable memory.
     Reader,
 }
 
-/// The user and groups of a connected process, as the kernel knows them.
+/// A connected process, as the kernel knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
     pub(crate) user: u32,
@@ -88,10 +88,7 @@ impl LocalPeer {
 }
 
 impl SocketAccess {
-    /// Returns the rights of `peer` as a client.
-    ///
-    /// # Errors
-    /// [`Error::PermissionDenied`] if `peer` must not be a client.
+    /// Returns the client's rights, or [`Error::PermissionDenied`].
     pub(crate) fn role(&self, peer: &LocalPeer) -> Result<Role, Error> {
         let ClientRules { users, groups, readers } = &self.clients;
         let user = peer.user;
@@ -112,9 +109,9 @@ impl SocketAccess {
 
     /// Returns `true` if a connected process of `user` may stay connected.
     ///
-    /// The system has checked the socket file's permissions. If these admit the group or everybody,
-    /// they decide, because only one of a peer's groups is known. Otherwise only the owner, this
-    /// daemon's user and root may stay: other users connected before the permissions were set, or
+    /// If the socket file's permissions, which the system has checked, admit the group or
+    /// everybody, they decide: only one of a peer's groups is known. Otherwise only the owner, this
+    /// daemon's user and root may stay: others connected before the permissions were set, or
     /// circumvented them.
     fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
@@ -124,7 +121,7 @@ impl SocketAccess {
     }
 }
 
-/// The listening socket. Dropping it removes its file.
+/// Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct LocalListener {
     listener: UnixListener,
@@ -176,8 +173,7 @@ impl LocalListener {
             },
         )?;
         let address = place.address().map_err(|error| io_error(error.into()))?;
-        // Held until the old socket is replaced, so that one of two daemons that start together
-        // fails.
+        // Held until the old socket is replaced: of two daemons that start together, one must fail.
         let _lock = lock(directory, lock_timeout).map_err(io_error)?;
         remove_leftover(path, &address)?;
         let socket = bind_to(&address).map_err(io_error)?;
@@ -185,8 +181,7 @@ impl LocalListener {
             std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
-        // Listens only after the permissions are set, because a client stays connected when they
-        // change.
+        // Listens last, because a client stays connected when the permissions change.
         let listener = listen_on(socket).map_err(io_error)?;
         let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
         let directory_mode =
@@ -272,8 +267,8 @@ fn listen_on(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Locks a directory against other daemons that start. Waits up to `timeout`. Any process that can
-/// read the directory can hold the lock.
+/// Locks a directory against other starting daemons. Waits up to `timeout`, because any process
+/// that can read the directory can hold the lock.
 fn lock(directory: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;

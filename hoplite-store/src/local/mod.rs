@@ -1,5 +1,3 @@
-//! The local plane: the Unix socket on which workers reach the store.
-
 mod answers;
 mod connection;
 mod drain;
@@ -30,9 +28,9 @@ use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::shards::ShardLinks;
 
-/// Interval at which the store checks its socket file. A client that misses the file retries.
+/// Interval of checks of the socket file. A client that misses the file retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of connections before their first message. One more closes the oldest.
+/// Most connections before their first message; one more closes the oldest.
 pub(crate) const MAX_HALF_OPEN: usize = 1024;
 
 #[derive(Debug)]

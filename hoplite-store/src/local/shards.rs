@@ -1,4 +1,4 @@
-//! Changes of the list of the directory's shards, which this store coordinates for an operator.
+//! Changes of the list of shards, which this store coordinates for an operator.
 //! `hoplite-core/src/shard/shards.rs` describes the steps.
 
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use super::LocalPlane;
 use super::nodes::ask;
 use crate::shard_link::ShardLink;
 
-/// Longest wait until this store uses the changed list of shards.
+/// Longest wait until this store uses the changed list.
 const LEARN_LIMIT: Duration = session::ANSWER_TIMEOUT;
 const LEARN_POLL: Duration = Duration::from_millis(10);
 
@@ -92,9 +92,8 @@ pub(super) async fn change_shards(
 /// Connects to a shard that is about to join.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] for an address that is none, and for a shard that has served stores:
-/// it may remember deleted objects. [`Error::Unavailable`].
-/// [`Error::VersionMismatch`].
+/// [`Error::InvalidRequest`] for an invalid address, and for a shard that has served stores: it may
+/// remember deleted objects. [`Error::Unavailable`]. [`Error::VersionMismatch`].
 async fn joining_shard(plane: &LocalPlane, address: &str) -> Result<ShardLink, Error> {
     let refuse = |reason: String| Err(Error::InvalidRequest { reason: reason.into() });
     let Some(link) = plane.shards.to(address) else {
@@ -116,7 +115,7 @@ async fn joining_shard(plane: &LocalPlane, address: &str) -> Result<ShardLink, E
 
 async fn perform(link: &ShardLink, step: Option<&ListStep>) -> Result<v1::ShardsReply, Error> {
     match ask(link.client().shards(encode_list_step(step))).await {
-        // A shard of an older version does not know the call.
+        // An older shard does not know the call.
         Err(Error::Malformed { .. }) if step.is_none() => Err(Error::VersionMismatch {
             ours: Version::WITH_SHARD_CHANGES,
             theirs: Version::WITH_SHARD_CHANGES - 1,

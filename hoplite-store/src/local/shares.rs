@@ -1,7 +1,7 @@
 //! Limits of a user: on connections, and on the memory of all requests together.
 //!
-//! One place for a connection (seat) in sixteen is reserved for users without a connection, so that
-//! no user can occupy the store. A store with fewer than sixteen seats reserves none.
+//! One connection (seat) in sixteen is reserved for users without a connection, so that no user can
+//! occupy the store. With fewer than sixteen seats, none is reserved.
 //!
 //! Requests that fit into the first buffer of their connection are free. A longer request takes
 //! memory from two budgets of its user: one while it arrives, and one until its call ends.
@@ -12,13 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum bytes, arriving at once, of a user's requests longer than a connection's first buffer.
-/// One request always fits.
+/// Most bytes of a user's long requests that arrive at once. One request always fits.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
-/// Maximum bytes of a user's open requests longer than a connection's first buffer.
+/// Most bytes of a user's long open requests.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
-/// Maximum number of ids in a user's open calls: twice the limit of one client. A shard limits all
-/// clients of a node together, so no user may take all ids.
+/// Most ids in a user's open calls: twice the limit of one client. A shard limits all clients of a
+/// node together, so no user may take all ids.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 
@@ -29,9 +28,9 @@ pub(crate) struct Shares {
     seats: Arc<Semaphore>,
     max_clients: usize,
     kept_seats: usize,
-    /// Each user may always send one request of this size.
+    /// One request of this size always fits.
     max_request_bytes: usize,
-    /// Each user may always send one request with this number of ids.
+    /// One request with this number of ids always fits.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }
@@ -59,10 +58,8 @@ impl Shares {
         }
     }
 
-    /// Takes a seat for a client of `user`.
-    ///
-    /// # Errors
-    /// `LimitExceeded` if no seat is free. A user with a connection gets no reserved seat.
+    /// Takes a seat for a client of `user`. `LimitExceeded` if no seat is free: a user with a
+    /// connection gets no reserved seat.
     pub(super) fn enter(&self, user: u32) -> Result<Seat, Error> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_user.get(&user).and_then(Weak::upgrade);
@@ -108,10 +105,8 @@ impl Share {
         Arc::clone(&self.arriving).acquire_many_owned(units(length_bytes)).await.ok()
     }
 
-    /// Takes memory and ids from the user's budgets until the call ends.
-    ///
-    /// # Errors
-    /// `LimitExceeded` if too little is left.
+    /// Takes memory and ids from the user's budgets until the call ends, or returns
+    /// `LimitExceeded`.
     pub(super) fn open(&self, length_bytes: usize, ids: usize) -> Result<OpenRoom, Error> {
         let take = |budget: &Arc<Semaphore>, count: u32| match count {
             0 => Ok(None),

@@ -24,7 +24,7 @@ impl Socket {
     }
 
     /// Waits for bytes and appends them to `inbox`, which must have free capacity. Returns zero if
-    /// the client has closed the connection. Cancel safe: no bytes are lost.
+    /// the client has closed the connection. Cancel safe.
     pub(super) async fn read(&self, inbox: &mut BytesMut) -> io::Result<usize> {
         consume_budget().await;
         loop {

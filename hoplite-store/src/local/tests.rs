@@ -1,5 +1,3 @@
-//! One client and a store without a directory, over a socket pair.
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -118,8 +116,8 @@ impl Client {
             if let Some(message) = framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES).unwrap() {
                 return Some(message);
             }
-            // Reads byte by byte: reads also end at passed descriptors, and tokio takes a short
-            // read for an empty socket.
+            // Byte by byte: reads also end at passed descriptors, and tokio takes a short read for
+            // an empty socket.
             let mut byte = [0];
             if self.stream.read(&mut byte).await.unwrap() == 0 {
                 return None;

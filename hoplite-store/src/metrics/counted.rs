@@ -6,8 +6,7 @@ use hoplite_daemon::metrics::{
     Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Metrics, label_of,
 };
 
-/// Operations that metrics distinguish. A put with two requests (memory, then seal) counts
-/// once.
+/// Operations in metrics. A put with two requests (memory, then seal) counts once.
 pub(super) const OPERATIONS: [&str; 11] = [
     "put", "get", "reduce", "delete", "wait", "locate", "join", "allreduce", "reduce-scatter",
     "allgather", "all-to-all",

@@ -113,11 +113,10 @@ impl Levels {
     }
 }
 
-/// Sets the metrics to present values on each scrape. The store is ready while it has a session
-/// with a shard.
+/// The store is ready while it has a session with a shard.
 pub(crate) fn look(metrics: &Metrics, engine: &Arc<Engine>, prefaulted_bytes: Arc<AtomicU64>) {
     let levels = Levels::new(metrics);
-    // A weak reference, because metrics outlive the engine, whose end must free its memory.
+    // Weak, because metrics outlive the engine, whose end must free its memory.
     let engine: Weak<Engine> = Arc::downgrade(engine);
     metrics.update_before_scrape(Box::new(move || {
         let ready = match engine.upgrade() {

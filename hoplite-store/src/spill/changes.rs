@@ -16,7 +16,7 @@ impl SpillFiles {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a change. Returns `true` if the caller must start [`SpillFiles::work`].
+    /// Returns `true` if the caller must start [`SpillFiles::work`].
     pub(crate) fn queue(&self, change: Change) -> bool {
         if self.is_kept.load(Ordering::Relaxed) || !self.recovers {
             return false;
@@ -30,7 +30,7 @@ impl SpillFiles {
         !std::mem::replace(&mut ledger.is_busy, true)
     }
 
-    /// Performs all queued changes of spill files. Blocks.
+    /// Performs all queued changes. Blocks.
     pub(crate) fn work(&self) {
         loop {
             let mut ledger = self.ledger();
@@ -83,8 +83,8 @@ impl SpillFiles {
         }
     }
 
-    /// Appends to the index that begins at `start`. A failure cuts off the index, or ends the
-    /// directory's log, so that no later run recovers a deleted object.
+    /// Appends to the index at `start`. A failure cuts off the index, or ends the directory's log,
+    /// so that no later run recovers a deleted object.
     fn append(&self, file: SpillFile, log: &[u8], start: u64) -> io::Result<()> {
         let path = self.path(file);
         let appended =
@@ -108,7 +108,7 @@ impl SpillFiles {
 }
 
 fn report(error: &io::Error, problem: &str) {
-    // The files may be gone, because the store removes its directories when it stops.
+    // The stopping store may have removed its directories.
     if error.kind() != io::ErrorKind::NotFound {
         warn_repeated!(%error, "{problem}: their objects cannot be recovered after a crash");
     }

@@ -113,7 +113,7 @@ impl RunDirectory {
         DirBuilder::new().mode(0o700).create(&self.path).map_err(|source| self.unusable(source))
     }
 
-    /// Begins the log, without which a later run recovers no object.
+    /// Without the log, a later run recovers no object.
     pub(super) fn begin_log(&self, origin: &Origin) -> Result<(), SpillDirError> {
         let log = RunLog::begin(&self.path, origin).map_err(|source| self.unusable(source))?;
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = Some(log);
@@ -140,7 +140,7 @@ impl RunDirectory {
         noted
     }
 
-    /// Returns the directories of ended stores of the same user.
+    /// Directories of ended stores of the same user.
     pub(super) fn earlier_runs(&self) -> Result<Vec<PathBuf>, SpillDirError> {
         let user = geteuid().as_raw();
         let find = || {

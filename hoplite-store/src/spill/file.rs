@@ -1,6 +1,6 @@
 //! The format of spill files.
 //!
-//! A file has a header, then one record after the other. All numbers are little-endian. In bytes:
+//! A file has a header, then one record after the other. Numbers are little-endian. In bytes:
 //!
 //! * header of the file: magic (8), version (4), CRC-32C of the rest (4), run, number (8 each),
 //!   length of the node's name (1), name
@@ -45,13 +45,13 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(super) struct Owner {
     pub(super) node: NodeId,
-    /// A random number that differs between the runs of a store.
+    /// Random; differs between the runs of a store.
     pub(super) run: u64,
 }
 
 pub(super) type FileHeader = [u8; FILE_HEADER_BYTES];
 
-/// Headers of a spill file and its record that each read checks.
+/// The headers that each read checks.
 #[derive(Debug)]
 pub(super) struct Stamp {
     pub(super) file: FileHeader,
@@ -75,11 +75,8 @@ impl Owner {
     }
 }
 
-/// Returns the header of another run's spill file, the offset and size of each object, and the
-/// offset of the file's index.
-///
-/// # Errors
-/// The flaw of the file.
+/// Returns the header of another run's file, the offset and size of each object, and the offset of
+/// the index; or the file's flaw.
 pub(super) fn read_headers(
     file: &File,
     length_bytes: u64,
@@ -138,7 +135,7 @@ pub(super) fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES]
     header
 }
 
-/// Writes a spill file with these copies, and waits until it is on the disk.
+/// Waits until the file is on the disk.
 pub(super) fn write(
     path: &Path,
     (owner, number): (&Owner, u64),
@@ -214,7 +211,7 @@ fn check_runs(stop: &CancellationToken) -> Result<(), SpillFault> {
     if stop.is_cancelled() { Err(SpillFault::Failed("the store stops".to_owned())) } else { Ok(()) }
 }
 
-/// An open record, after checks of its headers and its list of checksums.
+/// An open record whose headers and list of checksums were checked.
 pub(super) struct Record {
     path: PathBuf,
     file: File,

@@ -60,10 +60,8 @@ pub(super) fn append(log: &mut Vec<u8>, content: &[u8]) {
     log.extend(content);
 }
 
-/// Takes the first frame of a log. Returns its content.
-///
-/// # Errors
-/// The frame is truncated, too long or damaged.
+/// Takes the first frame of a log. Returns its content, unless the frame is truncated, too long or
+/// damaged.
 pub(super) fn take<'a>(log: &mut &'a [u8]) -> Result<&'a [u8], Flaw> {
     const DAMAGED: Flaw = Flaw::Damaged("a frame of the index");
     let mut rest = *log;
@@ -89,7 +87,7 @@ pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     take_bytes(bytes).map(u64::from_le_bytes)
 }
 
-/// Opens a regular file, and follows no link.
+/// Refuses links and everything but regular files.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().try_into().unwrap_or_default();

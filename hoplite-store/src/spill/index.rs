@@ -1,7 +1,7 @@
 //! The index at the end of a spill file, for a later run that recovers the objects.
 //!
 //! The store appends the index once the core has decided which records it keeps, and later the
-//! records that it retires, because their objects are gone. A file with any damaged or truncated
+//! records that it retires, because their objects are gone. A file with a damaged or truncated
 //! frame is not recovered. The frames, in bytes:
 //!
 //! * object: kind (1), offset of the record, put, size, end in ms since boot (8 each), `1` if the
@@ -26,7 +26,7 @@ const END: u8 = 2;
 const RETIRED: u8 = 3;
 const NEVER: u64 = u64::MAX;
 
-/// Milliseconds since the boot of the machine, the same in all processes.
+/// Milliseconds since boot, the same in all processes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BootTime(pub(super) u64);
 
@@ -67,11 +67,8 @@ pub(super) fn encode_retired(offset_bytes: u64) -> Vec<u8> {
     log
 }
 
-/// Returns the objects in a spill file's index that still exist. `records` maps the offset of each
+/// Returns the objects that still exist, or the index's flaw. `records` maps the offset of each
 /// record to the size of its object.
-///
-/// # Errors
-/// The flaw of the index.
 pub(super) fn decode(
     mut log: &[u8],
     records: &BTreeMap<u64, u64>,

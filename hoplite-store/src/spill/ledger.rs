@@ -1,15 +1,14 @@
 //! The queue of changes to spill files that exist.
 //!
-//! A later run must not find a record that was retired (its object is gone), so one thread at a
-//! time performs the changes, in the order of the core.
+//! A later run must not find a retired record, so one thread at a time performs the changes, in the
+//! order of the core.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use hoplite_core::node::{SpillFile, SpillRecord, SpilledObject};
 use hoplite_core::shard::ShardRun;
 
-/// Maximum number of queued changes of spill files. With more, some are lost, so no later run
-/// recovers the files.
+/// With more queued changes, some are lost, so no later run recovers the files.
 pub(super) const MAX_QUEUED: usize = 100_000;
 
 #[derive(Debug)]

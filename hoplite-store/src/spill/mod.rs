@@ -1,7 +1,7 @@
 //! Spill files.
 //!
 //! Each configured directory has a lock file, and a directory for this run of the store. The lock
-//! ends with its process, so the next owner may take over or remove the directories of earlier
+//! ends with its process; then its next owner may take over or remove the directories of earlier
 //! runs.
 
 mod directory;
@@ -44,9 +44,9 @@ pub(crate) use reader::{NotRead, SpilledCopy};
 use recovery::Takeover;
 use run_log::Origin;
 
-/// Maximum number of whole objects that are read into memory at once.
+/// Most whole objects that are read into memory at once.
 const MAX_LOADS: usize = 16;
-/// Maximum number of blocks that are read for other stores at once.
+/// Most blocks that are read for other stores at once.
 const MAX_SERVES: usize = 16;
 /// Longest wait until other reads leave room, and then for one block from a disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,22 +60,19 @@ pub(crate) struct SpillFiles {
     ledger: Mutex<Ledger>,
     /// Objects of killed stores, until the node takes them over.
     recovered: Mutex<Recovered>,
-    /// Headers of the files of killed stores.
+    /// Headers of killed stores' files.
     headers: BTreeMap<SpillFile, Box<FileHeader>>,
     /// `true` if the files outlive this run.
     is_kept: AtomicBool,
     loads: Arc<Semaphore>,
-    /// Number of blocks that loads have read, to tell a busy disk from a hung one.
+    /// Blocks that loads have read: they tell a busy disk from a hung one.
     loaded_blocks: AtomicU64,
     serves: Arc<Semaphore>,
 }
 
 impl SpillFiles {
     /// Takes the configured directories, and recovers or removes the files of ended stores. `None`
-    /// if the store does not spill.
-    ///
-    /// # Errors
-    /// The reason why a directory cannot be used.
+    /// if the store does not spill. Fails if a directory cannot be used.
     pub(crate) async fn take(config: &StoreConfig) -> Result<Option<Self>, StoreError> {
         let run = random_number().map_err(StoreError::Random)?;
         let owner = Owner { node: config.node.clone(), run };
@@ -110,7 +107,7 @@ impl SpillFiles {
                 }
                 directory.remove_earlier_runs()?;
             } else {
-                // Removes files first, because they may fill the disk.
+                // Removed first, because they may fill the disk.
                 directory.remove_earlier_runs()?;
                 directory.create()?;
             }
@@ -157,10 +154,8 @@ impl SpillFiles {
         }
     }
 
-    /// Writes a file, and waits until it is on the disk. `stop` ends the write early.
-    ///
-    /// # Errors
-    /// The failure of the write. The file is removed then.
+    /// Writes a file, and waits until it is on the disk. `stop` ends the write early. A failure
+    /// removes the file.
     pub(crate) async fn write(
         self: &Arc<Self>,
         (runtime, stop): (&Handle, CancellationToken),
@@ -189,10 +184,8 @@ impl SpillFiles {
             .unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Reads and checks a copy. `stop` ends the read early.
-    ///
-    /// # Errors
-    /// The failure of the read. The copy's memory is meaningless then.
+    /// Reads and checks a copy. `stop` ends the read early. After a failure, the copy's memory is
+    /// meaningless.
     pub(crate) async fn read(
         self: &Arc<Self>,
         (runtime, stop): (&Handle, CancellationToken),
@@ -217,8 +210,8 @@ impl SpillFiles {
             .unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Waits for a permit to load an object into memory; `None` if the running loads have read no
-    /// block for [`READ_TIMEOUT`].
+    /// Waits for a permit to load an object; `None` if the running loads have read no block for
+    /// [`READ_TIMEOUT`].
     async fn load_permit(&self) -> Option<OwnedSemaphorePermit> {
         let mut permit = pin!(Arc::clone(&self.loads).acquire_owned());
         loop {

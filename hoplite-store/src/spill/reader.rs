@@ -24,9 +24,6 @@ pub(crate) struct SpilledCopy {
 
 impl SpilledCopy {
     /// Begins to read a range of the object. The open file stays readable after its removal.
-    ///
-    /// # Errors
-    /// The reasons in [`NotRead`].
     pub(crate) async fn open(&self, range: Range<u64>) -> Result<SpilledReader<'_>, NotRead> {
         let (offset_bytes, size_bytes) = (self.record.offset_bytes, self.size_bytes);
         let path: PathBuf = self.files.path(self.record.file);
@@ -104,9 +101,6 @@ pub(crate) struct SpilledReader<'a> {
 impl SpilledReader<'_> {
     /// Returns the next bytes, checked, and their position in the object; `None` at the end. Not
     /// cancel safe.
-    ///
-    /// # Errors
-    /// The reasons in [`NotRead`].
     pub(crate) async fn next(&mut self) -> Result<Option<(u64, Vec<u8>)>, NotRead> {
         if self.rest.is_empty() {
             return Ok(None);

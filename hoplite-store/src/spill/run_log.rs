@@ -18,15 +18,15 @@ use super::frames::{self, Flaw, take_bytes};
 const NAME: &str = "run.log";
 const RUN: u8 = 16;
 const SHARD: u8 = 17;
-/// Longest log of a store's run in bytes. Each run of a shard takes 21 bytes.
+/// Each run of a shard takes 21 bytes.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// The identity that two runs must share for a recovery.
+/// Two runs must share it for a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Origin {
     cluster: String,
-    /// Empty if it is unknown. A deletion that was noted just before a crash of the machine may be
-    /// lost, so files of another boot are not recovered.
+    /// Empty if unknown. A crash of the machine may lose the latest noted deletions, so files of
+    /// another boot are not recovered.
     boot: String,
 }
 

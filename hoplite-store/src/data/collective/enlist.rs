@@ -23,15 +23,15 @@ use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
 
-/// The coordinator's decisions for one store of a collective: at most one `Commit`, or `Stop`.
-/// After the channel closes, the store leaves.
+/// Decisions for one store of a collective: at most one `Commit`, or `Stop`. After the channel
+/// closes, the store leaves.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
-    /// Lets the store at `plan.index` take part in a collective until `decisions` close. Calls
-    /// `report` with the store's reports.
+    /// Lets the store at `plan.index` take part in a collective until `decisions` close. Passes its
+    /// reports to `report`.
     ///
-    /// Dropping the future closes the connection, which also ends the membership.
+    /// Dropping the future also ends the membership.
     pub(crate) async fn enlist(
         &self,
         plan: &Plan,
@@ -49,8 +49,8 @@ impl Puller {
         }
     }
 
-    /// Tells a store that the collective's attempt to make `target` failed. Clients of an
-    /// unreachable store notice later.
+    /// Tells a store that the attempt to make `target` failed. Clients of an unreachable store
+    /// notice later.
     pub(crate) async fn reject(
         &self,
         peer: &Peer,
@@ -76,7 +76,7 @@ impl Puller {
         }
     }
 
-    /// Returns the peer's progress in making `target`; `None` if the peer takes no part.
+    /// Returns the peer's progress with `target`; `None` if the peer takes no part.
     pub(crate) async fn request_position(
         &self,
         peer: &Peer,

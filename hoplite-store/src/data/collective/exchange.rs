@@ -1,5 +1,5 @@
 //! A member's part of a collective, which its streams share. Partial results lie in the target.
-//! `hoplite_core::collective::Progress` decides which block may be sent or combined next.
+//! `hoplite_core::collective::Progress` decides which block is next.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -23,12 +23,12 @@ pub(crate) struct Exchange {
     sources: Vec<Arc<LiveCopy>>,
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// For each step of this member's sends and receives: wakes the streams that wait for the step.
+    /// One for each step: wakes the streams that wait for it.
     steps: Vec<Notify>,
-    /// Wakes the streams that wait until the sources are combined in the target.
+    /// Wakes streams that wait until the sources are combined.
     fold: Notify,
     senders: TaskTracker,
-    /// Cancelled when no further stream may begin to send blocks.
+    /// Cancelled when no further stream may begin.
     ended: CancellationToken,
 }
 
@@ -85,7 +85,7 @@ impl Exchange {
             // request lost bytes again.
             cancel.cancelled().await;
         } else {
-            // Sent bytes count as received: a receiver that lost some would request them again.
+            // Sent bytes count as received, because a receiver that lost some requests them again.
             cancel.run_until_cancelled(self.wait_for(Progress::first_unsent)).await;
         }
         self.ended.cancel();
@@ -99,7 +99,7 @@ impl Exchange {
 
     pub(super) fn stream_to(&self, member: usize, offset_bytes: u64) -> Stream {
         let stream = self.progress().stream_to(member, offset_bytes);
-        // The bytes before `offset_bytes`, which count as sent now, may belong to several steps.
+        // The bytes before `offset_bytes` count as sent now, and may belong to several steps.
         self.steps.iter().for_each(Notify::notify_waiters);
         stream
     }
@@ -119,8 +119,7 @@ impl Exchange {
         self.progress().final_bytes()
     }
 
-    /// Waits until the program (the member's sequence of sends and receives) permits `block`, and
-    /// the sources have its bytes.
+    /// Waits until the member's program permits `block`, and the sources have its bytes.
     pub(in super::super) async fn wait_until_ready(&self, block: &Block) -> Result<(), SourceLost> {
         self.wait_for(|progress| progress.blocked_on(block)).await;
         let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };

@@ -19,7 +19,7 @@ use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
 pub(crate) trait MemberHost: Send + Sync + 'static {
-    /// Lets this store take part in the collective of `plan` until the result is dropped.
+    /// Takes part in the collective until the result is dropped.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
     fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
@@ -29,7 +29,7 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
 
 /// This store's part in a collective, until dropped.
 pub(crate) struct Enlisted {
-    /// Reports to the coordinator: at most `Filled`, and then `Done` or `Failed`.
+    /// At most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     decide: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
@@ -56,8 +56,8 @@ impl Drop for Enlisted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in a collective until it ends or fails, or the coordinator is gone or silent for
-    /// too long.
+    /// Takes part until the collective ends or fails, or the coordinator is gone or silent for too
+    /// long.
     pub(in super::super) async fn host_member(
         &self,
         connection: &mut PeerConnection,

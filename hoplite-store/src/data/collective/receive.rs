@@ -25,8 +25,8 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// Number of missing bytes of a stream in an all-to-all at which the next stream begins, to hide a
-/// round trip. Streams take turns, so that each link serves one pair of members.
+/// Missing bytes of a stream in an all-to-all at which the next stream begins, to hide a round
+/// trip. Streams take turns, so that each link serves one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +63,9 @@ impl ReceiveError {
 }
 
 impl Puller {
-    /// Performs this member's part of a collective until `target` is complete, and calls `filled`.
-    /// Then sends to the other members until they are complete, or until `cancel`. Afterwards no
-    /// stream reads this member's sources.
+    /// Performs this member's part until `target` is complete, and calls `filled`. Then sends to
+    /// other members until they are complete, or until `cancel`. Afterwards no stream reads this
+    /// member's sources.
     pub(crate) async fn exchange(
         &self,
         exchange: &Exchange,
@@ -118,8 +118,8 @@ impl Puller {
         tokio::try_join!(fold, try_join_all(receives)).map(drop)
     }
 
-    /// Receives one member's bytes, and requests missing bytes again if the stream breaks. Releases
-    /// `turn` to the next stream after a break, or near the end.
+    /// Receives one member's bytes. If the stream breaks, releases `turn` to the next stream, and
+    /// requests missing bytes again. Also releases `turn` near the end.
     async fn receive_from(
         &self,
         exchange: &Exchange,
@@ -225,7 +225,7 @@ impl Puller {
                     .await?;
             }
             Some(ReceiveMode::Combine) => {
-                // Reads the block before the wait for sources, so that the sender can continue.
+                // Read before the wait for sources, so that the sender can continue.
                 received.resize(header.length_bytes() as usize, 0);
                 lanes.connection(lane)?.read_payload(header, received).await?;
                 exchange.wait_until_ready(block).await.map_err(|_| ReceiveError::SourceLost)?;
@@ -238,7 +238,7 @@ impl Puller {
     }
 }
 
-/// Waits for the block at the start of `missing`. Skips keepalives.
+/// Returns the block at the start of `missing`. Skips keepalives.
 async fn next_block(
     lanes: &mut Incoming<'_>,
     missing: Range<u64>,

@@ -16,8 +16,7 @@ use super::super::serving::{Ending, HopHost, ServeRequest, ServeSource, Served, 
 use super::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Answers a member's request for blocks of a collective. The request may arrive before the
-    /// coordinator's plan.
+    /// Answers a member's request for blocks, which may arrive before the coordinator's plan.
     pub(in super::super) async fn answer_take(
         &self,
         connection: &mut PeerConnection,
@@ -33,7 +32,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             awaits_hop: true,
             trace,
         };
-        // The plan may never arrive, if this store restarted after its enlistment.
+        // If this store restarted after its enlistment, the plan may never arrive.
         let limit = plan_timeout(take.offset_bytes);
         let found =
             async { timeout(limit, self.source.serve(request)).await.ok().flatten()?.in_memory() };
@@ -48,15 +47,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
-            // The receiver knows the end without a frame, and may already use the connection for
-            // another request.
+            // The receiver knows the end, and may already use the connection for another request.
             Ending::Complete if !has_lanes => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
         }
     }
 
-    /// Returns the end of the stream, and `true` if this store asked the receiver to open further
-    /// connections (lanes).
+    /// Returns the end of the stream, and `true` if this store requested lanes.
     async fn send_to_member(
         &self,
         connection: &mut PeerConnection,

@@ -24,20 +24,19 @@ pub(in super::super) enum Content {
     ProgramBlocks(ProgramBlocks),
 }
 
-/// The blocks of a collective that this store sends to one member.
+/// Blocks of a collective for one member.
 #[derive(Debug)]
 pub(in super::super) struct ProgramBlocks {
     target: Served,
     exchange: Arc<Exchange>,
-    /// The blocks that the stream's connections have taken to send, in order; `true` if a block was
-    /// sent.
+    /// Blocks that the stream's connections have taken, in order; `true` if a block was sent.
     claimed: Mutex<VecDeque<(Block, bool)>>,
     _sending: TaskTrackerToken,
 }
 
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
-    /// The position of the first byte that no connection has taken to send.
+    /// The first byte that no connection has taken.
     pub(super) next_bytes: u64,
     pub(super) end_bytes: u64,
     program: Option<Stream>,
@@ -115,8 +114,7 @@ impl Content {
         }
     }
 
-    /// Returns `false` for the output of a partial reduce, because its receiver also waits for
-    /// other inputs.
+    /// `false` for the output of a partial reduce, whose receiver also waits for other inputs.
     pub(super) const fn measures_link(&self) -> bool {
         !matches!(self, Self::Hop(_))
     }

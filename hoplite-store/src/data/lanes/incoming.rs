@@ -20,7 +20,7 @@ use super::super::puller::{LanedStream, Puller};
 
 #[derive(Debug)]
 pub(in super::super) enum Event {
-    /// The next block of the stream. Its payload must be read from this lane.
+    /// Its payload must be read from this lane.
     Block(LaneId, Header),
     Sign(Sign),
     /// Bytes to request again, because a lane broke.
@@ -28,7 +28,7 @@ pub(in super::super) enum Event {
     End(v1::End),
 }
 
-/// A stream of bytes from one sender, over several connections (lanes).
+/// A stream from one sender, over several lanes (connections).
 #[derive(Debug)]
 pub(in super::super) struct Incoming<'a> {
     puller: &'a Puller,
@@ -39,8 +39,7 @@ pub(in super::super) struct Incoming<'a> {
     next_lane: usize,
     opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
     has_requested_lanes: bool,
-    /// Counts this stream among the store's arriving streams, for the senders' plans; `None` before
-    /// its first bytes.
+    /// Counts this stream for the senders' plans; `None` before its first bytes.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
     ended: Vec<Call<'a>>,
@@ -103,7 +102,7 @@ enum LaneEvent {
 }
 
 impl<'a> Incoming<'a> {
-    /// Begins a stream with the connection of `call`, the request for the bytes.
+    /// Begins a stream with the connection of `call`, its request.
     pub(in super::super) fn new(
         puller: &'a Puller,
         peer: Peer,
@@ -323,10 +322,8 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Continues without a broken lane.
-    ///
-    /// # Errors
-    /// The lane's error if it was the last lane, or the sender violated the protocol.
+    /// Continues without a broken lane. Fails if it was the last one, or the sender violated the
+    /// protocol.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
         self.lanes.retain(|lane| lane.id != id);
@@ -346,10 +343,7 @@ impl<'a> Incoming<'a> {
         self.lanes.iter_mut().find(|lane| lane.id == id)
     }
 
-    /// Returns the connection of lane `id`, to read its block.
-    ///
-    /// # Errors
-    /// [`ConnectionError::Closed`] if the lane is gone.
+    /// Returns the connection of lane `id`, or [`ConnectionError::Closed`] if the lane is gone.
     pub(in super::super) fn connection(
         &mut self,
         id: LaneId,
@@ -372,7 +366,7 @@ impl<'a> Incoming<'a> {
         self.lanes.iter_mut().for_each(|lane| lane.call.connection().expect_within(limit));
     }
 
-    /// Returns the connections of a collective's stream to the pool after the last byte.
+    /// After the last byte, returns the connections of a collective's stream to the pool.
     pub(in super::super) async fn finish_silent(mut self, end_bytes: u64) {
         if self.has_requested_lanes {
             let final_frames = async {

@@ -1,5 +1,3 @@
-//! Streams that a store sends, with their lanes and the next step of each lane.
-
 use std::collections::HashMap;
 use std::io;
 use std::mem::replace;
@@ -30,8 +28,7 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// Streams start with the connections (lanes) of `first`, unless a recent test found a number
-    /// for any peer.
+    /// A stream starts with the lanes of `first`, unless a recent test found a number for any peer.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
@@ -77,8 +74,7 @@ impl OutgoingStreams {
         }
     }
 
-    /// Adds a connection (lane) if the stream needs one. `others` is the number of further streams
-    /// that the peer receives.
+    /// Adds a lane if the stream needs one. `others` counts further streams that the peer receives.
     pub(super) fn join(
         &self,
         (key, others): (StreamKey, usize),
@@ -99,8 +95,8 @@ impl OutgoingStreams {
         }
     }
 
-    /// Decides the next action of the connection `lane`. A send has at most `block_bytes`. The peer
-    /// has acknowledged `new_bytes` since the connection's last turn.
+    /// Decides the next action of `lane`: a send has at most `block_bytes`. The peer has
+    /// acknowledged `new_bytes` since the last turn.
     pub(super) fn take_turn(
         &self,
         stream: &Outgoing,
@@ -143,18 +139,17 @@ pub(in super::super) struct Outgoing {
     pub(super) peer: NodeId,
     pub(super) content: Content,
     key: OnceLock<StreamKey>,
-    /// The stream's connections wait in line for this lock, and its holder takes the next bytes.
+    /// The lock's holder takes the next bytes.
     cursor: tokio::sync::Mutex<Cursor>,
-    /// `true` while some connections pause, to measure the stream without them. The end of a
-    /// connection wakes them.
+    /// `true` while some connections pause. The end of a connection wakes them.
     resting: watch::Sender<bool>,
-    /// The stream's name in [`HostLanes`]; `None` if it may have only one connection.
+    /// `None` if the stream may have only one connection.
     id: Option<StreamId>,
 }
 
 pub(super) struct Turn {
     pub(super) action: Action,
-    /// Number of the stream's active or requested connections; `None` if it may have only one.
+    /// Number of active or requested connections; `None` if only one is permitted.
     pub(super) lanes: Option<usize>,
     pub(super) delivery: Option<Delivery>,
 }
@@ -162,9 +157,9 @@ pub(super) struct Turn {
 pub(super) enum Action {
     Send(Piece),
     Ask(usize),
-    /// Leave the stream, which needs fewer connections.
+    /// The stream needs fewer connections.
     Leave,
-    /// Pause in [`Outgoing::rest`], to measure the stream's rate without this connection.
+    /// Pause in [`Outgoing::rest`], to measure the stream without this connection.
     Rest,
 }
 
@@ -176,7 +171,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Outgoing {
-    /// Waits for a connection's turn to take bytes, and then for bytes.
+    /// Waits for the connection's turn, and then for bytes.
     pub(super) async fn ready(&self, most_bytes: u64) -> Result<Ready<'_>, Ending> {
         let cursor = self.cursor.lock().await;
         let begun = Instant::now();
@@ -190,7 +185,7 @@ impl Outgoing {
         let _ = timeout(REST_LIMIT, resting.wait_for(|is_resting| !is_resting)).await;
     }
 
-    /// Returns `true` if block sizes depend on the measured rate instead of a collective's plan.
+    /// `true` if block sizes depend on the measured rate instead of a collective's plan.
     pub(super) const fn is_measured(&self) -> bool {
         self.id.is_some() || !matches!(self.content, Content::ProgramBlocks(_))
     }

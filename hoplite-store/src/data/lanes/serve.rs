@@ -20,8 +20,8 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::content::{Content, Cursor};
 use super::outgoing::{Action, Outgoing};
 
-/// Smallest limit of a connection's unsent bytes in the kernel: two of the smallest blocks. A
-/// faster connection cannot take over bytes that the kernel has accepted.
+/// Two of the smallest blocks. A faster connection cannot take over bytes that the kernel has
+/// accepted.
 const MIN_UNSENT_BYTES: u64 = 32 << 10;
 
 enum LaneEnd {
@@ -30,8 +30,8 @@ enum LaneEnd {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends a stream over this connection and further ones (lanes). Returns the end of the stream,
-    /// and `true` if this store asked the receiver to open lanes.
+    /// Sends a stream over this connection and further lanes. Returns the end of the stream, and
+    /// `true` if this store requested lanes.
     pub(in super::super) async fn send_stream(
         &self,
         connection: &mut PeerConnection,
@@ -52,9 +52,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 
     /// Makes a connection, which the receiver of a stream has opened, a lane of the stream.
-    ///
-    /// # Errors
-    /// The connection's errors; [`ConnectionError::Closed`] if the stream no longer needs the lane.
+    /// [`ConnectionError::Closed`] if the stream no longer needs it.
     pub(in super::super) async fn answer_lane(
         &self,
         connection: &mut PeerConnection,
@@ -69,7 +67,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         self.metrics.lanes.fetch_add(1, Ordering::Relaxed);
         let ended = self.send_lane(connection, &stream, (lane, delivery)).await;
         self.metrics.lanes.fetch_sub(1, Ordering::Relaxed);
-        // Dropped first, so that nothing touches the copy once the receiver has the answer.
+        // Nothing may touch the copy once the receiver has the answer.
         drop(stream);
         match ended {
             Ok(LaneEnd::WithStream(ending)) => {
@@ -156,8 +154,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Returns the limit of a lane's unsent bytes in the kernel; zero for its default. A stream that
-/// may get further lanes has one from the start, because they cannot take over accepted bytes.
+/// A lane's limit of unsent bytes in the kernel; zero for its default. A stream that may get
+/// further lanes has a limit from the start, because they cannot take over accepted bytes.
 fn unsent_limit(lanes: Option<usize>, block_bytes: u64) -> u64 {
     match lanes {
         None => 0,

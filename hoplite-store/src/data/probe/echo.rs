@@ -30,8 +30,7 @@ impl Echo {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Answers only echo requests from `asker` with `nonce` from now on; `None` ignores all
-    /// requests.
+    /// Answers only requests from `asker` with `nonce` from now on; `None` ignores all.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| EchoResponder::new(nonce, asker));
     }
@@ -42,8 +41,8 @@ impl Echo {
         }
     }
 
-    /// Measures round trips to `peer`, and also answers its requests. Returns `None` if no reply
-    /// came. Cancel safe, but loses the measurements.
+    /// Measures round trips to `peer`, and answers its requests. `None` if no reply came. Cancel
+    /// safe, but loses the measurements.
     pub(super) async fn exchange_echoes(
         &mut self,
         peer: SocketAddr,

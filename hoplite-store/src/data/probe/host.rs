@@ -75,8 +75,7 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Charges an answer (echo or burst) to the probing peer's limit. Returns `false` if the limit
-    /// is spent or `nonce` is wrong.
+    /// Returns `false` if the probing peer's limit is spent or `nonce` is wrong.
     fn charge_budget(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
@@ -113,8 +112,8 @@ enum Next {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in a probe of links until the coordinating store ends it, disconnects, or is
-    /// silent for too long.
+    /// Takes part in a probe until the coordinating store ends it, disconnects, or is silent for
+    /// too long.
     pub(in super::super) async fn host_probe(
         &self,
         connection: &mut PeerConnection,

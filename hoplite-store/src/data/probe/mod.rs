@@ -1,5 +1,5 @@
-//! Probes of the network, which `hoplite-core/src/topology/probe` decides: [`survey`] coordinates a
-//! probe, and [`host`] takes part in one.
+//! Probes of the network, which `hoplite-core/src/topology/probe` decides: [`survey`] coordinates,
+//! and [`host`] takes part.
 
 mod survey;
 

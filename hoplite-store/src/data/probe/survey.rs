@@ -26,10 +26,9 @@ use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
-/// Maximum number of the survey's queued orders to one node: one to answer a peer, others to
-/// measure links.
+/// The survey's queued orders to one node: one to answer a peer, others to measure links.
 const MAX_QUEUED_DIRECTIONS: usize = 4;
-/// Maximum number of queued reports from nodes. A full queue delays the reading of further reports.
+/// A full queue delays the reading of further reports.
 const MAX_EVENTS: usize = 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +61,7 @@ impl From<SurveyFailure> for Error {
     }
 }
 
-/// Coordinates probes of the links between nodes, one at a time.
+/// Coordinates one probe at a time.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
     config: Arc<DataConfig>,
@@ -97,7 +96,7 @@ impl Surveyor {
         }
     }
 
-    /// Returns the finished and total steps of the running probe of links; zeros if none runs.
+    /// Zeros if no probe runs.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +116,7 @@ impl Surveyor {
     /// Measures the links between `peers`, whose names differ. A link without a bandwidth
     /// measurement counts as `assumed_ps_per_byte` (picoseconds).
     ///
-    /// Dropping the future closes the connections, which ends the probe at all nodes.
+    /// Dropping the future ends the probe at all nodes.
     pub(crate) async fn survey(
         &self,
         peers: Vec<Peer>,
@@ -205,7 +204,7 @@ impl Drop for RunningSurvey<'_> {
     }
 }
 
-/// The nodes of a probe. Dropping this closes the connections to them.
+/// Dropping this closes the connections to the nodes.
 struct Participants {
     members: Vec<Member>,
     missing: Vec<(String, SurveyLoss)>,
@@ -216,7 +215,7 @@ struct Participants {
 struct Member {
     peer: Peer,
     echo_address: Option<SocketAddr>,
-    /// Orders to the node; `None` after its release from the probe.
+    /// `None` after the node's release from the probe.
     directions: Option<mpsc::Sender<Direction>>,
 }
 
@@ -263,7 +262,7 @@ impl Participants {
         Self { members, missing, events, tasks }
     }
 
-    /// Sends the command to its node. Returns the node's loss if the node is gone.
+    /// Sends the command to its node. Returns the node's loss if it is gone.
     fn forward(&mut self, command: SurveyCommand) -> Option<SurveyEvent> {
         let (node, direction) = match command {
             SurveyCommand::Arm { node, peer, nonce } => {

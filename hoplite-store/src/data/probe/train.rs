@@ -1,4 +1,4 @@
-//! Trains: runs of bytes that measure bandwidth. Also echoes over TCP if datagrams do not arrive.
+//! Trains: bursts of bytes that measure bandwidth. Also echoes over TCP if datagrams do not arrive.
 
 use std::time::Duration;
 
@@ -17,11 +17,10 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::serving::{Ending, end_message};
 
-/// Block size in a train (burst of bytes), whose untimed first quarter has several blocks.
+/// Several blocks fit into a train's untimed first quarter.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Measures a link: requests growing bursts of bytes until one takes `at_least`, or has the
-/// greatest size.
+/// Requests growing trains until one takes `at_least`, or has the greatest size.
 pub(super) async fn receive_trains(
     config: &DataConfig,
     measure: &Measure,
@@ -41,7 +40,7 @@ pub(super) async fn receive_trains(
     }
 }
 
-/// Receives a burst of bytes. Returns the picoseconds per byte after its first quarter.
+/// Receives a train. Returns the picoseconds per byte after its first quarter.
 async fn receive(
     connection: &mut PeerConnection,
     bytes: u64,

@@ -174,8 +174,8 @@ async fn small_objects_and_single_lanes_request_no_further_lanes() {
     }
 }
 
-/// A receiver that pulls five blocks from a fake peer. The fake peer has sent the first block and
-/// requested another lane.
+/// A receiver of five blocks from a fake peer, which has sent the first one and requested another
+/// lane.
 struct LaneScenario {
     receiver: TestNode,
     fake_peer: FakePeer,

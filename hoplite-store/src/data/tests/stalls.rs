@@ -1,4 +1,4 @@
-//! Tests with senders that are alive but have no bytes, with and without a live producer.
+//! Senders that are alive but have no bytes, with and without a live producer.
 
 use super::*;
 

@@ -171,7 +171,7 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
     let receiver = node("b", SECRET).await;
     assert_eq!(receiver.pull(&secured, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
     assert_eq!(read(&secured.metrics.serves), 0);
-    // A relay cannot change the address, because each proof covers it.
+    // Each proof covers the address, so a relay cannot change it.
     let (relay, address) = FakePeer::start("unused").await;
     let client = tokio::spawn(async move {
         let stream = TcpStream::connect(address).await.unwrap();

@@ -1,5 +1,3 @@
-//! Metrics of the data plane: transfers, links, lanes and connections.
-
 use std::sync::atomic::Ordering;
 
 use hoplite_core::topology::live::PeerLink;

@@ -1,5 +1,3 @@
-//! Metrics of the measured places, and of the probes that measure them.
-
 use std::time::UNIX_EPOCH;
 
 use hoplite_core::shard::Placed;
