@@ -1,5 +1,4 @@
-//! Four workers (here, threads) put gradients, while the main thread adds up the first three that
-//! are ready.
+//! Four workers (threads) put gradients; the main thread adds up the first three that are ready.
 //!
 //! ```console
 //! $ hoplite start
@@ -42,7 +41,7 @@ fn main() -> Result<()> {
 fn put(rank: usize, id: &str) -> Result<()> {
     let client = Client::connect(default_socket_path())?;
     let elements = [1.0_f32; 1024].map(f32::to_le_bytes).concat();
-    // A reduce needs the type of the elements.
+    // A reduce needs the elements' type.
     let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1024]), ..Metadata::default() };
     client.put_with(id, &elements, PutOptions { metadata, ..PutOptions::default() })?;
     println!("worker {rank} has put {id}");

@@ -1,5 +1,4 @@
-//! The arena, i.e. the store's shared memory: mapped for reading at once, for writing at the first
-//! write.
+//! The arena: the store's shared memory, mapped for writing at the first write.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -19,9 +18,8 @@ const MAX_TRIES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Writable mapping, set once this connection's store has granted writes. A grant of another
-    /// connection does not count, because a store with read access could then make the client
-    /// write.
+    /// Set once this connection's own store has granted writes: otherwise a store with read access
+    /// could make the client write.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
@@ -55,7 +53,6 @@ struct Identity {
 }
 
 impl Arena {
-    /// Maps the arena for reading, once per process.
     pub(crate) fn map(readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Self> {
         Self::map_in(std::process::id(), readable, capacity_bytes)
     }
@@ -86,7 +83,7 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Keeps the descriptor until the first write. Returns `false` if it belongs to other memory.
+    /// Keeps the descriptor until the first write; `false` if it belongs to other memory.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena = self
             .file

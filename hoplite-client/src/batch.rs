@@ -1,7 +1,7 @@
 //! Puts, gets and deletes of many objects in one call.
 //!
-//! Small objects travel in batches (requests with many objects), all in flight together: the call
-//! costs about one round trip. Larger objects are put one by one.
+//! Small objects travel in batches, all in flight together, in about one round trip. Larger objects
+//! are put one by one.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -32,15 +32,15 @@ const MAX_IN_FLIGHT: usize = 64;
 /// An object for [`Client::put_many_with`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewObject<'a> {
-    /// The object's id.
+    /// Id.
     pub id: ObjectId,
-    /// All bytes of the object.
+    /// All bytes.
     pub bytes: Cow<'a, [u8]>,
-    /// Metadata of this object; replaces the metadata in the [`PutOptions`].
+    /// Metadata; replaces the metadata in the [`PutOptions`].
     pub metadata: Metadata,
 }
 
-/// Results of the items, in order.
+/// In the order of the items.
 pub type Results<T> = Vec<Result<T>>;
 
 impl Client {
@@ -61,14 +61,14 @@ impl Client {
     }
 
     /// Puts many objects, each with its own metadata. Returns a result for each: one may fail while
-    /// the others are put. The timeout applies to the whole call.
+    /// the others are put. The timeout covers the whole call.
     ///
     /// # Errors
     /// `LimitExceeded` for more than [`Client::max_ids`] objects; nothing is put then. Results have
     /// the errors of [`Client::put_with`].
     ///
     /// # Cancel safety
-    /// Some of the objects may have been put.
+    /// Some objects may have been put.
     pub async fn put_many_with(
         &self,
         objects: Vec<NewObject<'_>>,
@@ -85,8 +85,8 @@ impl Client {
         call.run(Wait::of("put", &first), Repeat::Harmless, put).await
     }
 
-    /// Gets views of many objects. Returns when all are on this node, or at the timeout with the
-    /// error `Timeout` for each missing object. The store's memory must hold all objects together.
+    /// Gets views of many objects. Returns when all are on this node, or at the timeout with
+    /// `Timeout` for each missing object. The store's memory must hold all objects together.
     ///
     /// # Errors
     /// `LimitExceeded` for more than [`Client::max_ids`] ids; nothing is requested then. Results
@@ -131,10 +131,7 @@ impl Client {
     }
 }
 
-/// Checks that a call has at most `maximum` objects.
-///
-/// # Errors
-/// `LimitExceeded`.
+/// Returns `LimitExceeded` if a call has more than `maximum` objects.
 pub fn check_count(objects: usize, maximum: usize) -> Result<()> {
     if objects > maximum {
         return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
@@ -189,9 +186,9 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // If the client can drop unneeded views, a batch that need not wait for the directory fails at
-    // once in a full store. Its objects are then put one by one, because a single put drops the
-    // views before it waits.
+    // If the client can drop unneeded views, a batch that awaits no directory fails at once in a
+    // full store. Its objects are then put one by one: a single put drops the views before it
+    // waits.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };

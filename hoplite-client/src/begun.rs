@@ -23,16 +23,15 @@ use crate::options::{AfterLoss, ConnectOptions};
 
 /// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of ids in a query, which the store limits.
+/// The store's limit of ids in a query.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
-    /// Connection that calls replace after a loss.
     Lasting(Arc<Lasting>),
-    /// Connection of a blocking client, which replaces it after a loss.
+    /// A blocking client's connection.
     Single(Single),
-    /// Connection of an outer call, for inner calls, which send no notices.
+    /// An outer call's connection for its inner calls, which send no notices.
     Inner(Arc<Connection>),
 }
 
@@ -134,7 +133,6 @@ impl<'a> Wait<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
     Harmless,
-    /// Only if the call's single request was not sent.
     IfUnsent,
     /// Never, because the store may have performed some of the requests.
     Never,

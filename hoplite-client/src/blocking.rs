@@ -1,4 +1,4 @@
-//! Blocking client: the calling thread drives the asynchronous client. It starts no thread and no
+//! Blocking client: the calling thread drives the asynchronous client, without a further thread or
 //! runtime.
 //!
 //! In an asynchronous runtime, use [`crate::Client`].
@@ -30,9 +30,9 @@ use crate::shards::DirectoryShards;
 use crate::timeout::checked_default;
 use crate::view::ObjectView;
 
-/// A connection to the store of this node. Any number of threads may call at once.
+/// A connection to the store of this node, for any number of threads at once.
 ///
-/// Clones share the connection. The errors are those listed at [`crate::Client`].
+/// Clones share the connection. For errors see [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,

@@ -1,5 +1,3 @@
-//! Asynchronous client.
-
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
@@ -31,7 +29,7 @@ use crate::writer::{self, ObjectWriter};
 /// Longest time for which a store takes part in a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Pause between queries for another store's progress; each one also queries the directory.
+/// Pause between queries for another store's progress; each also queries the directory.
 const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A connection to the store of this node.
@@ -46,11 +44,10 @@ const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
 /// * `Timeout`, which the store reports. If the store is suspended, the client reports it 2 s
-///   later, or within 7 s if a wait or a locate has a timeout of zero. Reconnecting takes
-///   additional time.
+///   later, or within 7 s if a wait or a locate has a timeout of zero. Reconnecting adds to this.
 ///
 /// # Cancel safety
-/// Each future may be dropped at any time, which cancels the call at the store.
+/// Dropping a future at any time cancels the call at the store.
 #[derive(Debug, Clone)]
 pub struct Client {
     pub(crate) access: Access,
@@ -59,9 +56,9 @@ pub struct Client {
 /// One page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Objects, in the order of their ids.
+    /// In the order of their ids.
     pub objects: Vec<Locations>,
-    /// Argument `after` of [`Client::list`] for the next page; `None` at the end of the listing.
+    /// Argument `after` of [`Client::list`] for the next page; `None` at the end.
     pub next: Option<ObjectId>,
 }
 
@@ -75,7 +72,7 @@ impl Client {
     /// Connects to the store at `socket`, with default [`ConnectOptions`].
     ///
     /// # Errors
-    /// [`Error::Connect`], with the problem of the path or of the process that listens there.
+    /// [`Error::Connect`].
     pub async fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let socket = socket.as_ref().to_owned();
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() }).await
@@ -99,12 +96,12 @@ impl Client {
         })
     }
 
-    /// Name of the store's node. It may change when the store restarts.
+    /// Node name of the store, which may change when the store restarts.
     pub fn node(&self) -> NodeId {
         self.connection().node().clone()
     }
 
-    /// Name of the store's cluster.
+    /// Cluster name.
     pub fn cluster(&self) -> ClusterId {
         self.connection().cluster().clone()
     }
@@ -119,8 +116,8 @@ impl Client {
         self.connection().max_object_bytes()
     }
 
-    /// Size in bytes from which every put waits for the directory (the location service). Smaller
-    /// puts wait if [`Confirmation`](crate::Confirmation) requires it.
+    /// Size in bytes from which every put waits for the directory. Smaller puts wait if
+    /// [`Confirmation`](crate::Confirmation) requires it.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
     }
@@ -175,7 +172,6 @@ impl Client {
     /// Reserves memory for an object, to be written piece by piece.
     ///
     /// # Errors
-    ///
     /// See [`Client::put_with`].
     pub async fn create(
         &self,
@@ -188,8 +184,8 @@ impl Client {
         call.run(Wait::of("put", &id), Repeat::Harmless, create).await
     }
 
-    /// Waits until the whole object is on this node, and returns a view of its bytes in the store's
-    /// memory. The view of an object of at most 4 KiB has a copy of the bytes.
+    /// Waits until the whole object is on this node, and returns a view in the store's memory; for
+    /// at most 4 KiB, of a copy.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone; `Deleted`; `StoreFull` if there is no memory
@@ -198,8 +194,8 @@ impl Client {
         self.get_with(id, timeout.into()).await
     }
 
-    /// Gets an object as [`Client::get`] does. If the options allow it, the object may be
-    /// [stale](ObjectView::is_stale), i.e. already deleted or replaced.
+    /// Acts as [`Client::get`]. If the options allow it, the object may be
+    /// [stale](ObjectView::is_stale): already deleted or replaced.
     pub async fn get_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectView> {
         let GetOptions { timeout, allow_stale } = options;
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
@@ -234,17 +230,16 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
-    /// Copies the object into a new vector while it arrives. Fails as [`Client::get`] does.
+    /// Copies the object into a new vector while it arrives. Fails as [`Client::get`].
     pub async fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_vec(&call.connection, id.clone(), timeout));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
-    /// Waits for an object's first bytes, and returns a reader that follows the arriving bytes.
+    /// Waits for an object's first bytes. The reader follows the arriving bytes.
     ///
     /// # Errors
-    ///
     /// See [`Client::get`].
     pub async fn get_reader(
         &self,
@@ -254,7 +249,7 @@ impl Client {
         self.get_reader_with(id, timeout.into()).await
     }
 
-    /// Opens a reader as [`Client::get_reader`] does. If the options allow it, the object may be
+    /// Acts as [`Client::get_reader`]. If the options allow it, the object may be
     /// [stale](ObjectReader::is_stale).
     pub async fn get_reader_with(
         &self,
@@ -269,7 +264,7 @@ impl Client {
     /// Waits until `count` of the objects are available in the cluster. Returns their indices,
     /// ascending; fewer than `count` after a timeout.
     ///
-    /// A timeout of zero queries the directory once, which has 5 s to answer.
+    /// A timeout of zero queries the directory once, for up to 5 s.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.
@@ -299,7 +294,7 @@ impl Client {
     }
 
     /// Waits until the object has a location (a node with a complete or partial copy), and returns
-    /// all its locations. A timeout of zero returns the known locations, if any.
+    /// all its locations. A timeout of zero returns the known locations.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
@@ -315,15 +310,15 @@ impl Client {
         call.run(Wait::for_object("locate", &id), Repeat::Harmless, locate).await
     }
 
-    /// Yields the object's present locations, and each change. A watch ends with its connection.
-    /// [`LocationWatch::next`] returns errors of the store.
+    /// Yields the object's present locations, and each change. A watch ends with its connection,
+    /// and returns errors of the store.
     pub async fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         let (id, call) = (ObjectId::new(id)?, self.begin(REPORT_TIMEOUT).await?);
         LocationWatch::open(&call.connection, id)
     }
 
-    /// Lists at most `limit` objects, by id, whose ids start with `prefix` and are greater than
-    /// `after`. A page has at most 10,000 objects.
+    /// Lists at most `limit` (and 10,000) objects, by id, whose ids start with `prefix` and are
+    /// greater than `after`.
     ///
     /// # Errors
     /// `InvalidId` if `prefix` or `after` is too long. `Unavailable` if a directory shard does not
@@ -355,7 +350,7 @@ impl Client {
         }
     }
 
-    /// Describes an object: its locations, and the senders assigned to receivers, with reasons.
+    /// Describes an object: its locations, and its receivers' senders, with reasons.
     ///
     /// # Errors
     /// `Unavailable` if no directory shard of the object answers.
@@ -379,7 +374,7 @@ impl Client {
         }
     }
 
-    /// Nodes of the cluster and the loads of their stores, from the first shard that answers.
+    /// Nodes of the cluster and their loads, from the first shard that answers.
     ///
     /// # Errors
     /// `Unavailable` if no shard answers.
@@ -397,7 +392,7 @@ impl Client {
     /// accepts puts again.
     ///
     /// # Errors
-    /// `PermissionDenied` unless the client is root or the user of the store.
+    /// `PermissionDenied` unless the client is root or the store's user.
     pub async fn drain(
         &self,
         limit: Duration,
@@ -434,7 +429,7 @@ impl Client {
     /// Returns the progress of a drain of this node's store, or of `node`. Starts no drain.
     ///
     /// # Errors
-    /// The errors of [`Client::drain_node`]. Every client may query this node's store.
+    /// As for [`Client::drain_node`]. Every client may query this node's store.
     pub async fn drain_progress(&self, node: Option<&str>) -> Result<DrainReport> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         let connection = &call.connection;
@@ -457,7 +452,7 @@ impl Client {
     /// `InvalidRequest` if a node is not connected, or if fewer than two nodes reach each other.
     /// `LimitExceeded` for more than 10,000 nodes, for more than 500 if the bandwidth of all pairs
     /// is measured, or during another probe of this store. `PermissionDenied` for a client that may
-    /// only read; `options.apply` needs root or the user of the store.
+    /// only read; `options.apply` needs root or the store's user.
     pub async fn probe(
         &self,
         nodes: Vec<NodeId>,

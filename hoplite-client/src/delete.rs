@@ -1,5 +1,3 @@
-//! Deletes of objects.
-
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
@@ -40,10 +38,9 @@ impl From<Duration> for DeleteOptions {
 /// Result of a delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deletion {
-    /// Number of ids that named an object. Objects that a shard deleted before it failed do not
-    /// count.
+    /// Number of ids that named an object, without objects that a shard deleted before it failed.
     pub count: usize,
-    /// The first of the lost nodes that may still have a copy. They serve no copy, and drop their
+    /// The first of the lost nodes that may still have a copy. They serve none, and drop their
     /// copies when they return.
     pub absent: Vec<NodeId>,
     /// Number of all lost nodes that may still have a copy.
@@ -54,7 +51,7 @@ impl Client {
     /// Removes all copies of the objects. Returns the number of ids that named an object. Existing
     /// views stay readable.
     ///
-    /// For 5 s after its restart (by default), a directory shard delays deletes of unknown ids.
+    /// For 5 s (by default) after its restart, a directory shard delays deletes of unknown ids.
     ///
     /// # Errors
     /// `Timeout` if the deletion is not confirmed in time. Known copies are still removed.
@@ -69,8 +66,8 @@ impl Client {
     /// that may have a copy, or waits for them.
     ///
     /// # Errors
-    /// The errors of [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that
-    /// did not, at most 10 minutes after their loss.
+    /// As for [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that did
+    /// not, at most 10 minutes after their loss.
     pub async fn delete_with<I>(&self, ids: I, options: DeleteOptions) -> Result<Deletion>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,

@@ -1,5 +1,3 @@
-//! Errors of this crate.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +11,19 @@ use hoplite_proto::socket_place::{DAEMON_USER_VARIABLE, Distrust};
 /// Result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Errors of the store and of the connection to it.
+/// Errors of the store and of the connection.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An operation on objects failed, here or in the store.
     #[error(transparent)]
     Object(#[from] hoplite_core::Error),
-    /// No connection to the store could be made.
+    /// No connection to the store.
     #[error("cannot connect to the store at {}: {kind}", path.display())]
     Connect {
-        /// Path of the socket.
+        /// The socket.
         path: PathBuf,
-        /// Reason why there is no connection.
+        /// Reason.
         #[source]
         kind: ConnectFailure,
     },
@@ -35,9 +33,9 @@ pub enum Error {
     /// it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
-        /// Path of the store's socket.
+        /// The store's socket.
         path: PathBuf,
-        /// Reason for the loss.
+        /// Reason.
         #[source]
         reason: Loss,
         /// Tells if the caller may repeat the call.
@@ -56,7 +54,7 @@ pub enum Error {
     /// The given buffer is too small for the objects.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// Total size of the objects up to the first one that does not fit.
+        /// Size of the objects up to the first one that does not fit.
         needed_bytes: u64,
         /// Size of the buffer.
         given_bytes: u64,
@@ -156,7 +154,7 @@ pub enum ConnectFailure {
     /// The arena cannot be mapped.
     #[error("the store's memory cannot be mapped: {reason}")]
     Arena {
-        /// Error of the mapping.
+        /// Reason.
         #[source]
         reason: Arc<hoplite_shm::Error>,
     },

@@ -1,7 +1,7 @@
 //! Client of a Hoplite store: a node's daemon that shares immutable objects between processes.
 //!
 //! The bytes of large objects never cross the socket. A put copies them once, into the store's
-//! memory; a get returns a view of them.
+//! memory; a get returns a view.
 //!
 //! ```no_run
 //! # async fn example() -> hoplite_client::Result<()> {
@@ -37,8 +37,8 @@
 //! A call that has waited for 10 s sends one [`Notice`] to the listener of the [`ConnectOptions`].
 //!
 //! # When a store restarts
-//! The next call reconnects, and waits for up to 5 s (the timeout of connecting) for a store. If no
-//! store comes back, that call fails with [`Error::Connect`], and each later call tries once.
+//! The next call reconnects, and waits for up to 5 s (the timeout of connecting) for a store. If
+//! none comes back, that call fails with [`Error::Connect`], and each later call tries once.
 //!
 //! A call in flight fails with [`Error::ConnectionLost`]. [`Error::is_retryable`] is `true` if a
 //! repetition changes nothing. It is `false` for deletes, reduces, barriers and the collectives

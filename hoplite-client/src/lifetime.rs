@@ -1,5 +1,3 @@
-//! Owners of objects, and lists of objects without an owner.
-
 use std::pin::pin;
 
 use bytes::Bytes;
@@ -20,8 +18,7 @@ impl Client {
 
     /// Lists at most `limit` ownerless objects that were put at this store, whose id begins with
     /// `prefix` and is greater than `after`. An object is ownerless if its owner is gone, or if it
-    /// has no lifetime and the client that put it is gone. A page may be empty although others
-    /// follow.
+    /// has no lifetime and its putting client is gone. A page may be empty although others follow.
     pub async fn ownerless(
         &self,
         prefix: impl AsRef<[u8]>,

@@ -92,8 +92,8 @@ impl<L: Line> Link<L> {
     /// Reconnects. Blocks for at most the options' timeout and one attempt.
     ///
     /// # Errors
-    /// The error of the last attempt. If an attempt of another caller failed after `asked_at`,
-    /// returns its error at once: callers do not wait in turn.
+    /// The error of the last attempt. If another caller's attempt failed after `asked_at`, returns
+    /// its error at once, so that callers do not wait in turn.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);

@@ -1,5 +1,3 @@
-//! A watch of an object's locations.
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +11,7 @@ use tokio::sync::watch;
 use crate::connection::{Connection, News};
 use crate::error::{Error, Result};
 
-/// Follows the locations of one object: the present locations, then each change.
+/// Follows the locations of one object: the present ones, then each change.
 ///
 /// A slow reader gets only the latest locations. Dropping the watch never blocks.
 #[derive(Debug)]
@@ -34,7 +32,7 @@ impl LocationWatch {
     /// `None` after an error. Cancel safe.
     ///
     /// # Errors
-    /// The error of the store, or [`Error::ConnectionLost`]. Both end the watch.
+    /// The store's error, or [`Error::ConnectionLost`]. Both end the watch.
     pub async fn next(&mut self) -> Option<Result<Locations>> {
         if self.ended {
             return None;

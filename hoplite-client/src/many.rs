@@ -1,5 +1,3 @@
-//! Waits for more ids than one request may name.
-
 use std::time::Duration;
 
 use hoplite_core::node::{self, Response};

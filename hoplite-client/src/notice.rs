@@ -1,5 +1,3 @@
-//! Notices for users: calls that wait for long, and reconnections.
-
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,11 +13,11 @@ const MAX_NAMED_IDS: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A call still waits after [`LONG_WAIT`]. Each call reports this at most once.
+    /// A call still waits after [`LONG_WAIT`]. Sent at most once per call.
     LongWait(LongWait),
     /// A client has reconnected.
     Reconnected {
-        /// Path of the store's socket.
+        /// The store's socket.
         path: PathBuf,
         /// Node of the store after the reconnection.
         node: NodeId,
@@ -28,14 +26,14 @@ pub enum Notice {
     },
 }
 
-/// A call's long wait.
+/// A long wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
     /// The call's name, such as `get`.
     pub operation: &'static str,
     /// Target of a reduce, the name of a barrier, or the first object of another call.
     pub id: Option<ObjectId>,
-    /// Time that the call has waited so far.
+    /// Wait so far.
     pub waited: Duration,
     /// Objects that do not exist yet; `None` if unknown.
     pub missing: Option<Vec<ObjectId>>,

@@ -1,5 +1,3 @@
-//! Options of connects, puts, gets and reduces.
-
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,7 +19,7 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Options for connecting to a store.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// Path of the store's socket; by default [`default_socket_path`].
+    /// The store's socket; by default [`default_socket_path`].
     pub socket: PathBuf,
     /// Time for the store to answer or come back; by default [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
@@ -113,14 +111,13 @@ impl Default for PutOptions {
 /// Confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// A put waits only for its store, which announces the object to the directory afterwards. If
-    /// another node puts other bytes under the id at that moment, the directory keeps the first put
-    /// that it hears of, and the store counts a conflict. Puts with [`Replicas`](crate::Replicas),
-    /// or from [`crate::Client::confirmed_from_bytes`] on, are [`Confirmation::Confirmed`].
+    /// A put waits only for its store, which announces the object afterwards. If another node puts
+    /// other bytes under the id at that moment, the directory keeps the first put that it hears of,
+    /// and the store counts a conflict. Puts with [`Replicas`](crate::Replicas), or from
+    /// [`crate::Client::confirmed_from_bytes`] on, are [`Confirmation::Confirmed`].
     #[default]
     BySize,
-    /// The directory accepts the object before the call returns, so the call reports a conflicting
-    /// put.
+    /// The directory accepts the object before the call returns, which reports a conflicting put.
     Confirmed,
 }
 
@@ -149,11 +146,11 @@ impl From<Duration> for GetOptions {
 /// Options of a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceOptions {
-    /// Operation that combines elements; by default the sum.
+    /// Operation; by default the sum.
     pub op: ReduceOp,
     /// Number of sources to reduce, in the order in which they become ready; by default all.
     pub num_objects: Option<usize>,
-    /// Order in which sources are combined; by default the order in which they become ready.
+    /// Order of combining; by default as sources become ready.
     pub order: ReduceOrder,
     /// Range of bytes to reduce in each source, at whole elements; by default all. With a range,
     /// the target has no shape.

@@ -1,5 +1,3 @@
-//! Counts the bytes that calls have moved.
-
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -32,10 +30,8 @@ impl Progress {
     }
 }
 
-/// Counts in `progress` the bytes that `future`'s calls move, on any thread.
-///
-/// Puts count the bytes that they copy, gets the bytes that arrive or are copied out, and reduces
-/// the bytes of the target on this node.
+/// Counts in `progress` the bytes that `future`'s calls move, on any thread: bytes that puts copy,
+/// bytes that arrive or are copied out for gets, and the target's bytes on this node for reduces.
 /// Cancel safe if `future` is.
 pub async fn tracked<F: Future>(progress: Arc<Progress>, future: F) -> F::Output {
     let mut future = pin!(future);

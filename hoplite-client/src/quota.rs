@@ -1,5 +1,3 @@
-//! Quotas of the store.
-
 use std::pin::pin;
 
 use hoplite_core::Operation;

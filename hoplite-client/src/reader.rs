@@ -1,5 +1,3 @@
-//! Reads an object while its bytes arrive.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -175,17 +173,17 @@ impl ObjectReader {
     ///
     /// # Errors
     /// `Timeout`. `ObjectLost` or `Deleted` if the rest will never arrive; the bytes read so far
-    /// are right. `Superseded` if a reduce of the object had to restart: the bytes read so far are
+    /// are right. `Superseded` if a reduce of the object restarted: the bytes read so far are
     /// wrong, and the object can be read again. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     pub async fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
         self.read_at_least(out, 1, timeout).await
     }
 
     /// Reads as [`read`](Self::read) does, but waits for `least_bytes` (at least one), a full
-    /// `out`, 4 MiB, or the end of the object.
+    /// `out`, 4 MiB, or the object's end.
     ///
     /// # Errors
-    /// The errors of [`read`](Self::read). `Timeout` even if fewer bytes are available.
+    /// As for [`read`](Self::read). `Timeout` even if fewer bytes are available.
     pub async fn read_at_least(
         &mut self,
         out: &mut [u8],

@@ -1,13 +1,10 @@
-//! References keep the store from reusing the memory of local copies.
-
 use std::sync::Arc;
 
 use hoplite_core::node::CopyId;
 
 use crate::connection::{Connection, Role};
 
-/// A reference to a local copy. Dropping the reference gives it back to the store, without
-/// blocking.
+/// Keeps the store from reusing a local copy's memory. Dropping gives it back, without blocking.
 #[derive(Debug)]
 pub(crate) struct Reference {
     connection: Arc<Connection>,

@@ -1,5 +1,3 @@
-//! Reports of daemons about objects and themselves.
-
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,17 +16,17 @@ use hoplite_proto::v1;
 /// Description of an object by this store and the best-informed directory shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Address of the best-informed directory shard.
+    /// The shard's address.
     pub shard: String,
     /// Object and its copies.
     pub locations: Locations,
-    /// The shard's latest grants, i.e. permissions to pull the object, oldest first.
+    /// Latest permissions to pull the object, oldest first.
     pub grants: Vec<Grant>,
-    /// Nodes that wait for a location of the object.
+    /// Nodes that wait for a location.
     pub waiting_receivers: u32,
     /// Reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
-    /// Remaining lifetime of the object, if the store of this node ends it.
+    /// Remaining lifetime, if this node's store ends the object.
     pub lifetime: Option<LifetimeReport>,
 }
 
@@ -50,7 +48,7 @@ pub struct Grant {
 /// Plan and progress of a reduce or collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// Operation that combines elements, such as `sum`.
+    /// Operation, such as `sum`.
     pub op: String,
     /// Sources that the target contains so far.
     pub reduced: u64,
@@ -62,7 +60,7 @@ pub struct ReduceRecord {
     pub plan: String,
     /// Stream bandwidth that the plan assumes; zero if another store made it.
     pub bytes_per_second: u64,
-    /// Latency between nodes that the plan assumes.
+    /// Latency that the plan assumes.
     pub latency: Duration,
     /// Time from the call to the target's last byte, or until now.
     pub elapsed: Duration,
@@ -70,45 +68,45 @@ pub struct ReduceRecord {
     pub mendings: u32,
     /// Restarts of the target.
     pub restarts: u32,
-    /// `true` while the reduce or collective runs.
+    /// `true` until the end.
     pub is_running: bool,
     /// This store's progress, if it is a member.
     pub position: Option<MemberPosition>,
-    /// Progress of all running members. If a member does not answer, its stage may give the reason.
+    /// Progress of all running members. The stage of a silent member may give the reason.
     pub positions: Vec<MemberPosition>,
 }
 
 /// Progress of one member of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPosition {
-    /// The member's number in the schedule, from 0.
+    /// Number in the schedule, from 0.
     pub member: u32,
-    /// Number of members of the collective.
+    /// Number of members.
     pub members: u32,
-    /// Stage of the member's work, or its outcome.
+    /// Stage of the work, or its outcome.
     pub stage: String,
     /// Target bytes that are final at this member.
     pub final_bytes: u64,
     /// Target bytes that will be final at this member.
     pub size_bytes: u64,
-    /// Name of the member's node, only in [all positions](ReduceRecord::positions).
+    /// Node name, only in [all positions](ReduceRecord::positions).
     pub node: String,
 }
 
 /// Counters of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeStatus {
-    /// Name of the node.
+    /// Node name.
     pub node: String,
-    /// Name of the store's cluster.
+    /// Cluster name.
     pub cluster: String,
-    /// The store's program version.
+    /// Program version.
     pub version: String,
-    /// Address at which other stores reach the store.
+    /// Address for other stores.
     pub data_address: String,
-    /// Time since the store's start.
+    /// Time since the start.
     pub uptime: Duration,
-    /// Size of the arena in bytes.
+    /// Size of the arena.
     pub capacity_bytes: u64,
     /// Free bytes of the arena.
     pub free_bytes: u64,
@@ -116,9 +114,9 @@ pub struct NodeStatus {
     pub pinned_bytes: u64,
     /// Bytes of evictable copies, which the store may drop.
     pub evictable_bytes: u64,
-    /// Bytes reserved for targets of reduces that are still empty.
+    /// Bytes reserved for empty targets of reduces.
     pub reserved_bytes: u64,
-    /// Bytes in the arena whose pages were touched.
+    /// Bytes of touched pages.
     pub prefaulted_bytes: u64,
     /// Complete and partial copies.
     pub copies: u64,
@@ -132,7 +130,7 @@ pub struct NodeStatus {
     pub reduces: u64,
     /// Combining steps (hops) of reduces, and memberships in collectives, at this store.
     pub hops: u64,
-    /// Hops of reduces and memberships in collectives, at all stores, that this store coordinates.
+    /// As `hops`, at all stores, for work that this store coordinates.
     pub directed_hops: u64,
     /// Running computations that combine several inputs.
     pub combinations: u64,
@@ -140,7 +138,7 @@ pub struct NodeStatus {
     pub sent_bytes: u64,
     /// Object bytes received from other stores so far.
     pub received_bytes: u64,
-    /// `true` while the store moves its objects to other stores.
+    /// `true` while the store moves its objects away.
     pub is_draining: bool,
     /// Evicted copies so far.
     pub evictions: u64,
@@ -148,7 +146,7 @@ pub struct NodeStatus {
     pub expired: u64,
     /// Objects put here that ended with their owner.
     pub abandoned: u64,
-    /// State of spilling; all zero if the store does not spill.
+    /// All zero if the store does not spill.
     pub spill: SpillStatus,
     /// Transfers and hops that ended at a damaged or unknown frame.
     pub corrupt_frames: u64,
@@ -160,16 +158,16 @@ pub struct NodeStatus {
     pub links: Vec<PeerLink>,
     /// Most connections (lanes) of one transfer; 0: unknown.
     pub max_lanes: u32,
-    /// Open connections of transfers to other stores, beyond each transfer's first.
+    /// Open connections of transfers to other stores, beyond each first one.
     pub extra_lanes: u64,
-    /// The store's present problems.
+    /// Present problems.
     pub troubles: Troubles,
 }
 
 /// Present problems of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// Calls and transfers that wait for free memory.
+    /// Calls and transfers that wait for memory.
     pub waiting_for_room: u64,
     /// Clients' calls that have waited for more than 10 s.
     pub long_waits: u64,
@@ -188,11 +186,11 @@ pub struct Troubles {
 /// A daemon that refuses this store, or is unreachable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerFault {
-    /// Address of the shard, or the name of the store.
+    /// Address of the shard, or name of the store.
     pub name: String,
     /// Failure of the last attempt to connect.
     pub error: hoplite_core::Error,
-    /// Time since the attempts began to fail.
+    /// Time since the first failure.
     pub since: Duration,
 }
 
@@ -274,9 +272,9 @@ impl From<v1::Troubles> for Troubles {
 pub struct PeerLink {
     /// Name of the other node.
     pub node: String,
-    /// Estimated bandwidth and latency of the link.
+    /// Estimated bandwidth and latency.
     pub link: Link,
-    /// `true` if the link is much worse than most links of this store.
+    /// `true` if much worse than most links of this store.
     pub is_slow: bool,
     /// Connections (lanes) that all transfers with the node share, as the last test of more
     /// connections found; `None` before a test.
@@ -295,15 +293,15 @@ pub struct PlaceKeys {
 /// A shard of the directory, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardStatus {
-    /// Address of the shard.
+    /// The shard's address.
     pub address: String,
-    /// `true` if the store is connected to the shard. Otherwise the numbers are zero.
+    /// If `false`, the numbers are zero.
     pub connected: bool,
-    /// Version of the protocol with the shard; zero if not connected.
+    /// Protocol version; zero if not connected.
     pub protocol: u32,
     /// Objects in the shard.
     pub objects: u64,
-    /// Total size of the inline objects, whose bytes the shard keeps.
+    /// Bytes of inline objects, which the shard keeps.
     pub inline_bytes: u64,
     /// Nodes in the shard.
     pub nodes: u32,
@@ -341,9 +339,9 @@ pub struct ProbeReport {
     pub lost_echoes: u64,
     /// Bytes sent to measure bandwidth.
     pub train_bytes: u64,
-    /// Duration of the probe.
+    /// Duration.
     pub elapsed: Duration,
-    /// Node groups from this probe that daemons now use; `None` if they were not applied.
+    /// Node groups that daemons now use; `None` if they were not applied.
     pub applied: Option<AppliedPlaces>,
 }
 

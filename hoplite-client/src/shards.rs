@@ -1,5 +1,3 @@
-//! The list of the directory's shards.
-
 use hoplite_core::Operation;
 use hoplite_core::error::Plane;
 use hoplite_core::node::{self, Inspection};
@@ -14,9 +12,9 @@ use crate::error::Result;
 /// The directory's shards, as the store and each shard know them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryShards {
-    /// The number of changes of the list, since the configured one.
+    /// Number of changes since the configured list.
     pub version: u64,
-    /// The shards of the list, sorted by address.
+    /// The shards, sorted by address.
     pub shards: Vec<DirectoryShard>,
 }
 
@@ -25,18 +23,18 @@ pub struct DirectoryShards {
 pub struct DirectoryShard {
     /// The address that the stores use.
     pub address: String,
-    /// The state of the shard, or the reason why it does not answer.
+    /// State, or the reason why the shard does not answer.
     pub state: std::result::Result<DirectoryShardState, hoplite_core::Error>,
 }
 
-/// The answer of a shard about its list.
+/// A shard's answer about its list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryShardState {
-    /// The version of the list that the shard uses.
+    /// Version of the list that the shard uses.
     pub version: u64,
-    /// The number of connected stores.
+    /// Connected stores.
     pub stores: u64,
-    /// The number of connected stores that use an older list than the shard.
+    /// Connected stores that use an older list than the shard.
     pub outdated: u64,
     /// `true` until the stores should have told the shard their objects.
     pub is_filling: bool,
@@ -86,7 +84,7 @@ impl Client {
     /// Describes the directory's shards, and the progress of the latest change of their list.
     ///
     /// # Errors
-    /// `VersionMismatch` if the store speaks a protocol older than version 10. See [`Client`].
+    /// `VersionMismatch` if the store's protocol is older than version 10. See [`Client`].
     pub async fn shards(&self) -> Result<DirectoryShards> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         match call.report("shards", None, Inspection::Shards).await? {
@@ -96,19 +94,18 @@ impl Client {
     }
 
     /// Adds a shard to the directory, or removes one. Returns once the store uses the new list. The
-    /// other stores follow; before the next change, wait until
-    /// [`DirectoryShards::are_settled`].
+    /// other stores follow; before the next change, wait until [`DirectoryShards::are_settled`].
     ///
     /// A majority of the present shards must accept the change. With `force`, one suffices: only if
     /// the other shards will never come back.
     ///
     /// # Errors
-    /// `InvalidRequest` for an address that is none, for a new shard that is listed or has served
-    /// stores already, for one to remove that is not listed or is the last one, and while another
-    /// change is under way. `Unavailable` if the new shard or a majority is out of reach.
-    /// `ShardListMismatch` if the directory has a newer list. `PermissionDenied` unless the client
-    /// is root or the user of the store. `VersionMismatch` if the store, a shard or another store
-    /// speaks a protocol older than version 10.
+    /// `InvalidRequest` for an invalid address; for a new shard that is listed or has served stores
+    /// already; for a shard to remove that is not listed or is the last one; and during another
+    /// change. `Unavailable` if the new shard or a majority is out of reach. `ShardListMismatch` if
+    /// the directory has a newer list. `PermissionDenied` unless the client is root or the store's
+    /// user. `VersionMismatch` if the protocol of the store, a shard or another store is older than
+    /// version 10.
     pub async fn change_shards(&self, change: ShardChange, force: bool) -> Result<DirectoryShards> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         let connection = &call.connection;

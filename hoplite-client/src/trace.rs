@@ -1,5 +1,5 @@
-//! Sends the trace of a call to the store. The caller names its span in the format of W3C Trace
-//! Context; this crate records none.
+//! Sends a call's trace to the store. The caller names its span in the format of W3C Trace Context;
+//! this crate records none.
 
 use std::cell::Cell;
 use std::future::poll_fn;

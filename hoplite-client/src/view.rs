@@ -1,5 +1,3 @@
-//! Zero-copy access to a complete object.
-
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;

@@ -1,5 +1,3 @@
-//! Writes an object: in pieces, or at once.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +20,8 @@ pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// An object that is being written.
 ///
-/// Receivers may read the first bytes while the last ones are missing. If the writer is dropped
-/// before [`ObjectWriter::seal`] succeeds, the object is aborted everywhere. Dropping never blocks.
+/// Receivers may read the first bytes while the last ones are missing. Dropping the writer before
+/// [`ObjectWriter::seal`] succeeds aborts the object everywhere, without blocking.
 ///
 /// If the id already names an object of this size and metadata, the writer compares the bytes
 /// instead of writing, so a put may be repeated.
@@ -164,7 +162,7 @@ impl ObjectWriter {
     /// answer. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     ///
     /// # Cancel safety
-    /// A cancelled call may or may not have sealed the object.
+    /// A cancelled call may have sealed the object.
     pub async fn seal(self) -> Result<()> {
         let timeout = self.options.timeout;
         // A writer ends with its connection.
@@ -205,7 +203,7 @@ impl ObjectWriter {
     }
 }
 
-/// Requests memory for a put. If none is free, or a quota is exceeded, lets the application drop
+/// Requests memory for a put. If memory is short, or a quota is exceeded, lets the application drop
 /// unneeded views, and retries once.
 async fn once_more_if_full(
     connection: &Arc<Connection>,

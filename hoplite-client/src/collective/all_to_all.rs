@@ -1,7 +1,7 @@
 //! All-to-all: each participant puts one object, its source, with a part for each participant.
 //!
-//! The stores exchange the participants' sources (`hoplite_core::collective`). If they cannot, they
-//! make an empty target, and each pair of ranks uses an object.
+//! The stores exchange the sources (`hoplite_core::collective`). If they cannot, they make an empty
+//! target, and each pair of ranks uses an object.
 
 use std::pin::pin;
 use std::slice;
@@ -31,8 +31,7 @@ use crate::view::ObjectView;
 use crate::writer::{ObjectWriter, PIECE_BYTES};
 
 impl Client {
-    /// Sends `parts[k]` to rank k. Returns views of the parts that all ranks sent to this one, by
-    /// rank.
+    /// Sends `parts[k]` to rank k. Returns views of the parts from all ranks, by rank.
     ///
     /// Every participant calls this with the same `name`, its own `rank`, and one part for each
     /// participant, itself included. Parts may differ in size or be empty, and have the metadata of
@@ -41,10 +40,10 @@ impl Client {
     /// Each participant puts its parts as the object `NAME/RANK`. Its node sends and receives
     /// S(n-1)/n bytes, where S is the size of its n parts, and needs memory for both.
     ///
-    /// If parts differ in size or metadata, if there are more than 256 participants, or if a node
-    /// fails, each pair of ranks uses an object `NAME/r/k` instead. All objects are deleted at the
-    /// end. The name can be used again when all participants have returned. `hoplite stat NAME`
-    /// explains the exchange.
+    /// If parts differ in size or metadata, with more than 256 participants, or after a node fails,
+    /// each pair of ranks uses an object `NAME/r/k` instead. All objects are deleted at the end.
+    /// The name can be used again when all participants have returned. `hoplite stat NAME` explains
+    /// the exchange.
     ///
     /// # Errors
     /// The errors of [`Client::put_with`] and [`Client::get`]. [`Error::RanksMissing`] if
@@ -53,9 +52,9 @@ impl Client {
     /// [`Client::max_ids`] parts. `TypeMismatch` if participants call different collectives.
     ///
     /// # Cancel safety
-    /// After a cancelled call or an error, this participant's objects stay, and the others fail
-    /// with their timeouts. Then [delete](Client::delete) `NAME` and the objects
-    /// [listed](Client::list) under `NAME/`.
+    /// After a cancelled call or an error, this participant's objects stay, and the others time
+    /// out. Then [delete](Client::delete) `NAME` and the objects [listed](Client::list) under
+    /// `NAME/`.
     pub async fn all_to_all<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -88,7 +87,7 @@ impl Client {
     /// rank. Returns their lengths.
     ///
     /// # Errors
-    /// The errors of [`Client::all_to_all`] and [`Client::get_into`].
+    /// As for [`Client::all_to_all`] and [`Client::get_into`].
     pub async fn all_to_all_into<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -126,7 +125,7 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// Ids of this rank's objects, one for each receiver, if each pair of ranks has an object.
+    /// Ids of this rank's objects, one for each receiver.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
@@ -194,8 +193,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Puts this rank's parts as one object, and receives the others' parts with `take`. Returns
-    /// `None` if the stores cannot exchange parts.
+    /// Puts this rank's parts as one object, and receives the others' parts with `take`. `None` if
+    /// the stores cannot exchange parts.
     async fn together<T>(
         &self,
         take: impl Future<Output = Result<Option<T>>>,
@@ -245,7 +244,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     }
 
     /// Returns the offset in bytes of this rank's parts in the target, which has all parts for this
-    /// node's ranks. `order` lacks the part that a rank sends to itself.
+    /// node's ranks. `order` lacks a rank's part for itself.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());
@@ -312,7 +311,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Rank 0 deletes the target: as its parts have arrived, all participants have seen the target.
+    /// Rank 0 deletes the target: its parts have arrived, so all participants have seen the target.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());

@@ -46,16 +46,16 @@ impl Client {
     /// `sources[rank]` on its own node, before or after the call. All sources have the same shape
     /// and type. All participants get the same bits. For arithmetic see [`Client::reduce_with`].
     ///
-    /// The stores use the exchange (schedule) with the shortest expected time. Each node sends and
-    /// receives 2S(n-1)/n bytes for sources of S bytes. The result is copied out while it arrives.
+    /// The stores use the schedule with the shortest expected time. Each node sends and receives
+    /// 2S(n-1)/n bytes for sources of S bytes. The result is copied out while it arrives.
     ///
     /// One reduce at rank 0's node and one broadcast replace the schedule for small sources, a
     /// fixed order, or more than 256 nodes, or after a node fails. Then 2S bytes pass through each
     /// node. `hoplite stat TARGET` shows the schedule, its reason, and the progress.
     ///
     /// The sources and the target stay. [Delete](Client::delete) them when all participants have
-    /// their result, for example after a later collective. Only rank 0's node is sure to keep the
-    /// target until then. Each allreduce needs a new target.
+    /// their result. Only rank 0's node is sure to keep the target until then. Each allreduce needs
+    /// a new target.
     ///
     /// # Errors
     /// The errors of [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`],
@@ -127,8 +127,8 @@ impl Client {
     }
 }
 
-/// Joins with the size and type with which this rank's source was put. If the result is late or
-/// does not fit, queries the source, which may have been replaced, and joins again.
+/// Joins with the size and type with which this rank put its source. If the result is late or does
+/// not fit, queries the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,

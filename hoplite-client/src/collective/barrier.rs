@@ -1,5 +1,3 @@
-//! Barrier: each participant waits until all participants have called.
-
 use std::pin::pin;
 use std::slice;
 use std::time::Duration;
@@ -21,8 +19,8 @@ impl Client {
     /// Rank r puts the empty object `NAME/r`. Rank 0 reduces these objects to `NAME`, for which the
     /// others wait, and then deletes them.
     ///
-    /// The empty object `NAME` stays: a call that finds it complete fails, so each round needs a
-    /// new name. [Delete](Client::delete) it when all ranks have returned.
+    /// `NAME` stays: a call that finds it complete fails, so each round needs a new name.
+    /// [Delete](Client::delete) it when all ranks have returned.
     ///
     /// # Errors
     /// [`Error::RanksMissing`] names all ranks that have not called in time. `AlreadyExists` if all

@@ -1,5 +1,3 @@
-//! Gets of many objects at once, and allgather.
-
 use std::collections::BTreeMap;
 use std::mem;
 use std::pin::pin;
@@ -22,14 +20,14 @@ use crate::view::ObjectView;
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {
-    /// Gets views of all objects at the same time, in the order of `ids`.
+    /// Gets views of all objects at once, in the order of `ids`.
     ///
     /// Each node receives the objects that it lacks, and can serve them to others. If n
     /// participants gather n objects of S bytes, each receives (n-1)S bytes and sends about as
     /// many. The store's memory must hold all objects together.
     ///
     /// # Errors
-    /// The errors of [`Client::get`], as soon as one of the gets fails.
+    /// As for [`Client::get`], as soon as one get fails.
     pub async fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -48,7 +46,7 @@ impl Client {
     /// The copy of an object starts when the lengths of all earlier objects are known.
     ///
     /// # Errors
-    /// The errors of [`Client::gather`] and [`Client::get_into`].
+    /// As for [`Client::gather`] and [`Client::get_into`].
     pub async fn gather_into<I>(
         &self,
         ids: I,
@@ -72,16 +70,16 @@ impl Client {
     }
 
     /// Puts `bytes` under `ids[rank]`, and gets views of all participants' objects, in the order of
-    /// `ids`. Each calls this with the same ids and its own rank.
+    /// `ids`. Each participant calls this with the same ids and its own rank.
     ///
     /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout. The
     /// objects stay: delete them when all participants are done.
     ///
     /// # Errors
-    /// The errors of [`Client::put_with`] and [`Client::gather`]; `InvalidRequest` for a bad rank.
+    /// As for [`Client::put_with`] and [`Client::gather`]; `InvalidRequest` for a bad rank.
     ///
     /// # Cancel safety
-    /// The object of this participant stays.
+    /// This participant's object stays.
     pub async fn allgather<I>(
         &self,
         ids: I,

@@ -1,5 +1,4 @@
-//! Reduce, and collectives composed of puts, reduces and gets. A broadcast is many gets of one
-//! object.
+//! Reduce, and collectives composed of puts, reduces and gets. A broadcast is many gets.
 
 mod all_to_all;
 mod allreduce;

@@ -1,5 +1,5 @@
-//! A participant of a collective requests the target, i.e. the result, from its store. Rank 0's
-//! store also coordinates the stores.
+//! A participant requests the target (the result) from its store. Rank 0's store also coordinates
+//! the stores.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Out<'_> {
     }
 }
 
-/// Checks a collective's arguments at every participant, so that none waits for a refused rank 0.
+/// Every participant checks the arguments, so that none waits for a refused rank 0.
 pub(super) fn check(
     target: ObjectId,
     sources: Vec<ObjectId>,
@@ -177,7 +177,7 @@ impl Participant {
         }
     }
 
-    /// Requests the target. `is_again` is `true` if an earlier join failed with `Superseded`.
+    /// `is_again` is `true` if an earlier join failed with `Superseded`.
     pub(super) async fn join(
         &self,
         connection: &Arc<Connection>,
@@ -196,8 +196,8 @@ impl Participant {
         }
     }
 
-    /// Requests an exchange's target. Returns `None` if the target is empty: the participant then
-    /// gets its parts without the exchange.
+    /// Returns `None` if the target is empty: the participant then gets its parts without the
+    /// exchange.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,

@@ -55,8 +55,8 @@ impl Client {
     /// participants have their result.
     ///
     /// # Errors
-    /// The errors of [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into
-    /// equal parts. Some participants may get an error while others get their part.
+    /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into equal
+    /// parts. Some participants may get an error while others get their part.
     ///
     /// # Cancel safety
     /// Only this participant's call ends. If rank 0 has not begun, participants that wait for it
@@ -87,7 +87,7 @@ impl Client {
     /// The sources and `target` stay, as after [`Client::reduce_scatter_into`].
     ///
     /// # Errors
-    /// The errors of [`Client::gather`] and [`Client::allreduce_into`].
+    /// As for [`Client::gather`] and [`Client::allreduce_into`].
     ///
     /// # Cancel safety
     /// See [`Client::reduce_scatter_into`].

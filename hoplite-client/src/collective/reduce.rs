@@ -1,5 +1,3 @@
-//! Reduce: combines several objects into one.
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,9 +42,8 @@ impl Client {
     ///
     /// Integers wrap around. f16 and bf16 are rounded after every operation. A NaN in any source
     /// makes the target's element a NaN. Sums and products of floats may differ by rounding between
-    /// runs, unless the order is [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed), which combines
-    /// the sources from left to right, as listed. All other results have the same bits in any
-    /// order.
+    /// runs, unless the order is [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed): from left to
+    /// right, as listed. All other results have the same bits in any order.
     ///
     /// # Errors
     /// Before anything is sent: `DuplicateId`; `InvalidRequest` for too few sources. Later:
@@ -56,7 +53,7 @@ impl Client {
     /// `Timeout` if too few sources appear in time.
     ///
     /// # Cancel safety
-    /// A cancelled reduce ends everywhere, and the target is aborted unless it was complete.
+    /// A cancelled reduce ends everywhere. The target is aborted unless it was complete.
     pub async fn reduce_with<I>(
         &self,
         target: impl AsRef<[u8]>,

@@ -58,9 +58,9 @@ const CHECK_INTERVAL_US: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A reader, given back with `Release`.
+    /// Given back with `Release`.
     Reader,
-    /// An unsealed writer, given back with `Abort`.
+    /// Unsealed; given back with `Abort`.
     Writer,
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// State that the receiving task shares. The task does not keep the connection open.
+/// Shared with the receiving task, which does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -89,7 +89,7 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// Last check for a closed socket, in microseconds since `made_at`.
+    /// In microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 
@@ -178,10 +178,8 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, if it is not yet.
-    ///
-    /// # Errors
-    /// `PermissionDenied` if the store lets this client only read.
+    /// Maps the arena for writing, if it is not yet. `PermissionDenied` for a client that may only
+    /// read.
     pub(crate) fn map_writable(&self) -> Result<()> {
         if self.shared.arena.is_writable() {
             return Ok(());
@@ -466,8 +464,7 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Refuses all requests if the store is too old for one of them: it would perform only the
-    /// others.
+    /// Refuses all requests if the store is too old for one of them.
     fn check_version(&self, requests: &[Request]) -> Result<()> {
         let numbers = requests.iter().map(|request| match request {
             Request::Node(request) => request.oldest_version(),
@@ -520,7 +517,6 @@ impl Shared {
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
-            // The store's reason for closing the connection.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
             // The unreadable answer may contain a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {

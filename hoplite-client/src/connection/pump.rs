@@ -2,7 +2,7 @@
 //!
 //! The leader sleeps in `poll` and delivers each answer. The others sleep until their answer
 //! arrives or they become the leader. So a call costs a send, a poll and a receive, without a
-//! thread switch. If answers come quickly, the leader spins instead: [`Pace`].
+//! thread switch. If answers come quickly, the leader spins: [`Pace`].
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -184,7 +184,7 @@ impl Pace {
     }
 }
 
-/// Lets another waiting thread receive for all, as the leader, when dropped.
+/// Makes another waiting thread the leader when dropped.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {

@@ -1,5 +1,3 @@
-//! Receives answers in one task, in the runtime that created the connection.
-
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

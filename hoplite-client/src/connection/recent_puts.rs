@@ -1,5 +1,3 @@
-//! Recent puts of this connection.
-
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,8 +9,7 @@ const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 pub(crate) type Description = (u64, Dtype);
 
-/// Types and sizes of objects that this connection put recently, to save queries. Other clients may
-/// have replaced the objects.
+/// Types and sizes of objects, to save queries. Other clients may have replaced the objects.
 #[derive(Debug)]
 pub(crate) struct RecentPuts(Mutex<LruCache<ObjectId, Description>>);
 

@@ -84,7 +84,7 @@ impl Sender {
     }
 
     /// Waits until the system has taken all bytes up to `position`, or the connection breaks. The
-    /// system delivers taken bytes even after this process ends. Cancel safe.
+    /// system delivers them even after this process ends. Cancel safe.
     pub(super) async fn sent(&self, position: u64) {
         loop {
             let progressed = self.progressed.notified();

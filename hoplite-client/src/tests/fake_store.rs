@@ -1,4 +1,4 @@
-//! An independent implementation of the protocol with clients: one node, no directory, no eviction.
+//! An independent implementation of the protocol with clients: one node, no directory.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,5 +1,3 @@
-//! Tests against a fake store, over a real socket.
-
 mod fake_store;
 
 mod blocking;
