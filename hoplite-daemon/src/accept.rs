@@ -24,12 +24,12 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Makes an acceptor. `peers` names the connecting programs in the log, such as "clients".
+    /// `peers` names the connecting programs in the log, such as "clients".
     pub const fn new(peers: &'static str) -> Self {
         Self { peers, failures: Repeated::new() }
     }
 
-    /// Calls `accept` until it succeeds. Cancel safe if `accept` is.
+    /// Cancel safe if `accept` is.
     pub async fn accept<T, F>(&self, listener: impl AsFd, mut accept: impl FnMut() -> F) -> T
     where
         F: Future<Output = io::Result<T>>,
@@ -52,8 +52,7 @@ impl Acceptor {
     }
 }
 
-/// Fails if only the highest descriptor numbers are free: they are reserved for work of accepted
-/// connections.
+/// Fails if only the highest descriptor numbers are free: they are reserved for accepted work.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();
     let reserved = (limit / RESERVED_PART).min(MAX_RESERVED);

@@ -17,7 +17,7 @@ pub struct NoSuchAccount {
 }
 
 impl User {
-    /// Returns the name; `None` if this machine does not know it.
+    /// `None` if this machine does not know the name.
     pub fn name(self) -> Option<String> {
         nix::unistd::User::from_uid(self.0.into()).ok().flatten().map(|user| user.name)
     }

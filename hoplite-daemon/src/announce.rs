@@ -1,9 +1,8 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens. It prints
+//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens, and
 //! [`READY`] once a store has a session with each shard and has touched its memory. To a service
-//! manager, a listening daemon counts as started, because an unreachable directory must not block a
-//! boot.
+//! manager, a listening daemon counts as started: an unreachable directory must not block a boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -22,7 +21,7 @@ pub const READY: &str = "ready";
 pub struct Addresses {
     /// Name of the node.
     pub node: Option<String>,
-    /// Path of the socket for clients.
+    /// Socket for clients.
     pub socket: Option<PathBuf>,
     /// Address of the data plane, for other stores.
     pub data: Option<SocketAddr>,
@@ -34,7 +33,7 @@ pub struct Addresses {
     pub dashboard: Option<SocketAddr>,
 }
 
-/// Tells the starting program and the service manager how far the start is.
+/// Tells the starting program and the service manager the progress of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcer {
     pub(crate) audience: Audience,

@@ -1,8 +1,7 @@
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the limit on file descriptors to the hard limit.
-///
-/// Programs start with a limit of 1024, because `select` allows no more.
+/// Raises the limit on file descriptors to the hard limit. Programs start with 1024, because
+/// `select` allows no more.
 pub fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

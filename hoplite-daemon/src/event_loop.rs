@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A thread with a separate tokio runtime, for tasks that never compute long.
+/// A thread with its own tokio runtime, for tasks that never compute long.
 ///
 /// In a runtime of several threads, waking a task also wakes a thread, which costs more than a
 /// small message.
@@ -20,7 +20,7 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Starts the thread. After `stop`, it ends when all its tasks have ended.
+    /// Starts the thread. After `stop`, it ends with its last task.
     ///
     /// # Errors
     /// System errors.
@@ -38,7 +38,7 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// Starts a task on the thread; after the thread's end, drops it.
+    /// Starts a task on the thread; drops it after the thread's end.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -46,12 +46,12 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
-    /// Runtime of the thread. When the thread ends, it drops tasks spawned here.
+    /// Runtime of the thread, which drops tasks spawned here when the thread ends.
     pub const fn handle(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Waits until `stop` is cancelled and all tasks have ended.
+    /// Waits for `stop` and the end of all tasks.
     pub async fn ended(&self) {
         self.tasks.wait().await;
     }

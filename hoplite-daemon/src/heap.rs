@@ -7,14 +7,14 @@ use hoplite_shm::{free_heap_bytes, return_free_pages};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const SMALL_BYTES: u64 = 32 << 20;
-/// Most freed bytes that the allocator may keep, unless a quarter of the process's private memory
-/// is more.
+/// Freed bytes that the allocator may keep, unless a quarter of the process's private memory is
+/// more.
 const MAX_FREE_BYTES: u64 = 16 << 20;
 
 const MIN_RETURN_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {
-    // Free bytes that the last return left, because they share pages with used memory.
+    // The last return left these, because they share pages with used memory.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;

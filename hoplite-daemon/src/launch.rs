@@ -1,4 +1,4 @@
-//! Commands that start daemons on this machine, which print their addresses and readiness.
+//! Commands that start daemons on this machine.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_TLS_NAME",
 ];
 
-/// Arguments of a store that listens on loopback.
+/// A store that listens on loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Store<'a> {
     /// Name of the node.
@@ -29,7 +29,7 @@ pub struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// Returns the command that starts the store.
+    /// The command that starts the store.
     pub fn command(&self) -> Command {
         let mut command = daemon("hoplite-store");
         command
@@ -41,15 +41,15 @@ impl Store<'_> {
     }
 }
 
-/// Returns the command that starts a shard on `address`.
+/// The command that starts a shard on `address`.
 pub fn shard(address: &str) -> Command {
     let mut command = daemon("hoplite-directory");
     command.args(["--listen", address]);
     command
 }
 
-/// Makes the daemon end with this process, and keeps Ctrl-C from the daemon. The thread that starts
-/// it must live as long.
+/// Makes the daemon end with this process, and keeps Ctrl-C from it. The thread that starts the
+/// daemon must live as long.
 pub fn bind_to_this_process(command: &mut Command) {
     command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
 }

@@ -5,12 +5,12 @@ use hoplite_shm::{address_space_limit_bytes, file_size_limit_bytes};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// Memory limits of this process: by the machine, its control groups and the process itself.
+/// Memory limits by the machine, its control groups and the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// Size of the machine's memory.
     pub machine_bytes: u64,
-    /// Lowest memory limit of the process's control groups.
+    /// Lowest limit of the process's control groups.
     pub control_group_bytes: Option<u64>,
     /// Limit of the address space (`ulimit -v`).
     pub address_space_bytes: Option<u64>,
@@ -38,20 +38,19 @@ impl MemoryLimits {
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
     }
 
-    /// Returns `percent` of the available memory, at most `file_size_bytes`, because an arena is a
-    /// file.
+    /// Returns `percent` of the available memory, at most `file_size_bytes`: an arena is a file.
     pub fn share_for_arena(&self, percent: u64) -> u64 {
         (self.available_bytes() / 100 * percent).min(self.file_size_bytes.unwrap_or(u64::MAX))
     }
 }
 
-/// Returns the lowest limit of `groups`, a text as in `/proc/self/cgroup`, and of their ancestors.
+/// Returns the lowest limit of `groups`, a text as in `/proc/self/cgroup`, and their ancestors.
 /// `root` is their mount point.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// Returns the lowest memory limit of a control group and its ancestors. `group` is a line
+/// Returns the lowest limit of a control group and its ancestors. `group` is a line
 /// `NUMBER:CONTROLLERS:PATH`, in version 2 without controllers.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;

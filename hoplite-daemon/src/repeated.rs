@@ -20,13 +20,13 @@ impl Default for Repeated {
 }
 
 impl Repeated {
-    /// Creates a limiter that has seen no event.
+    /// A limiter that has seen no event.
     pub const fn new() -> Self {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
     /// Counts an event. Returns the number of events since the last log line; `None` within a
-    /// second of it.
+    /// second.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }
@@ -42,8 +42,8 @@ impl Repeated {
     }
 }
 
-/// Logs a warning, at most once a second for each place in the code; `times` has the number of
-/// events since the last one. Further events are logged at the debug level.
+/// Logs a warning, at most once a second for each place in the code; `times` is the number of
+/// events since the last one. Logs further events at the debug level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

@@ -20,7 +20,7 @@ use crate::traces::{Export, TraceSettings, Tracer};
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
-/// Handles that [`run`] gives to a daemon: for announcements, metrics, traces and shutdown.
+/// Handles that [`run`] gives to a daemon.
 #[derive(Debug)]
 pub struct Process {
     /// Reports the progress of the start.
@@ -35,8 +35,8 @@ pub struct Process {
 
 /// Runs the daemon `command` until a signal ends it.
 ///
-/// Reads settings `S` from arguments, environment and a file. `resolve` turns the settings into a
-/// plan `P`. `serve` runs the plan, and must end when [`Process::shutdown`] is cancelled.
+/// Reads settings `S` from arguments, environment and a file. `resolve` turns them into a plan `P`.
+/// `serve` runs the plan, and must end when [`Process::shutdown`] is cancelled.
 ///
 /// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints errors as
 /// one line.
@@ -98,7 +98,7 @@ fn serve_until_stopped<P>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
-        // Before any announcement: a signal right after it counts.
+        // A signal right after an announcement counts.
         let shutdown = stop_on_signals()?;
         tokio::spawn(return_memory());
         let metrics = match start.metrics {

@@ -60,9 +60,6 @@ impl Security {
     }
 
     /// Refuses an address beyond loopback without a token, certificates or `--insecure`.
-    ///
-    /// # Errors
-    /// [`NotLoopback`].
     pub fn check(&self, address: SocketAddr) -> Result<(), NotLoopback> {
         let is_authenticated = self.token_file.is_some() || self.tls_cert.is_some();
         if address.ip().to_canonical().is_loopback()
@@ -75,16 +72,13 @@ impl Security {
         }
     }
 
-    /// Returns `true` if the dashboard requires a login.
+    /// `true` if the dashboard requires a login.
     pub const fn has_login(&self) -> bool {
         self.token_file.is_some() || self.tls_cert.is_some() || !matches!(self.insecure, Some(true))
     }
 
     /// Reads the files that the settings name. Without them and without `--insecure`, reads the
     /// secret that this user's programs share.
-    ///
-    /// # Errors
-    /// [`SecurityError`].
     pub fn credentials(&self) -> Result<Credentials, SecurityError> {
         let named = self.named_credentials()?;
         if named.token.is_some() || named.tls.is_some() || self.insecure == Some(true) {
@@ -95,9 +89,6 @@ impl Security {
 
     /// Like [`credentials`](Self::credentials), but never reads the user's secret: for a program
     /// without network ports.
-    ///
-    /// # Errors
-    /// [`SecurityError`].
     pub fn named_credentials(&self) -> Result<Credentials, SecurityError> {
         let token = self.token_file.as_deref().map(Token::read).transpose()?;
         let tls = match (&self.tls_cert, &self.tls_key, &self.tls_ca) {

@@ -1,7 +1,7 @@
 //! Settings from flags, `HOPLITE_*` variables, a TOML file, and defaults, in this order.
 //!
-//! A daemon's struct derives `clap::Args` with `long` and `env` on each field. The keys of the file
-//! are the long flags.
+//! A daemon's struct derives `clap::Args` with `long` and `env` on each field. The file's keys are
+//! the long flags.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -65,7 +65,7 @@ pub enum SettingsError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// The description.
+        /// Description.
         message: String,
     },
 }

@@ -1,6 +1,5 @@
-//! Spans of a daemon, exported over OTLP to a collector of OpenTelemetry.
-//!
-//! A full queue drops spans, so a slow collector never blocks the daemon.
+//! Spans of a daemon, exported over OTLP to a collector of OpenTelemetry. A full queue drops spans,
+//! so a slow collector never blocks the daemon.
 
 use std::fmt;
 use std::str::FromStr;
@@ -99,8 +98,8 @@ impl fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Begins a child of `parent`, or a new trace. Returns `None` if the trace is not recorded, or
-    /// too many spans are open.
+    /// Begins a child of `parent`, or a new trace. `None` if the trace is not recorded, or too many
+    /// spans are open.
     pub fn begin(
         &self,
         name: &'static str,
@@ -225,7 +224,7 @@ impl Export {
     }
 }
 
-/// Ignores an unusable endpoint, because OpenTelemetry's variables may be meant for other programs.
+/// Ignores an unusable endpoint: OpenTelemetry's variables may be meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);

@@ -27,8 +27,7 @@ pub(crate) struct HostSettings {
 pub(crate) struct NotHosts;
 
 impl HostSettings {
-    /// Sets further host names under which browsers may reach this process. Later calls have no
-    /// effect.
+    /// Sets further host names for browsers. Later calls have no effect.
     pub(crate) fn allow(self) -> Result<(), NotHosts> {
         let names = self.http_hosts.unwrap_or_default();
         let names: Vec<_> =

@@ -1,7 +1,6 @@
 //! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! Counters and histograms count events. A [`GaugeUpdate`] updates gauges at each scrape of
-//! `/metrics`.
+//! A [`GaugeUpdate`] updates gauges at each scrape of `/metrics`.
 
 mod process;
 mod register;
@@ -60,7 +59,7 @@ struct Shared {
     refused: IntCounterVec,
     lost_log_lines: IntCounter,
     updates: Mutex<Vec<Arc<GaugeUpdate>>>,
-    /// Locked during an answer, so that concurrent scrapes do not count twice.
+    /// Locked during an answer: concurrent scrapes must not count twice.
     answering: tokio::sync::Mutex<()>,
 }
 
@@ -108,17 +107,17 @@ impl Metrics {
         self.0.address
     }
 
-    /// Returns the counter of connections to `port` that ended without a request.
+    /// Counts connections to `port` that ended without a request.
     pub fn refused_connections(&self, port: &str) -> IntCounter {
         self.0.refused.with_label_values(&[port])
     }
 
-    /// Creates a counter, named `..._total`.
+    /// A counter, named `..._total`.
     pub fn counter(&self, name: &str, help: &str) -> IntCounter {
         registered(&self.0.registry, IntCounter::new(name, help))
     }
 
-    /// Creates a counter for each value of `label`. The counters of `values` exist from the start.
+    /// A counter for each value of `label`; `values` have theirs from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
         let counters =
             registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
@@ -126,8 +125,7 @@ impl Metrics {
         counters
     }
 
-    /// Creates a counter for each pair of values of two labels. The counters of `values` exist from
-    /// the start.
+    /// A counter for each pair of values of two labels; `values` have theirs from the start.
     pub fn counters_by_pair(
         &self,
         name: &str,
@@ -141,29 +139,28 @@ impl Metrics {
         counters
     }
 
-    /// Creates a gauge of whole numbers.
+    /// A gauge of whole numbers.
     pub fn gauge(&self, name: &str, help: &str) -> IntGauge {
         registered(&self.0.registry, IntGauge::new(name, help))
     }
 
-    /// Creates a gauge of fractional numbers.
+    /// A gauge of fractional numbers.
     pub fn fractional_gauge(&self, name: &str, help: &str) -> Gauge {
         registered(&self.0.registry, Gauge::new(name, help))
     }
 
-    /// Creates a gauge for each value of `label`.
+    /// A gauge for each value of `label`.
     pub fn gauges(&self, name: &str, help: &str, label: &str) -> IntGaugeVec {
         registered(&self.0.registry, IntGaugeVec::new(Opts::new(name, help), &[label]))
     }
 
-    /// Creates a histogram of times in seconds.
+    /// A histogram of seconds.
     pub fn seconds(&self, name: &str, help: &str) -> Histogram {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         registered(&self.0.registry, Histogram::with_opts(options))
     }
 
-    /// Creates a histogram of seconds for each value of `label`. The histograms of `values` exist
-    /// from the start.
+    /// A histogram of seconds for each value of `label`; `values` have theirs from the start.
     pub fn seconds_by(&self, name: &str, help: &str, label: &str, values: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));

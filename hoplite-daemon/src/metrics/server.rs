@@ -1,5 +1,3 @@
-//! Pages `/metrics`, `/healthz` and `/readyz`.
-
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE};
