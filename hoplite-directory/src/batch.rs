@@ -7,10 +7,6 @@ use hoplite_proto::v1::StoreMessages;
 
 pub(crate) type TracedMessage = (ToShard, Option<TraceContext>);
 
-/// Decodes and checks the messages of one frame.
-///
-/// # Errors
-/// See [`decode_store_batch`].
 pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<TracedMessage>> {
     let traces: Vec<_> =
         batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();

@@ -37,17 +37,17 @@ use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::refusals::Refusals;
 
-/// Most connections: two for each store of the largest cluster, and some tools.
+/// Two for each store of the largest cluster, and some tools.
 const MAX_CONNECTIONS: usize = 32_768;
-/// Most half-open connections; one more closes the oldest. A large cluster's stores can reconnect
-/// at once.
+/// Half-open connections; one more closes the oldest. A large cluster's stores can reconnect at
+/// once.
 const MAX_HALF_OPEN: usize = 1024;
-/// Most connections of clients without a proven token; one more closes the oldest.
+/// Connections without a proven token; one more closes the oldest.
 const MAX_VISITORS: usize = 64;
 /// Longest connection of a visitor, such as a health probe.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_WAITING: usize = 64;
-/// First bytes of HTTP/2 (RFC 9113, section 3.4).
+/// RFC 9113, section 3.4.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Answer to browsers, and to TLS at a shard without TLS.
@@ -82,7 +82,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // A failure only delays small messages, such as grants.
+                // A failure only delays small messages.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }
@@ -240,7 +240,7 @@ impl Gate {
         })
     }
 
-    /// Reads the first bytes of a connection, which name its protocol; `None` for plain gRPC.
+    /// Reads the first bytes, which name the protocol; `None` for plain gRPC.
     async fn preface(&self, stream: &mut Socket) -> Result<Option<Preface>, Refused> {
         let mut preface = [0; PREFACE_BYTES];
         stream.read_exact(&mut preface).await?;
@@ -265,7 +265,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// A stream that returns bytes again that were read to detect its protocol.
+/// Returns bytes again that were read to detect the protocol.
 struct Prefixed<S> {
     unread: &'static [u8],
     stream: S,

@@ -1,5 +1,5 @@
-//! Sessions over direct connections. For a small message, gRPC costs a shard several times as much.
-//! The shard's thread handles the frames.
+//! Sessions over direct connections, whose frames the shard's thread handles. gRPC costs a shard
+//! several times as much for a small message.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct DirectSessions {
 
 impl DirectSessions {
     /// Serves a connection until it, its session or the daemon ends. Until then, `held` takes one
-    /// of the shard's connection permits and delays the shutdown.
+    /// of the shard's permits and delays the shutdown.
     pub(crate) fn adopt(
         &self,
         socket: Socket,
@@ -68,7 +68,7 @@ async fn serve(host: Host, socket: Socket, records: Records) {
     // Stores send pings: a silent one counts as gone.
     let silence_limit = SHARD_PINGS.silence_limit();
     tokio::join!(session::serve(host, inbound, silence_limit, opened), write(writer, answer));
-    // Lets the store close first; otherwise its system might discard the last frame.
+    // If this side closed first, the store's system might discard the last frame.
     let _ = timeout(FINAL_FRAMES_TIMEOUT, reader.closed()).await;
 }
 

@@ -1,4 +1,4 @@
-//! Recent events of the shard, for the dashboard. New events replace the oldest.
+//! Recent events, for the dashboard. New events replace the oldest.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,9 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
-/// Most kept events of stores: as many as people read.
+/// Events of stores: as many as people read.
 const MAX_EVENTS: usize = 512;
-/// Most kept events about unauthenticated peers: few, because such a peer can cause any number.
+/// Events about unauthenticated peers: few, because such a peer can cause any number.
 const MAX_STRANGER_EVENTS: usize = 64;
 const MAX_TEXT_BYTES: usize = 256;
 

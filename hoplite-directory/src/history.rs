@@ -1,7 +1,7 @@
 //! Last hour of the cluster and of each node, for the dashboard.
 //!
-//! A point has a node's state at the end of a step of ten seconds, and the step's rates. A series
-//! (a node's points) stays for an hour after the node has left. All series end at the same step.
+//! A point has a node's state at the end of a step of ten seconds, and the step's rates. A node's
+//! points (series) stay for an hour after the node has left. All series end at the same step.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use hoplite_core::time::Time;
 use serde::Serialize;
 
 pub(crate) const STEP: Duration = Duration::from_secs(10);
-/// Most points in the history of a node or the cluster: one hour.
+/// One hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
 /// Memory of a series besides its points: map entry, name, and spare capacity.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Most nodes with a history. The cluster's rates are sums over these nodes.
+/// Nodes with a history, over which the cluster's rates are sums.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 
@@ -159,7 +159,7 @@ pub(crate) struct Slice {
 }
 
 impl History {
-    /// Adds a point to each history. `loads` has each node's latest report and its time.
+    /// `loads` has each node's latest report and its time.
     pub(crate) fn sample<'a>(
         &mut self,
         loads: impl IntoIterator<Item = (&'a NodeId, Time, &'a Load)>,
@@ -189,8 +189,8 @@ impl History {
         }
     }
 
-    /// Returns the points after step number `after`; all if a restarted shard has not reached that
-    /// step. `None` if the node has no history.
+    /// Returns the points after step `after`; all if a restarted shard has not reached that step.
+    /// `None` if the node has no history.
     pub(crate) fn since(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         let series = node.map_or(Some(&self.all), |node| self.nodes.get(node))?;
         let wanted = match self.last.checked_sub(after) {

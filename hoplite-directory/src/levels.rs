@@ -137,7 +137,7 @@ impl Snapshot {
     }
 }
 
-/// Registers the gauges. The daemon counts as ready while the shard answers.
+/// The daemon counts as ready while the shard answers.
 pub(crate) fn register_gauges(metrics: &Metrics, shard: ShardHandle, refusals: Arc<Refusals>) {
     let levels = Levels::new(metrics);
     metrics.update_before_scrape(Box::new(move || {

@@ -2,8 +2,8 @@
 //!
 //! [`hoplite_core::shard::Shard`] decides; this crate carries its messages. Start at `server`.
 //! `connection` admits and ends connections; `session` and `direct` read messages, `owner` owns the
-//! shard, and `send_queue` has outgoing messages. The rest is for people: `dashboard`, load reports
-//! in `watch`, the last hour in `history`, and `problems`.
+//! shard, and `send_queue` has outgoing messages. For people: `dashboard`, load reports in `watch`,
+//! the last hour in `history`, and `problems`.
 #![forbid(unsafe_code)]
 
 mod server;

@@ -1,4 +1,4 @@
-//! Task that owns the shard. It takes commands, and queues messages for sessions.
+//! The task that owns the shard.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::pauses::Pauses;
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
-/// Most commands that wait for the shard's task, which takes all of them at once.
+/// The shard's task takes all waiting commands at once.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
-/// Number of a session, which is never reused.
+/// Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
@@ -57,7 +57,7 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Opens a session of the store `info`. `send_queue` takes the messages to the store.
+    /// Opens a session of the store `info`, whose messages go to `send_queue`.
     ///
     /// # Errors
     /// The shard's refusal, or [`Error::ShuttingDown`].
@@ -84,7 +84,7 @@ impl ShardHandle {
         self.send(Command::Close { session }).await
     }
 
-    /// Gives a measurement of nodes' places to the shard, which ignores it if it has a newer one.
+    /// The shard ignores a measurement of nodes' places if it has a newer one.
     pub(crate) async fn update_places(&self, places: MeasuredPlaces) -> Result<PlacesOutcome> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
@@ -327,7 +327,7 @@ impl ShardOwner {
         });
     }
 
-    /// Ends all sessions after a pause of this process: queued messages may be out of date.
+    /// Queued messages may be out of date.
     fn end_sessions_after_pause(&mut self) {
         let pauses = self.pauses.count();
         if std::mem::replace(&mut self.handled_pauses, pauses) == pauses {

@@ -1,9 +1,9 @@
-//! Detects pauses of this process, such as the time between SIGSTOP and SIGCONT.
+//! Detects pauses of this process, such as between SIGSTOP and SIGCONT.
 //!
 //! During a pause, stores give up their sessions. They may delete an object and put it again with
-//! the other shard of its id. Their earlier messages still wait in queues and socket buffers of
-//! this process: a delete among them would remove the new object. So the [owner](crate::owner) of
-//! the shard ends all sessions after a pause. Stores send no messages before the shard has answered
+//! the other shard of its id. Their earlier messages still wait in this process's queues and socket
+//! buffers: a delete among them would remove the new object. So the [owner](crate::owner) of the
+//! shard ends all sessions after a pause. Stores send no messages before the shard has answered
 //! their hello, so later sessions carry none from before the pause.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,7 @@ use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Shortest pause of this process that ends all sessions: stores give theirs up after a slightly
-/// longer silence.
+/// Stores give up their sessions after a slightly longer silence.
 const SHORTEST_PAUSE: Duration = STORE_PINGS.timeout.saturating_sub(Duration::from_millis(100));
 
 #[derive(Debug, Clone)]
@@ -24,7 +23,7 @@ pub(crate) struct Pauses(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Time of the latest [`Pauses::count`], and the number of this process's pauses.
+    /// Time of the latest [`Pauses::count`], and the number of pauses.
     counted: Mutex<(Instant, u64)>,
     news: Notify,
 }
@@ -34,7 +33,7 @@ impl Pauses {
         Self(Arc::new(State { counted: Mutex::new((Instant::now(), 0)), news: Notify::new() }))
     }
 
-    /// Returns the number of this process's pauses: long gaps between two calls.
+    /// A pause is a long gap between two calls.
     pub(crate) fn count(&self) -> u64 {
         let mut state = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (latest, count) = &mut *state;
@@ -46,7 +45,7 @@ impl Pauses {
         *count
     }
 
-    /// Waits until [`count`](Self::count) finds a pause of this process. Only one task may wait.
+    /// Only one task may wait.
     pub(crate) async fn next(&self) {
         self.0.news.notified().await;
     }

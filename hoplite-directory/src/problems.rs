@@ -118,7 +118,7 @@ fn place(node: &NodeId, text: String) -> Place {
     Place { node: Some(node.clone()), object: None, text }
 }
 
-/// Returns the last refusal of each store, and of a program without a name.
+/// The last refusal of each store, and of a program without a name.
 fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a RecordedEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);
@@ -127,7 +127,7 @@ fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a RecordedEvent>)
         .collect()
 }
 
-/// Returns the stores whose newest event is the end of a session. `events` begins with the newest.
+/// Stores whose newest event is the end of a session. `events` begins with the newest.
 fn left<'a>(events: impl Iterator<Item = &'a RecordedEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let of_sessions =

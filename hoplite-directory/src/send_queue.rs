@@ -1,8 +1,8 @@
 //! A shard's messages for one store.
 //!
 //! The shard queues messages without waiting; the connection sends them in batches. A store that
-//! does not read fills the queue and loses its session. One that sends faster than it reads is
-//! slowed down earlier: its session waits for [`SendQueue::wait_for_space`].
+//! does not read fills the queue and loses its session. A store that sends faster than it reads is
+//! slowed down earlier, by [`SendQueue::wait_for_space`].
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ impl SendQueue {
         Self { run: run.0, newest, ..Self::default() }
     }
 
-    /// Queues `message`; a closed queue ignores it.
+    /// A closed queue ignores `message`.
     ///
     /// # Errors
     /// [`Full`] if the queue is full.
@@ -84,10 +84,8 @@ impl SendQueue {
         self.closed.cancelled().await;
     }
 
-    /// Waits until answers fit into the queue.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if the store takes no message for `silence_limit`.
+    /// Waits until answers fit into the queue. `Unavailable` if the store takes no message for
+    /// `silence_limit`.
     pub(crate) async fn wait_for_space(&self, silence_limit: Duration) -> Result<(), Error> {
         loop {
             let mut drained = pin!(self.drained.notified());

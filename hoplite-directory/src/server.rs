@@ -44,12 +44,12 @@ pub const DEFAULT_CLUSTER: &str = "hoplite";
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// Flow-control window of an HTTP/2 stream; a connection has twice that.
 const WINDOW_BYTES: u32 = 4 << 20;
-/// Most streams of a connection: a session, and tools' calls.
+/// A session, and tools' calls.
 const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Stream window of a client without the token, and the most bytes of its headers and messages.
+/// Stream window of a client without the token, and the limit of its headers and messages.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// Connection window of a client without the token: HTTP/2's least.
+/// HTTP/2's least.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -79,12 +79,12 @@ impl Default for DirectoryConfig {
     }
 }
 
-/// Listeners of a shard.
+/// Listeners.
 #[derive(Debug)]
 pub struct Listeners {
-    /// Listener for stores and tools.
+    /// For stores and tools.
     pub control: Listener,
-    /// Listener for browsers, if there is a dashboard.
+    /// For browsers, if there is a dashboard.
     pub dashboard: Option<TcpListener>,
 }
 
@@ -110,8 +110,7 @@ pub enum DirectoryError {
     ShardEnded,
 }
 
-/// Warns if the certificate does not name the listener's address. Stores may use another name or a
-/// proxy.
+/// Warns if the certificate lacks the listener's address. Stores may use another name or a proxy.
 fn warn_of_other_names(credentials: &Credentials, listener: &Listener) {
     let (Listener::Tcp(listener), Some(tls)) = (listener, &credentials.tls) else { return };
     let Ok(address) = listener.local_addr() else { return };
@@ -275,10 +274,7 @@ fn serve_visitors(
 }
 
 /// Runs `server` until its end, or until [`SHUTDOWN_GRACE`] after `stop`.
-///
-/// # Errors
-/// The server's error, or [`DirectoryError::ShardEnded`] if the shard's task `owner` ends before
-/// `stop`.
+/// [`DirectoryError::ShardEnded`] if the shard's task `owner` ends before `stop`.
 async fn first_end(
     server: impl Future<Output = Result<(), tonic::transport::Error>>,
     owner: JoinHandle<()>,

@@ -20,8 +20,8 @@ impl Traces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// Begins the span of a message. Returns the span if no answer will come: the caller drops it
-    /// once the shard has handled the message.
+    /// Returns the new span if no answer will come: the caller drops it once the shard has handled
+    /// the message.
     pub(crate) fn received(
         &mut self,
         node: &NodeId,

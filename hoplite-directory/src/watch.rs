@@ -23,14 +23,14 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
-/// Most stores with a report, as many as a shard has.
+/// As many as a shard has stores.
 const MAX_LOADS: usize = 1 << 16;
-/// Most nodes with detailed reports, whose page a user looks at.
+/// Nodes whose page a user looks at.
 const MAX_DETAILED: usize = 16;
 
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
 
-/// The latest report of each store, shared by clones.
+/// The latest report of each store.
 #[derive(Debug, Clone)]
 pub(crate) struct Loads(Arc<Shared>);
 
@@ -48,7 +48,7 @@ struct State {
     loads: BTreeMap<NodeId, (u64, Option<LatestReport>)>,
     report_requests: ReportRequests,
     requested: Option<ReportRequest>,
-    /// The time until which each node's reports are detailed.
+    /// Until then, each node's reports are detailed.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
 }

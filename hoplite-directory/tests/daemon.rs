@@ -30,11 +30,10 @@ fn refused(command: &mut Command) -> (Option<i32>, String) {
     (code, errors)
 }
 
-/// Kills its process when it is dropped.
 struct Killed(Child);
 
 impl Killed {
-    /// Waits for the end. Returns the exit code and the standard error.
+    /// Returns the exit code and the standard error.
     fn end(&mut self) -> (Option<i32>, String) {
         let began = Instant::now();
         let status = loop {

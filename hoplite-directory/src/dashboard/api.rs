@@ -118,7 +118,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// Stores with a load report, which the following sums cover.
+    /// Stores with a load report; the following sums cover them.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// A table of links between the stores, or groups of stores, with the most slow links.
+/// The places with the most slow links.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
     places: Vec<String>,
@@ -47,7 +47,7 @@ impl Heat {
         }
         let all = weights.len();
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
-        // A stable sort keeps places with equal numbers in the order of their names.
+        // A stable sort keeps equal places in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
         let places: BTreeSet<&str> =
             chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();

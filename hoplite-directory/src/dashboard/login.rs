@@ -44,14 +44,14 @@ pub(super) struct Login {
 pub(super) enum LoginOutcome {
     Accepted(Vec<String>),
     WrongToken,
-    /// No token of this source is checked until this time has passed.
+    /// Tokens of this source are refused unchecked until this time has passed.
     RetryAfter(Duration),
 }
 
 impl Login {
     /// Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
-        // A cookie belongs to all ports of a host, so each shard needs its own name.
+        // Each shard needs its own name, because a cookie belongs to all ports of a host.
         let mut own = [0; 4];
         let cookie = match SystemRandom::new().fill(&mut own) {
             Ok(()) => format!("hoplite_{:08x}", u32::from_be_bytes(own)),
@@ -83,8 +83,7 @@ impl Login {
         address: IpAddr,
     ) -> LoginOutcome {
         let Some(token) = &self.token else { return LoginOutcome::WrongToken };
-        // Locked during the comparison, so that concurrent logins get no more tries than sequential
-        // ones.
+        // Locked during the comparison: concurrent logins get no more tries than sequential ones.
         let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let wait = throttle.wait(address.into(), now);

@@ -1,7 +1,7 @@
 //! Dashboard: a page for people, and its JSON.
 //!
-//! It is off unless an address is given, and it is read-only. With a token, only logged-in users
-//! see data. With TLS and no token, only peers with a certificate of the cluster can send requests.
+//! It is off unless an address is given, and read-only. With a token, only logged-in users see
+//! data. With TLS and no token, only peers with a certificate of the cluster can send requests.
 
 mod api;
 mod heat;
@@ -46,7 +46,7 @@ pub(crate) struct DashboardData {
     pub(crate) prefixes: Prefixes,
 }
 
-/// Serves the dashboard until `stop`. `refused` counts connections without a complete request.
+/// Counts connections without a complete request in `refused`.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
@@ -58,7 +58,6 @@ pub(crate) async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,
-        // With a token, users log in. Otherwise their browser needs a certificate of the cluster.
         (Some(tls), Some(_)) => Scheme::HttpsForAnybody(tls),
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };

@@ -138,7 +138,7 @@ pub(super) struct HistoryPage {
     points: Vec<[f32; 7]>,
 }
 
-/// Returns an empty history for an unknown node.
+/// Empty for an unknown node.
 pub(super) fn history(data: &DashboardData, node: Option<&NodeId>, after: u64) -> HistoryPage {
     let Slice { last, points } =
         data.loads.history(node, after).unwrap_or(Slice { last: 0, points: Vec::new() });
@@ -163,7 +163,7 @@ struct Sent {
     running: usize,
     failed: usize,
     age_ms: u64,
-    /// Time from the object's first transfer to the latest start or end of one, or to now while one
+    /// From the object's first transfer to the latest start or end of one, or to now while one
     /// runs.
     took_ms: u64,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use hoplite_daemon::http::header::{self, HeaderMap, HeaderValue};
 use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
 
-/// Content security policy: no other hosts, inline code or frames; forms to this server only.
+/// No other hosts, inline code or frames; forms to this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -59,7 +59,7 @@ impl Asset {
         ASSETS.iter().find(|asset| asset.path == path)
     }
 
-    /// Returns `true` for the files of the login form.
+    /// `true` for the files of the login form.
     pub(super) fn is_public(&self) -> bool {
         self.audience == Audience::Anybody
     }
@@ -73,7 +73,7 @@ pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
 
-/// Login form, with the time before the next try.
+/// Tells the time before the next try.
 pub(super) fn too_many(wait: Duration) -> HttpResponse {
     let seconds = wait.as_secs();
     let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");
@@ -95,7 +95,7 @@ pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-/// Answers with JSON, without a body if the browser already has the text.
+/// Without a body if the browser already has the text.
 pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());

@@ -1,7 +1,6 @@
 //! A shard's objects by prefix.
 //!
-//! A sum examines all objects with the prefix, in short turns. Sums are kept for a while, so many
-//! pages cost no more than one.
+//! A sum examines all objects with the prefix, in short turns. Kept sums serve many pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +18,11 @@ use super::rows::age_ms;
 use super::share::Share;
 use crate::owner::ShardHandle;
 
-/// Time for which the totals of a prefix's objects answer further requests.
+/// Time for which kept totals answer requests.
 const FRESH: Duration = Duration::from_secs(20);
 const MAX_KEPT: usize = 16;
 
-/// Totals of the objects with each requested prefix, with the time of their completion.
+/// Totals for each prefix, with the time of their completion.
 type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
 
 #[derive(Debug, Clone)]
@@ -33,8 +32,7 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 struct State {
     kept: Kept,
     share: Share,
-    /// Unfinished totals of a prefix's objects, the time of their latest part, and the last counted
-    /// id.
+    /// Unfinished totals of a prefix, the time of their latest part, and the last counted id.
     begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
@@ -46,8 +44,7 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// Counts objects with `prefix`, their bytes and copies, or returns totals at most [`FRESH`]
-    /// old.
+    /// Counts objects, their bytes and copies, or returns totals at most [`FRESH`] old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
         // The shard works on one sum at a time.
         let mut state = self.0.lock().await;
@@ -149,7 +146,7 @@ impl PrefixPage {
     }
 }
 
-/// Returns printable text, even if `prefix` ends within a character of UTF-8.
+/// Returns printable text, even if `prefix` ends within a UTF-8 character.
 fn readable(prefix: &[u8]) -> String {
     hoplite_core::text::escape(&String::from_utf8_lossy(prefix))
 }

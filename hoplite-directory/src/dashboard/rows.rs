@@ -118,7 +118,7 @@ impl EventRow {
     }
 }
 
-/// Converts `at`, a time since the shard's start, to milliseconds since 1970. `uptime` is now.
+/// Converts a time since the shard's start to milliseconds since 1970. `uptime` is now.
 pub(super) fn wall_ms(uptime: Duration, at: Duration) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     millis(now.saturating_sub(uptime.saturating_sub(at)))

@@ -1,13 +1,12 @@
-//! Share of a shard's time for a long dashboard query, which runs in short turns.
+//! A shard's time for a long dashboard query, which runs in short turns.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause after each part of a dashboard's query, as a multiple of the part's time: stores get nine
-/// tenths of the time.
+/// Pause after each part of a query, as a multiple of the part's time: stores get nine tenths.
 const PAUSE: u32 = 9;
-/// Assumed time of a query's part if the query is cancelled during it.
+/// Assumed time of a part during which the query is cancelled.
 const ASSUMED_TURN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]

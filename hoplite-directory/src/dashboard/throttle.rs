@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Limit on one source's wrong tokens: a person who mistypes notices nothing, and a program gets 15
-/// tries a minute.
+/// A person who mistypes notices nothing, and a program gets 15 tries a minute.
 const SOURCE_RATE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// Limit on all sources' wrong tokens together, which only forty or more sources reach.
+/// Only forty or more sources together reach this limit.
 const TOTAL_RATE: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Most sources whose wrong tokens are counted separately; further sources share one count.
+/// Sources whose wrong tokens are counted separately; further sources share one count.
 const MAX_SOURCES: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
@@ -24,8 +23,7 @@ struct Rate {
     interval: Duration,
 }
 
-/// Origin of login attempts: an IPv4 address, or an IPv6 network (/64), which usually has one
-/// customer.
+/// Origin of login attempts: an IPv4 address, or an IPv6 network (/64), usually of one customer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Source(IpAddr);
 
@@ -48,7 +46,7 @@ pub(super) struct Throttle {
     others: Debt,
 }
 
-/// Number of recent wrong tokens, as the time at which all are forgotten.
+/// Recent wrong tokens, as the time at which all are forgotten.
 #[derive(Debug, Clone, Copy, Default)]
 struct Debt(Option<Instant>);
 
