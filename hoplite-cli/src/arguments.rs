@@ -83,14 +83,14 @@ impl StoreArguments {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time limit of a call that waits for no object. `--timeout 0` stands for the
-    /// default of connecting here, because the store needs time to answer.
+    /// For a call that waits for no object. `--timeout 0` stands for the default of connecting
+    /// here, because the store needs time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
     }
 
-    /// Explains a failure on `ids`: a timeout names the objects and the cause.
+    /// A timeout names the objects and the cause.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
         let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error
         else {
@@ -123,7 +123,6 @@ pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
     OsStringValueParser::new().try_map(|text| ObjectId::new(text.as_encoded_bytes()))
 }
 
-/// Parses a time such as `1min 30s`, or a number of seconds.
 pub(crate) fn parse_duration(text: &str) -> anyhow::Result<Duration> {
     if let Ok(seconds) = text.parse() {
         return Duration::try_from_secs_f64(seconds)
@@ -145,7 +144,7 @@ pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     ))
 }
 
-/// Lengths of an array. A separate type, because clap takes a plain list for a repeated argument.
+/// A separate type, because clap takes a plain list for a repeated argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

@@ -1,5 +1,3 @@
-//! Sizes for people, tables, JSON.
-
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -7,7 +5,7 @@ use console::{Color, Style};
 use hoplite_client::{Dtype, Metadata, ObjectId};
 use serde::Serialize;
 
-/// Formats bytes with about three digits: `17 B`, `1.5 MiB`.
+/// About three digits: `17 B`, `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -23,13 +21,13 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Formats a count with its noun: `1 object`, `2 objects`.
+/// `1 object`, `2 objects`.
 pub(crate) fn count(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }
 
-/// Formats a time in its largest unit: `59s`, `3m`, `23h`, `2d`.
+/// In the largest unit: `59s`, `3m`, `23h`, `2d`.
 pub(crate) fn age(since: Duration) -> String {
     let seconds = since.as_secs();
     match seconds {
@@ -40,7 +38,7 @@ pub(crate) fn age(since: Duration) -> String {
     }
 }
 
-/// Formats element type and shape: `f32[2,3]`, or `-` for plain bytes.
+/// `f32[2,3]`, or `-` for plain bytes.
 pub(crate) fn array_type(metadata: &Metadata) -> String {
     match (&metadata.shape, metadata.dtype) {
         (None, Dtype::Opaque) => "-".to_owned(),
@@ -85,7 +83,7 @@ pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
 
-/// A table with aligned columns, except for very long cells. Later rows can widen columns.
+/// Columns are aligned, except for very long cells. Later rows can widen columns.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
     titles: [&'static str; COLUMNS],
@@ -127,7 +125,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(row);
     }
 
-    /// Prints the rows, the first time below the titles.
+    /// Prints the titles the first time.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;

@@ -1,5 +1,3 @@
-//! `hoplite bench broadcast`: one object to several nodes.
-
 use std::thread;
 use std::time::{Duration, Instant};
 

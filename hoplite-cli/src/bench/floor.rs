@@ -1,4 +1,4 @@
-//! Loops without Hoplite, whose speed is the floor of measurements.
+//! Loops without Hoplite: the floor of measurements.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -74,7 +74,7 @@ impl TcpPipe {
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 
-    /// Sends `source`, as long as the destination, from one thread to another.
+    /// Sends `source`, as long as the destination, between two threads.
     pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
         let Self { sender, receiver, destination } = self;
         let started = Instant::now();

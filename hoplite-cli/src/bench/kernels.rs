@@ -1,5 +1,3 @@
-//! `hoplite bench kernels`: the arithmetic of a reduce, without a network.
-
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -91,7 +89,7 @@ fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// A one: other numbers may give subnormal results, which are slow on some processors.
+/// Other numbers may give subnormal results, which are slow on some processors.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

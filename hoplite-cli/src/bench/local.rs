@@ -1,5 +1,3 @@
-//! `hoplite bench local`: one node.
-
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Rounds of small objects; the first is a warm-up.
+/// The first is a warm-up.
 const ROUNDS: u32 = 11;
 const IDLE: Duration = Duration::from_millis(20);
 const VIEWS: u32 = 1000;

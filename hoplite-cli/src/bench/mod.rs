@@ -1,7 +1,7 @@
 //! `hoplite bench`: measurements, each beside the speed of the machine in the same run.
 //!
 //! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Compared measurements
-//! take turns, so that disturbances affect both. [`floor`] has the loops without Hoplite.
+//! take turns, so that disturbances affect both.
 
 mod broadcast;
 mod directory;

@@ -1,5 +1,3 @@
-//! `hoplite bench p2p`: from one node to another.
-
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -19,7 +17,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Rounds of small objects; the first is a warm-up.
+/// The first is a warm-up.
 const ROUNDS: u32 = 11;
 
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,3 @@
-//! `hoplite bench reduce`: reduces one array of each node, for one node or for all.
-
 mod arrays;
 mod round;
 

@@ -18,7 +18,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// A benchmark's result other than a time. Its name tells if `target` is a lower or an upper limit.
+/// A result other than a time. Its name tells if `target` is a lower or an upper limit.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -44,7 +44,7 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// Time in multiples of the floor, a measurement without Hoplite.
+/// In multiples of the floor, a measurement without Hoplite.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,

@@ -1,5 +1,3 @@
-//! `hoplite bench shard`: one shard's speed on one core, and memory per object.
-
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -157,7 +155,7 @@ impl Bench {
         started.elapsed().div_f64(count as f64)
     }
 
-    /// Returns the time per message of each batch.
+    /// Returns each batch's time per message.
     fn publish_all(&mut self, objects: u64, copy: u64) -> anyhow::Result<Vec<Duration>> {
         let mut samples = Vec::new();
         for first in (0..objects).step_by(usize::try_from(BATCH)?) {
@@ -224,7 +222,7 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
-    /// Returns the time per message of each get.
+    /// Returns each get's time per message.
     fn get_everywhere(&mut self) -> anyhow::Result<Vec<Duration>> {
         let object = u64::MAX;
         let message = ToShard::Publish(publication(object, Retention::Pinned)?);
@@ -272,7 +270,7 @@ fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     })
 }
 
-/// Makes an id like Ray's: 28 bytes, in no order.
+/// Like Ray's: 28 bytes, in no order.
 fn object_id(object: u64) -> anyhow::Result<ObjectId> {
     Ok(ObjectId::new(format!("{:028x}", scattered(object)))?)
 }

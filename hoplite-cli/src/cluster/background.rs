@@ -119,7 +119,7 @@ impl Running {
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }
 
-    /// Sends SIGTERM. Returns `true` if the store ended within `patience`.
+    /// Returns `true` if the store ended within `patience` after SIGTERM.
     pub(crate) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         self.signal(Signal::TERM)?;
         Ok(self.ends_within(patience)?)

@@ -15,11 +15,10 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
 const LAST_LINES: usize = 3;
-/// Longer than a store's orderly end (ten seconds at most), because a killed store leaves its
-/// socket.
+/// Longer than a store's orderly end (at most ten seconds): a killed store leaves its socket.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A child process, killed on drop.
+/// Killed on drop.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,
@@ -83,7 +82,7 @@ impl Daemon {
         Err(self.has_ended(status))
     }
 
-    /// Waits for the daemon's end. Cancel safe.
+    /// Cancel safe.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,

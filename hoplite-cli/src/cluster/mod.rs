@@ -1,5 +1,3 @@
-//! Daemons on this machine: a temporary cluster, or one store in the background.
-
 mod background;
 mod daemon;
 mod own_directory;
@@ -24,7 +22,7 @@ use workplace::Workplace;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Default memory of a store: small, because all share one machine.
+/// Small, because all stores share one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
 #[derive(Debug, Clone)]
@@ -51,7 +49,7 @@ pub(crate) struct LabelInTurn {
 pub(crate) enum Pages {
     /// Touched before the cluster counts as started, for measurements.
     AllAtStart,
-    /// Touched on first use, so that a cluster for development takes little memory.
+    /// Touched on first use: a cluster for development takes little memory.
     OnUse,
 }
 
@@ -236,7 +234,7 @@ impl Daemons {
         }
     }
 
-    /// Stops the stores first, because they leave the directory.
+    /// Stores first, because they leave the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;

@@ -15,8 +15,8 @@ pub(crate) async fn unless_interrupted<T>(
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// Receives the signals that stop this process: Ctrl-C, `kill`, or the end of the terminal. The
-/// first value suppresses their default effect for good.
+/// Ctrl-C, `kill`, or the end of the terminal. The first value suppresses the signals' default
+/// effect for good.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -34,7 +34,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal. Cancel safe: no signal is lost.
+    /// Cancel safe: no signal is lost.
     pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,5 +1,3 @@
-//! File of the demo: given, or made from this machine's programs and libraries.
-
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

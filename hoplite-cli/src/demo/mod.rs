@@ -1,6 +1,3 @@
-//! `hoplite demo`: sends a real file to all nodes of a local cluster, then sums an array of each
-//! node.
-
 mod input;
 mod reduction;
 

@@ -27,7 +27,7 @@ pub(super) struct Snapshot {
     pub(super) store: NodeStatus,
     /// The first shard's answer, or the reason why no shard answers.
     pub(super) directory: Result<StatusReply, String>,
-    /// Problems of the cluster, or of this node if no shard answers.
+    /// Of the cluster, or of this node if no shard answers.
     pub(super) problems: Vec<Problem>,
     pub(super) more: More,
 }

@@ -115,7 +115,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key. A break ends the program; a returned query is sent at once.
+    /// A break ends the program; a returned query is sent at once.
     pub(super) fn handle(&mut self, event: &Event) -> ControlFlow<(), Option<Question>> {
         let Event::Key(KeyEvent {
             code,

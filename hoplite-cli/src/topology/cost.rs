@@ -1,5 +1,3 @@
-//! `hoplite topology cost`.
-
 use std::io::{self, Write};
 use std::path::PathBuf;
 

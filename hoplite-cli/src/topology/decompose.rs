@@ -41,7 +41,7 @@ struct Stage {
     p: u32,
     bytes: f64,
     bytes_per_second: f64,
-    /// Time of the reduce-scatter and the allgather together.
+    /// Reduce-scatter and allgather together.
     seconds: f64,
 }
 

@@ -23,10 +23,8 @@ pub(super) enum Format {
 /// Default port of torch.distributed.
 const MASTER_PORT: u16 = 29_500;
 
-/// Writes an order in any format but JSON.
-///
-/// # Errors
-/// `InvalidInput` if a node's name has a special meaning in this format.
+/// Writes an order in any format but JSON. `InvalidInput` if a node's name has a special meaning in
+/// this format.
 pub(super) fn write(
     out: &mut impl Write,
     format: Format,
@@ -70,7 +68,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Quotes a cell as RFC 4180 says.
+/// Quotes as RFC 4180 says.
 fn quoted(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))

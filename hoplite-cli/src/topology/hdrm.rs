@@ -1,4 +1,4 @@
-//! `hoplite topology hdrm`: halving-doubling with rank mapping (EFLOPS).
+//! Halving-doubling with rank mapping (EFLOPS).
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,5 +1,4 @@
-//! `hoplite topology`: the command line of `hoplite-topology`. Only `probe`, and `show` without a
-//! matrix, need a store.
+//! The command line of `hoplite-topology`. Only `probe`, and `show` without a matrix, need a store.
 
 mod cost;
 mod decompose;

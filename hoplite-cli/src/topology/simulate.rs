@@ -101,7 +101,7 @@ struct Simulation {
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
-    /// An uplink's capacity at each level, outermost first, in multiples of a node's link.
+    /// At each level, outermost first, in multiples of a node's link.
     uplinks: Vec<f64>,
 }
 

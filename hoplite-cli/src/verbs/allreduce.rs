@@ -1,5 +1,3 @@
-//! `hoplite allreduce`: each participant gets the reduction of all arrays.
-
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::slice;

@@ -1,5 +1,3 @@
-//! `hoplite barrier`: waits until all participants have arrived.
-
 use std::io;
 use std::slice;
 

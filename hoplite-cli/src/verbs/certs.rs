@@ -1,5 +1,3 @@
-//! `hoplite certs`: a cluster's authority, and its daemons' certificates.
-
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -14,7 +12,7 @@ use serde::Serialize;
 use crate::output;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// An authority outlives certificates, because replacing an authority takes more work.
+/// Longer than a certificate's, because replacing an authority takes more work.
 const AUTHORITY_DAYS: u32 = 3650;
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];

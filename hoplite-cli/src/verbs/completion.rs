@@ -1,5 +1,3 @@
-//! `hoplite completion`: shell completions.
-
 use std::io::{self, Write};
 
 use clap::Command;

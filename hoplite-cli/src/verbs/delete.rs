@@ -1,5 +1,3 @@
-//! `hoplite delete`.
-
 use std::io::{self, Write};
 
 use hoplite_client::{DeleteOptions, DeleteWait, Deletion, ObjectId};

@@ -1,5 +1,3 @@
-//! `hoplite drain`: moves a store's objects to other stores, and stops it.
-
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -133,10 +131,7 @@ async fn check_directory(client: &Client, node: Option<&str>) -> anyhow::Result<
     Ok(())
 }
 
-/// Prints the result unless it was printed as JSON.
-///
-/// # Errors
-/// Fails if some objects were not moved.
+/// Prints the result unless it was printed as JSON. Fails if some objects were not moved.
 pub(crate) fn conclude(report: &DrainReport, is_printed: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if !is_printed {

@@ -1,5 +1,3 @@
-//! `hoplite gc`.
-
 use std::io::{self, Write};
 
 use hoplite_client::{ObjectId, Ownerless};

@@ -1,5 +1,3 @@
-//! `hoplite get`: writes an object to a file while it arrives.
-
 pub(super) mod destination;
 
 use std::io::{self, Write};

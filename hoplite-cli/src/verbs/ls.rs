@@ -1,5 +1,3 @@
-//! `hoplite ls`.
-
 use std::cmp::Reverse;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,7 +9,7 @@ use super::lifetime::Lifetime;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Objects of a page, to bound the memory here and in the daemons.
+/// Bounds the memory here and in the daemons.
 const PAGE_OBJECTS: usize = 1000;
 
 const EXAMPLES: &str = "Examples:

@@ -1,4 +1,4 @@
-//! `hoplite man`: manual pages from the help texts.
+//! Manual pages from the help texts.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,5 @@
-//! One module per command, with its arguments and `run`.
-//!
-//! A new command is a module here and a variant of [`Command`](crate::Command).
+//! One module per command. A new command is a module here and a variant of
+//! [`Command`](crate::Command).
 
 pub(crate) mod allreduce;
 pub(crate) mod barrier;

@@ -1,5 +1,3 @@
-//! `hoplite put`: stores a file as an object.
-
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -16,7 +14,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Bytes of one read: few, so that receivers start early.
+/// Few bytes per read, so that receivers start early.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -90,7 +88,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let client = store.connect().await?;
         let limit_bytes = client.status().await?.capacity_bytes;
         let path = file.clone();
-        // On a thread, because a pipe may block for any time.
+        // A pipe may block for any time.
         let put = match spawn_blocking(move || Source::open(&path, limit_bytes)).await?? {
             Source::File { mut file, size_bytes } => {
                 put(&client, &id, &mut file, size_bytes, options).await
@@ -116,7 +114,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Input, whose size must be known before the put.
+/// The size must be known before the put.
 #[derive(Debug)]
 enum Source {
     File {
@@ -131,8 +129,7 @@ enum Source {
 }
 
 impl Source {
-    /// Opens the input. Reads pipes and other files without a size up to one byte beyond
-    /// `limit_bytes`.
+    /// Reads pipes and other files without a size up to one byte beyond `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes)

@@ -1,5 +1,3 @@
-//! `hoplite quota`.
-
 use std::io::{self, Write};
 
 use anyhow::Context;
@@ -76,7 +74,7 @@ struct Limits {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// Name of the user; the number if this machine knows no name.
+    /// The number if this machine knows no name.
     user: Option<String>,
     uid: Option<u32>,
     prefix: Option<Id>,

@@ -1,5 +1,3 @@
-//! `hoplite reduce`: combines several objects into one.
-
 use std::io::{self, Write};
 use std::slice;
 use std::time::Duration;
@@ -61,7 +59,7 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
 struct Report {
     #[serde(flatten)]
     target: Id,
-    /// The sources, in the order of joining.
+    /// In the order of joining.
     reduced: Vec<Id>,
 }
 

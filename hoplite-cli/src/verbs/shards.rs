@@ -1,5 +1,3 @@
-//! `hoplite shards`: lists the shards of the directory, and changes their list.
-
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,3 @@
-//! `hoplite start`: starts a store in the background.
-
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -18,7 +16,7 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// Default port for other stores. The guide names it for firewalls.
+/// The guide names it for firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
 /// The dashboard's port, or any free loopback port if it is taken.
@@ -69,7 +67,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Returns `true` if no other machine can reach the store.
+    /// `true` if no other machine can reach the store.
     fn is_alone(&self) -> bool {
         self.host.is_loopback()
             && !self.has("--listen")
@@ -84,8 +82,8 @@ impl Arguments {
         })
     }
 
-    /// Returns `true` if this command chooses a dashboard: the store has the directory, users can
-    /// log in, and no flag, variable or file names another dashboard.
+    /// `true` if this command chooses a dashboard: the store has the directory, users can log in,
+    /// and no flag, variable or file names another dashboard.
     fn has_dashboard(&self) -> bool {
         let is_set = |variable| std::env::var_os(variable).is_some();
         let is_elsewhere =
@@ -101,7 +99,7 @@ impl Arguments {
         !has_file && !is_elsewhere && !is_named && has_login()
     }
 
-    /// Returns the access settings of the environment; `None` if the flags name credentials.
+    /// Access settings of the environment; `None` if the flags name credentials.
     fn security(&self) -> Option<Security> {
         let is_named = self.has("--token-file") || self.has("--tls-cert");
         let flag = self.store.iter().rev().find_map(|flag| match flag.to_str()? {
@@ -145,7 +143,7 @@ impl Arguments {
     }
 }
 
-/// Returns `true` if all shards' addresses resolve, and none to loopback.
+/// `true` if all shards' addresses resolve, and none to loopback.
 fn serves_others(shards: &str) -> bool {
     let serves_others = |shard: &str| {
         let found = shard.to_socket_addrs();
@@ -221,7 +219,7 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
-    /// File of the secret for logins at the dashboard.
+    /// Secret for logins at the dashboard.
     login: Option<PathBuf>,
     #[serde(skip)]
     is_https: bool,

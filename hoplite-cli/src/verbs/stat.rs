@@ -1,5 +1,3 @@
-//! `hoplite stat`.
-
 use std::io::{self, Write};
 use std::time::Duration;
 

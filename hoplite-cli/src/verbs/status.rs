@@ -1,5 +1,3 @@
-//! `hoplite status`.
-
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 

@@ -1,5 +1,3 @@
-//! `hoplite stop`.
-
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,3 @@
-//! `hoplite up`: runs a cluster on this machine.
-
 use std::future::pending;
 use std::io::{self, Write};
 use std::net::SocketAddr;

@@ -1,5 +1,3 @@
-//! `hoplite wait`.
-
 use std::io::{self, Write};
 
 use anyhow::bail;

@@ -5,7 +5,7 @@ use hoplite_core::reduce::combine;
 const ELEMENTS_BELOW: u32 = 1000;
 const ELEMENTS_APART: usize = 1024;
 
-/// The nodes' source arrays for a reduce: overlapping windows of one buffer, to save memory.
+/// Source arrays for a reduce: overlapping windows of one buffer, to save memory.
 pub(super) struct Arrays {
     elements: Vec<u8>,
     pub(super) size_bytes: usize,

@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const START_DELAY: Duration = Duration::from_millis(20);
 const TARGET: &str = "reduce/target";
 
-/// One run of each operation on the clients of all nodes. The first client gets a reduce's result.
+/// One run of each operation on all nodes' clients. The first client gets a reduce's result.
 pub(super) struct Round<'a> {
     first: &'a Client,
     clients: &'a [Client],

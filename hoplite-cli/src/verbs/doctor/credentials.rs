@@ -15,8 +15,8 @@ use super::{Finding, Health, finding};
 
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Checks each file with the daemons' own functions. Returns a finding for each file, and the
-/// credentials if daemons would accept them.
+/// Checks each file with the daemons' own functions. Returns findings, and the credentials if
+/// daemons would accept them.
 pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>) {
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
@@ -190,7 +190,7 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     finding("certificate", verdict, says)
 }
 
-/// Checks the authority. Daemons use only its key, so expiry is only doubtful.
+/// Daemons use only the authority's key, so its expiry is only doubtful.
 fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
@@ -354,7 +354,7 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Checks the findings, and that daemons judge the files alike.
+    /// Also checks that daemons judge the files alike.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);

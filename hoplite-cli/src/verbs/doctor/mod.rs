@@ -146,7 +146,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
 }
 
-/// Returns the result of `check`, or `None` after `limit`; its thread then goes on.
+/// `None` after `limit`; the thread of `check` then goes on.
 async fn within<T: Send + 'static>(
     limit: Duration,
     check: impl FnOnce() -> T + Send + 'static,
@@ -262,7 +262,7 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
-/// Checks the hard limit of open files, to which daemons raise theirs.
+/// Checks the hard limit, to which daemons raise theirs.
 fn descriptors() -> Finding {
     let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const JUDGED_BYTES: usize = 4096;
 
-/// Standard output. A terminal takes only text, unless the user named `-`.
+/// A terminal takes only text, unless the user named `-`.
 #[derive(Debug)]
 pub(in crate::verbs) struct Standard {
     out: StdoutLock<'static>,
@@ -55,7 +55,7 @@ fn begins_as_text(bytes: &[u8]) -> bool {
     text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
-/// A file for the object, removed if dropped before completion.
+/// Removes the file if dropped before completion.
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
