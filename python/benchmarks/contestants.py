@@ -25,9 +25,9 @@ from figures import Figures
 from hoplite import _native
 from hoplite._programs import program
 
-#: Memory beside the measured arrays; Ray needs at least 75 MiB.
+#: Beside the measured arrays; Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
-#: Seconds for the start of a store, which takes one to five to prefault a GiB.
+#: Seconds. A store takes one to five to prefault a GiB.
 WAIT_LIMIT = 120.0
 _POLL_INTERVAL = 0.01
 
@@ -41,15 +41,15 @@ class Contestant(ABC):
 
     @abstractmethod
     def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
-        """Puts the array under each name. Appends nanoseconds. Returns handles."""
+        """Appends nanoseconds. Returns handles."""
 
     @abstractmethod
     def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
-        """Gets each handle. Appends nanoseconds. Returns the last array."""
+        """Appends nanoseconds. Returns the last array."""
 
     @abstractmethod
     def delete(self, handles: list[Any]) -> None:
-        """Deletes the objects, and empties the list."""
+        """Also empties the list."""
 
     @abstractmethod
     def about(self) -> dict[str, str]: ...
@@ -88,7 +88,7 @@ class Memcpy(Contestant):
 
 
 class RoundTrip(Contestant):
-    """The lower bound of a call after a pause: a message over a Unix socket and back."""
+    """The lower bound of a call after a pause: a round trip over a Unix socket."""
 
     name = "round trip"
 

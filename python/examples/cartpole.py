@@ -1,8 +1,7 @@
-"""The model of the reinforcement learning example: an actor and a critic in numpy, to balance a
-pole.
+"""The model of the reinforcement learning example: an actor and a critic in numpy balance the pole
+of gymnasium's CartPole-v1. Each step earns 1, at most 500.
 
-The world is gymnasium's CartPole-v1: each step earns 1 until the pole falls, at most 500. The
-weights form one object, and a gradient another one. `parameters` appends zeros, to simulate a
+The weights form one object, and a gradient another one. `parameters` appends zeros, to simulate a
 larger model.
 """
 
@@ -25,9 +24,9 @@ ACTOR = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, ACTIONS), (ACTIONS,)]
 CRITIC = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,)]
 ENDS = np.cumsum([math.prod(shape) for shape in ACTOR + CRITIC])
 WEIGHTS = int(ENDS[-1])
-#: Numbers after a gradient: the sum of the episodes' returns, and the number of episodes.
+#: Numbers after a gradient: the episodes' total return, and their number.
 STATISTICS = 2
-#: The least steps in a gradient. Workers play complete episodes, and so finish at different times.
+#: The least steps in a gradient. Workers play complete episodes, so they finish at different times.
 STEPS = 200
 #: Gamma and lambda of generalized advantage estimation, arXiv:1506.02438.
 DISCOUNT, TRUST = 0.99, 0.95
@@ -111,7 +110,6 @@ class Player:
 
     def play(self, weights: Array) -> Episode:
         (into, bias, out, out_bias), _ = layers(weights)
-        # Probabilities depend on the difference of the outputs.
         prefer, prefer_bias = out[:, 1] - out[:, 0], float(out_bias[1] - out_bias[0])
         observation, _ = self._world.reset()
         observations, actions = [observation], []
@@ -150,7 +148,7 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
 
 
 def estimate(weights: Array, episode: Episode) -> tuple[Array, Array]:
-    """Returns each step's advantage, and the critic's target, from 0 to 1."""
+    """Returns each step's advantage, and the critic's target from 0 to 1."""
     _, critic = layers(weights)
     expected = forward(critic, episode.observations)[1][:, 0]
     steps = len(episode.actions)

@@ -24,7 +24,7 @@ import hoplite
 import hoplite.dask
 from harness.cluster import NoCluster, stores
 
-#: Spare memory, because arrays are deleted half a minute late.
+#: Arrays are deleted half a minute late.
 SPARE_BYTES = 64 << 20
 
 

@@ -63,7 +63,7 @@ class Model:
         self.weights -= self._step
 
     def accuracy(self) -> float:
-        """The share of correct answers in the test; chance is 0.1."""
+        """The share of correct test answers; chance is 0.1."""
         _, scores = forward(self.weights, self._pictures)
         return float(np.mean(scores.argmax(axis=1) == self._digits))
 
@@ -82,7 +82,6 @@ class Trainer:
         pictures, digits = self._pictures[batch], self._digits[batch]
         _, _, w2, _ = layers(weights)
         hidden, scores = forward(weights, pictures)
-        # Softmax and cross entropy, then backwards.
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         error = scores / scores.sum(axis=1, keepdims=True)
         error[np.arange(BATCH), digits] -= 1
@@ -91,7 +90,6 @@ class Trainer:
         g1, c1, g2, c2 = layers(self._gradient)
         g1[...], c1[...] = pictures.T @ hidden_error, hidden_error.sum(axis=0)
         g2[...], c2[...] = hidden.T @ error, error.sum(axis=0)
-        # Simulates a larger model.
         time.sleep(self._delay * self._rng.uniform(0.5, 1.5))
         return self._gradient
 

@@ -29,12 +29,12 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, hoplite_crew, main, options, ray_crew
 
-#: Seconds for which a query waits for a dead worker.
+#: Seconds that a query waits for a dead worker.
 WAIT_LIMIT = 0.05
 KILL_AFTER = 500
 
 Vote = npt.NDArray[np.float32]
-#: Sends a query to workers. Returns the votes, and the reasons of deaths, by worker.
+#: Returns the votes, and the reasons of deaths, by worker.
 Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]]
 
 

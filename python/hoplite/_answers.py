@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hoplite import _native
 
 T = TypeVar("T")
-#: A user's callback. It gets the bytes moved so far, and the bytes of all objects.
+#: Called with the bytes moved so far, and in total.
 OnProgress = Callable[[int, int], object] | None
 
 REPORT_INTERVAL = 0.1
@@ -29,8 +29,7 @@ async def settled(answer: T | Future[T]) -> T:
 
 
 async def reported(answer: Future[T], progress: _native.Progress) -> T:
-    """Reports progress until the call has its answer. An exception of the callback cancels the
-    call."""
+    """Reports progress until the call ends. An exception of the callback cancels the call."""
     try:
         while not answer.done():
             await wait((answer,), timeout=REPORT_INTERVAL)
@@ -49,7 +48,7 @@ async def followed(
     name: str,
     *arguments: Any,
 ) -> Any:
-    """Performs the call `name`. A blocking client reports progress inside the call."""
+    """Calls `name`. A blocking client reports progress inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
     progress = (

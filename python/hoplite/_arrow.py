@@ -8,8 +8,7 @@ The header names the value's form and the padding:
 | `py1:arrow` | `table`, `batch`, `array`, `chunked` |
 | `py1:polars` | `frame`, `series` |
 
-On reading, Arrow checks lengths, but no offsets and indices. A client that refuses pickles checks
-these, too.
+On reading, Arrow checks lengths. A client that refuses pickles also checks offsets and indices.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ class Form(NamedTuple):
 
 
 class _Pieces:
-    """A file-like object that Arrow writes to. It keeps large buffers in place, and joins small
-    ones."""
+    """A file-like object for Arrow. It joins small buffers, and keeps large ones in place."""
 
     closed = False
 
@@ -83,7 +81,7 @@ class _Pieces:
 def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
     """Returns the buffers and the header of an object, without copying large buffers.
 
-    Returns None if the value is not of Arrow or polars, or if a stream would lose its type.
+    Returns None for other values, or if a stream would lose the type.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -134,7 +132,7 @@ def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | 
 
 
 def _is_plain(array: Any, arrow: Any) -> bool:
-    """True for numbers without nulls: they are stored as plain arrays, which reduces take."""
+    """True for numbers without nulls, which are stored as plain arrays for reduces."""
     is_number = arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type)
     return bool(is_number and array.null_count == 0)
 
@@ -191,7 +189,7 @@ def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
 
 
 def _check_plain(stored: Any, arrow: Any) -> None:
-    """Refuses compressed batches: decompression could take any amount of memory."""
+    """Refuses compressed batches, whose decompression could take any amount of memory."""
     reader = arrow.ipc.MessageReader.open_stream(stored)
     while True:
         try:

@@ -1,7 +1,7 @@
 """The methods of both clients, as coroutines over a native client.
 
 `hoplite.aio.Client` inherits them. `hoplite.Client` performs each with `run`: its native client
-blocks, so the coroutine never suspends.
+blocks, so the coroutines never suspend.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from hoplite._info import ObjectInfo
 
-#: Seconds; a store usually answers within a millisecond.
+#: Seconds.
 CONNECT_TIMEOUT = 5.0
 PAGE = 1000
 
@@ -123,8 +123,7 @@ class Calls(ManyCalls):
         if_absent: Literal["quorum"] | None = None,
         progress: OnProgress = None,
     ) -> Ref[Any]:
-        """See `hoplite.Client.put`. The handle's methods block, and use the client of
-        `hoplite.init`."""
+        """See `hoplite.Client.put`. The handle's methods block, and use `hoplite.init`'s client."""
         name = new_id() if id is None else id
         quorum = needs_quorum(if_absent)
         encoded = self._encoded(name, value)
@@ -210,10 +209,7 @@ class Calls(ManyCalls):
     async def get_into(
         self, id: Id, out: object, timeout: TimeLimit = "default", *, progress: OnProgress = None
     ) -> int:
-        """See `hoplite.Client.get_into`.
-
-        A cancelled call still completes its current copy into `out`.
-        """
+        """See `hoplite.Client.get_into`. A cancelled call still completes its current copy."""
         room, wanted = _serialize.as_room(out, or_device=True)
         if wanted.kind == "buffer":
             copied: int = await followed(self._native, progress, "get_into", id, room, timeout)

@@ -30,22 +30,21 @@ class Client(Many):
 
     In the examples, `client` is `hoplite.init()`, and `np` is numpy.
 
-    * **Threads**: any number of threads may use a client. Other threads run while a call waits or
-      copies, and Ctrl-C interrupts a call.
+    * **Threads**: any number may share a client. Other threads run while a call waits or copies.
+      Ctrl-C interrupts a call.
     * **Processes**: a client belongs to the process that made it. In a forked child, its methods
-      raise `ForkedChild`. A client cannot be pickled: pass `Ref`s, and call `hoplite.init()` where
-      they arrive.
+      raise `ForkedChild`. A client cannot be pickled: pass `Ref`s, and call `hoplite.init()` there.
     * **Ids**: a `str` (its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A `Ref` of another cluster
-      is refused with `ClusterMismatch`.
-    * **Timeouts**: in seconds. `None` waits for ever. The default is `$HOPLITE_TIMEOUT` (`30s`,
-      `5min`, seconds, or `never`), which a process reads once, or else 5 minutes. After 10 s, a
-      call warns with the logger `hoplite`, and names the missing object, rank or peer.
+      raises `ClusterMismatch`.
+    * **Timeouts**: in seconds; `None` waits for ever. The default is `$HOPLITE_TIMEOUT` (`30s`,
+      `5min`, seconds, or `never`), read once, or else 5 minutes. After 10 s, a call warns with the
+      logger `hoplite`, and names the missing object, rank or peer.
     * **Restarts**: the next call connects to the new store. A call in flight raises
-      `ConnectionLost`, and its `retryable` says whether to repeat the call. After 5 s without a
-      store, a call raises `ConnectFailed`.
+      `ConnectionLost`; its `retryable` says whether to repeat the call. After 5 s without a store,
+      a call raises `ConnectFailed`.
 
-    Any method may raise `ConnectFailed`, `ConnectionLost` and `ForkedChild`, and `TypeError` for
-    wrong arguments, before anything is sent.
+    Any method may raise `ConnectFailed`, `ConnectionLost`, `ForkedChild`, and `TypeError` for wrong
+    arguments, before anything is sent.
 
     Examples:
         >>> client.put("squares", np.arange(4) ** 2)
@@ -109,7 +108,7 @@ class Client(Many):
     def owner(self) -> str:
         """The owner that stands for this client, as in `put(..., owner="client")`.
 
-        Another client of the store may put objects with this owner, too.
+        Other clients of the store may use it, too.
 
         Examples:
             >>> client.put("mine", b"1", owner=client.owner, confirm=True)
@@ -121,7 +120,7 @@ class Client(Many):
 
     @property
     def allow_pickle(self) -> bool:
-        """`False` if this client refuses values that were stored as pickles; see `hoplite.connect`.
+        """`False` if this client refuses pickled values; see `hoplite.connect`.
 
         Examples:
             >>> client.allow_pickle
@@ -133,7 +132,7 @@ class Client(Many):
     def usable(self) -> bool:
         """`True` unless the client is closed, inherited by a fork, or known to be disconnected.
 
-        A disconnected client connects again with its next call, if it can.
+        The next call of a disconnected client connects again.
 
         Examples:
             >>> other = hoplite.connect(client.socket)
@@ -191,8 +190,8 @@ class Client(Many):
     ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle.
 
-        Blocks until the store has the bytes, which are copied once; a full store makes it wait.
-        A put of the same value under the same id succeeds.
+        Blocks until the bytes are copied into the store, which may wait for room. A put of the same
+        value under the same id succeeds.
 
         Args:
             id: The name; `None` for a new random one.
@@ -203,12 +202,12 @@ class Client(Many):
             timeout: Seconds to wait for room, and for the copies.
             confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
                 larger ones. Otherwise `contains` and `stat` may miss it for a moment, and a put of
-                another value under this id elsewhere goes unnoticed. A number waits for this many
+                another value under this id elsewhere goes unnoticed. A number waits for that many
                 of the `replicas`.
             replicas: The number of copies to keep, each on another node; `None` for the store's
                 default. The call waits for all, unless `confirm` is a number.
-            owner: Deletes the object when all clients of the store that hold this owner have been
-                gone for 30 s. `"client"` stands for this client, another name for the clients that
+            owner: Deletes the object 30 s after the last client of the store that holds this owner
+                has gone. `"client"` stands for this client, another name for the clients that
                 passed it to `hoplite.connect(owner=...)`.
             ttl: Seconds until the object ends; at most 30 days.
             ttl_action: `"delete"` ends it everywhere; `"free"` drops the copy of this store.
@@ -259,7 +258,7 @@ class Client(Many):
         return ref
 
     def ref(self, id: str | bytes) -> Ref[Any]:
-        """Returns a handle of an existing or future object. Sends nothing.
+        """Returns a handle of an existing or future object, without sending anything.
 
         Examples:
             >>> ref = client.ref("later")
@@ -305,8 +304,8 @@ class Client(Many):
         """Waits for an object, and returns its value.
 
         Blocks until the value is on this node. Arrays, also inside a pickled value, are read-only
-        and in shared memory. The store keeps it while an array or a view lives. Tensors, `bytes`,
-        and arrays of at most 4 KiB are private copies.
+        and in shared memory, which the store keeps while an array or a view lives. Tensors,
+        `bytes`, and arrays of at most 4 KiB are private copies.
 
         Args:
             id: The object; it need not exist yet.
@@ -359,9 +358,8 @@ class Client(Many):
 
         Args:
             id: The object; it need not exist yet.
-            out: A contiguous array or tensor with the object's dtype and shape; or a buffer of
-                bytes, such as a `bytearray`, filled from its start with any object. A tensor may be
-                on a CUDA device.
+            out: A contiguous array or tensor with the object's dtype and shape, also on a CUDA
+                device; or a buffer of bytes, such as a `bytearray`, filled from its start.
             progress: As for `get`.
 
         Returns:
@@ -408,7 +406,7 @@ class Client(Many):
                 means all.
             deterministic: Combine in the order of `sources`, with the same bits in every run;
                 slower.
-            replicas: As for `put`, for the target.
+            replicas: As for `put`.
             progress: As for `get`, for the bytes of the result.
 
         Returns:
@@ -478,13 +476,13 @@ class Client(Many):
     ) -> list[Any]:
         """Gets several objects at once, in the order of `ids`.
 
-        Blocks until all are on this node. Arguments and values are as for `get`.
+        Blocks until all are on this node. Arguments are as for `get`.
 
         Args:
             ids: The objects; they need not exist yet.
 
         Raises:
-            Timeout: As for `get`, which has further errors. The first error ends the call.
+            Timeout: As for `get`. The first error ends the call.
 
         Examples:
             >>> refs = [client.put(None, np.full(2, k)) for k in range(3)]
@@ -506,8 +504,8 @@ class Client(Many):
     ) -> list[Any]:
         """Puts `value` under `ids[rank]`, and gets the objects of all participants.
 
-        Each participant calls this with the same ids and its own rank, at any time. Blocks until
-        all objects are here. They stay until they are deleted. Other arguments are as for `get`.
+        Each participant calls this with the same ids and its rank, at any time. Blocks until all
+        objects are here; they stay until they are deleted. Other arguments are as for `get`.
 
         Args:
             ids: An id for each participant.
@@ -518,7 +516,7 @@ class Client(Many):
             The values of all participants, in the order of `ids`.
 
         Raises:
-            Timeout: As for `put` and `get`, which have further errors.
+            Timeout: As for `put` and `get`.
 
         Examples:
             >>> from concurrent.futures import ThreadPoolExecutor
@@ -547,13 +545,13 @@ class Client(Many):
     ) -> Any:
         """Combines the arrays of all participants, and returns the result to each of them.
 
-        Each participant calls this with the same target and sources, in the same order, and its own
-        rank, at any time. Blocks until the result is here. All participants get the same bits. Each
-        node sends and receives at most twice the array.
+        Each participant calls this with the same target and sources, in the same order, and its
+        rank, at any time. Blocks until the result is here. All get the same bits. Each node sends
+        and receives at most twice the array.
 
         Args:
-            target: A new id for this round. The object stays until it is deleted; use
-                `delete_allreduce` once all have their result.
+            target: A new id for this round. The object stays; use `delete_allreduce` once all have
+                their result.
             sources: An id for each participant.
             rank: The index of this participant in `sources`.
             value: The array of this participant, put under `sources[rank]`; `None` if it is there.
@@ -614,7 +612,7 @@ class Client(Many):
 
         Of n participants, rank k gets the k-th of n equal parts along the first axis. Arguments are
         as for `allreduce`. Blocks until the part is here. Each node sends and receives the array
-        once, less one part.
+        less one part.
 
         Args:
             out: A contiguous array with the dtype and shape of the part; `None` for a new one.
@@ -624,8 +622,8 @@ class Client(Many):
 
         Raises:
             InvalidRequest: The first axis cannot be divided by the number of participants.
-            TypeMismatch: As for `allreduce`, which has further errors. Some participants may have
-                an error, and others their part.
+            TypeMismatch: As for `allreduce`, with its further errors. Some participants may have an
+                error, and others their part.
 
         Examples:
             >>> from concurrent.futures import ThreadPoolExecutor
@@ -663,8 +661,8 @@ class Client(Many):
     ) -> int:
         """Copies the arrays of all participants into `out` while they arrive.
 
-        Arguments are as for `allreduce`. Blocks until all arrays are here, which have one dtype
-        and shape. Each node receives `out`, less its own array.
+        Arguments are as for `allreduce`. Blocks until all arrays, of one dtype and shape, are here.
+        Each node receives `out`, less its own array.
 
         Args:
             out: A contiguous array of that dtype, in the shape of `np.stack` or `np.concatenate`;
@@ -702,7 +700,7 @@ class Client(Many):
     ) -> None:
         """Deletes the sources and the target of an allreduce, reduce_scatter or allgather_into.
 
-        Blocks until all copies are gone. Call it once, after all participants have their results.
+        Blocks until all copies are gone. Call it once, after all participants have returned.
 
         Raises:
             Timeout: Not all copies are known to be gone in time.
@@ -728,14 +726,14 @@ class Client(Many):
     ) -> list[Any]:
         """Gives `values[k]` to participant k, and returns what each participant gives to this one.
 
-        Each participant calls this with the same name, its own rank, and a value for each
-        participant, including itself, at any time. Blocks until all participants have their
-        values. Arrays of one dtype and shape are fastest. Other arguments are as for `get`.
+        Each participant calls this with the same name, its rank, and a value for each participant,
+        including itself, at any time. Blocks until all have their values. Arrays of one dtype and
+        shape are fastest. Other arguments are as for `get`.
 
         Args:
-            name: A new id for this round, of at most about 200 bytes; free again after all
-                participants have returned.
-            values: A value for each participant, of any kind that `put` takes.
+            name: A new id for this round, of at most about 200 bytes; free again after all have
+                returned.
+            values: Values of any kind that `put` takes, one for each participant.
 
         Returns:
             A value from each participant, in the order of the ranks.
@@ -743,7 +741,7 @@ class Client(Many):
         Raises:
             RanksMissing: Names participants that did not come in time.
             ValueError: There is no such rank.
-            Timeout: As for `put` and `get`, which have further errors. Objects may stay under ids
+            Timeout: As for `put` and `get`, with their further errors. Objects may stay under ids
                 that begin with `name` and a slash.
 
         Examples:
@@ -798,12 +796,11 @@ class Client(Many):
     ) -> Deletion:
         """Removes every copy of one object, or of several.
 
-        Blocks until all copies are gone. Arrays that programs hold stay readable. With
-        `wait="all"`, it also waits until lost nodes return and drop their copies.
+        Blocks until all copies are gone; with `wait="all"`, also until lost nodes return and drop
+        theirs. Arrays that programs hold stay readable.
 
         Returns:
-            The number of objects that existed. The result also names lost nodes that may have
-            copies.
+            The number of objects that existed. It also names lost nodes that may have copies.
 
         Raises:
             Timeout: Not all copies are known to be gone in time. `peers` names the nodes.
@@ -827,7 +824,7 @@ class Client(Many):
 
         Returns:
             Two lists in the order of `ids`: the available objects, and the others. After a timeout
-            the first list has fewer than `num`; that is no error.
+            the first has fewer than `num`, without an error.
 
         Raises:
             InvalidRequest: There are fewer ids than `num`.
@@ -872,11 +869,10 @@ class Client(Many):
         return run(self._calls.stat(id))
 
     def list(self, prefix: str | bytes = b"") -> Objects:
-        """Yields the objects of the cluster whose id begins with `prefix`, in the order of their
-        ids.
+        """Yields the objects of the cluster whose id begins with `prefix`, ordered by id.
 
-        Blocks for each page. An object that was put without `confirm` may be missing for some
-        milliseconds. A notebook shows a table.
+        Blocks for each page. An object put without `confirm` may be missing for some milliseconds.
+        A notebook shows a table.
 
         Raises:
             Unavailable: A shard of the directory cannot be reached.
@@ -901,9 +897,10 @@ class Client(Many):
         return run(self._calls.status())
 
     def topology(self) -> Topology:
-        """Returns the links of the store to other stores, the slowest first.
+        """Returns the links of the store to other stores, the slowest first, as transfers measured
+        them.
 
-        Transfers measure the links. Blocks for one request to the store.
+        Blocks for one request to the store.
 
         Examples:
             >>> client.topology()    # one node has no links
@@ -914,7 +911,7 @@ class Client(Many):
     def close(self) -> None:
         """Ends the connection.
 
-        Arrays stay readable. They, and owning handles, keep the connection open.
+        Arrays stay readable. They and owning handles keep the connection open.
 
         Examples:
             >>> with hoplite.connect() as other:    # closes at the end of the block
@@ -956,16 +953,16 @@ def connect(
     allow_pickle: bool | None = None,
     owner: str | Iterable[str] = (),
 ) -> Client:
-    """Connects to a store of this machine, and returns a new client.
+    """Returns a new client of a store of this machine.
 
     Blocks until the store has answered, for at most `timeout` seconds.
 
     Args:
         socket: The path of the socket; `None` for `$HOPLITE_SOCKET`, or the default socket.
         timeout: Seconds for connecting, and for a restarted store to come back.
-        allow_pickle: `False` refuses to write and to read pickles, because reading one runs code
-            of its writer. Arrays, tensors, `bytes`, tables of Arrow and frames of polars need
-            none. `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
+        allow_pickle: `False` refuses to write and read pickles, because reading one runs code of
+            its writer. Arrays, tensors, `bytes`, tables of Arrow and frames of polars need none.
+            `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
         owner: Up to 7 names of owners that the client holds; see `put`.
 
     Raises:

@@ -1,8 +1,7 @@
 """Copies tensors between CUDA devices and the store, through pinned memory.
 
-A device copies pinned memory without the processor, and faster than other memory. Two pinned
-buffers alternate: the device fills or empties one while this process copies the other. So a call
-pins at most 32 MiB.
+A device copies pinned memory faster, and without the processor. Two pinned buffers alternate: the
+device uses one while this process copies the other, so a call pins at most 32 MiB.
 """
 
 from __future__ import annotations
@@ -22,18 +21,17 @@ if TYPE_CHECKING:
     from hoplite._memory import Bytes
     from hoplite._serialize import Encoded
 
-#: Size of a pinned buffer. At 50 GB/s its copy takes 0.3 ms, a hundred times the cost of beginning
-#: a copy.
+#: Bytes. At 50 GB/s a copy takes 0.3 ms, a hundred times the cost of beginning it.
 CHUNK_BYTES = 16 << 20
-#: For smaller tensors, torch's own copy into unpinned memory is as fast.
+#: Below, torch's own copy into unpinned memory is as fast.
 LEAST_BYTES = 1 << 20
 BUFFERS = 2
 
 
 class OnDevice(Sequence[Any]):
-    """The bytes of a tensor on a CUDA device, in place of a list of host buffers.
+    """The bytes of a tensor on a CUDA device, in place of host buffers.
 
-    `put` and `get_into` copy them in chunks. Other calls iterate over a copy in host memory.
+    `put` and `get_into` copy chunks. Other calls iterate over a copy in host memory.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -53,8 +51,7 @@ class OnDevice(Sequence[Any]):
         return [memory_of(self._bytes.cpu(), self._torch)][index]
 
     def chunks(self) -> Generator[Bytes, None, None]:
-        """Yields the bytes in pinned memory, chunk by chunk. The next chunk invalidates the one
-        before."""
+        """Yields the bytes in pinned memory. The next chunk invalidates the one before."""
         with _Lane(self._torch, self._bytes, self._ready) as lane:
             lane.begin(0, _to_host)
             for index in range(lane.count):
@@ -63,8 +60,7 @@ class OnDevice(Sequence[Any]):
                 yield lane.room(index)
 
     def rooms(self) -> Generator[Bytes, None, None]:
-        """Yields pinned buffers, which the caller fills. The next step copies them to the
-        device."""
+        """Yields pinned buffers for the caller to fill. The next step copies them to the device."""
         with _Lane(self._torch, self._bytes, self._ready) as lane:
             for index in range(lane.count):
                 yield lane.room(index)
@@ -132,8 +128,7 @@ async def put(
     terms: tuple[TimeLimit, int, int, tuple[str | None, float | None, str] | None, bool],
     on_progress: OnProgress,
 ) -> None:
-    """Puts a tensor on a device. `terms` are timeout, confirmation, replicas, lifetime and
-    quorum."""
+    """Puts a tensor. `terms`: timeout, confirmation, replicas, lifetime and quorum."""
     pieces, dtype, shape, user = encoded
     assert isinstance(pieces, OnDevice)
     progress = None if on_progress is None else _native.Progress(on_progress)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 class Deletion(int):
     """The number of deleted objects.
 
-    `absent` names lost nodes that may still have a copy. They drop it when they return.
+    `absent` names lost nodes that may still have a copy, which they drop when they return.
 
     Examples:
         >>> ref = client.put("unwanted", 7)

@@ -1,7 +1,7 @@
 """The headers of arrays whose dtype the stores do not know.
 
-A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be
-forged: so readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
+A header is the `repr` of the dtype's description (of torch, its name) and the shape. Because it may
+be forged, readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_DIMENSIONS = 64
 #: Levels of lists in a header. A nested structured dtype takes two.
 MAX_DEPTH = 32
 _PLAIN_KINDS = frozenset("biufcSUVmM")
-#: Quantized dtypes of torch: an element has a value only with a scale.
+#: Quantized dtypes of torch need a scale.
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
@@ -31,11 +31,11 @@ _NARROW = re.compile(r"(float[0-9]+_e[0-9]+m[0-9]+[a-z0-9]*|bfloat16|u?int[124])
 
 
 class BadHeader(ValueError):
-    """A header is malformed."""
+    """Raised for malformed headers."""
 
 
 def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
-    """Returns the header of an array that reduces cannot take; None if it must be pickled."""
+    """Returns the header; None if the array must be pickled."""
     try:
         if not is_plain(dtype):
             return None

@@ -9,7 +9,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def text(value: object) -> str:
-    """Removes control characters, and changes of the writing direction."""
+    """Removes control characters and changes of the writing direction."""
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     shown = (

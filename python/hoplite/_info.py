@@ -43,8 +43,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A decision of the directory that one node fetches the object from another one, and the
-    reason.
+    """A decision of the directory that one node fetches the object from another, and the reason.
 
     Examples:
         >>> ref = client.put("local", np.ones(4), confirm=True)
@@ -63,7 +62,7 @@ class Grant:
 class MemberPosition:
     """The progress of a store that makes an object together with others.
 
-    The directory must know the object; `hoplite stat` shows the progress before that, too.
+    `hoplite stat` shows it even before the directory knows the object.
 
     Examples:
         >>> ref = client.put("plain", np.ones(4), confirm=True)
@@ -84,7 +83,7 @@ class MemberPosition:
 
 @dataclass(frozen=True, slots=True)
 class ReduceInfo:
-    """The way in which a reduce made an object.
+    """How a reduce made an object.
 
     Examples:
         >>> refs = [client.put(None, np.ones(4)) for _ in range(2)]

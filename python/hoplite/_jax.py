@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 
 def host_array(value: object) -> npt.NDArray[Any] | None:
-    """Returns the elements of an array of JAX, in place if one host device has all of them.
-
-    Returns None for other values, tracers and random keys.
+    """Returns an array's elements, in place if one host device has all; None for other values,
+    tracers and random keys.
 
     Raises:
         TypeError: for an array that is not in host memory.
@@ -36,10 +35,8 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
 
 
 def from_host(array: npt.NDArray[Any]) -> Any:
-    """Makes an array of JAX on its default device.
-
-    On a CPU device, it shares the memory of `array` if this is aligned to 64 bytes. JAX never
-    writes to it.
+    """Makes an array on JAX's default device. On a CPU device, it shares memory that is aligned to
+    64 bytes, and JAX never writes to it.
 
     Raises:
         TypeError: for a dtype that this version of JAX cannot store.

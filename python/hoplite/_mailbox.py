@@ -24,7 +24,7 @@ def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
 
 
 def _forget_closed() -> None:
-    """Drops the mailboxes of closed loops: their pending calls would keep the loops alive."""
+    """Drops the mailboxes of closed loops, which their pending calls would keep alive."""
     for ref in _mailboxes.keyrefs():
         loop = ref()
         if loop is not None and loop.is_closed():

@@ -1,4 +1,4 @@
-"""Puts, gets and deletes of many small objects in one call, for both clients."""
+"""Puts, gets and deletes of many small objects in one call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Objects = Mapping[Id, object] | Iterable[tuple[Id | None, object]]
 
 
 class ManyCalls:
-    """The methods of both clients for many objects. `hoplite.Client` documents them."""
+    """These methods of both clients. `hoplite.Client` documents them."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ class ManyCalls:
         ttl_action: TtlAction = "delete",
         return_exceptions: bool = False,
     ) -> list[Any]:
-        """See `hoplite.Client.put_many`. The handles' methods block, and use the client of
+        """See `hoplite.Client.put_many`. The handles' methods block, with the client of
         `hoplite.init`."""
         pairs = list(objects.items() if isinstance(objects, Mapping) else objects)
         self._native.check_count(len(pairs))
@@ -103,7 +103,7 @@ class ManyCalls:
 
 
 class Many:
-    """The methods of `hoplite.Client` for many objects."""
+    """These methods of `hoplite.Client`."""
 
     __slots__ = ()
 
@@ -149,16 +149,14 @@ class Many:
     ) -> Any:
         """Stores many values, and returns their handles.
 
-        Small objects share messages, so this takes a fraction of the time of single puts. Blocks as
-        `put` does, until each value is stored or has failed. Other arguments are as for `put`, for
-        each value.
+        Small objects share messages, so this takes a fraction of the time of single puts. Blocks
+        until each value is stored or has failed. Other arguments are as for `put`, for each value.
 
         Args:
-            objects: Values by id, or pairs of an id and a value. The id `None` stands for a new
-                random one.
+            objects: Values by id, or pairs of an id (`None`: a new random one) and a value.
             timeout: Seconds to wait for room, for all values together.
             return_exceptions: `True` returns a failed value's exception in place of its handle.
-                Otherwise the call raises the first one, and stores the other values.
+                Otherwise the call stores the other values, and raises the first exception.
 
         Returns:
             The handles, in the order of the values.
@@ -166,7 +164,7 @@ class Many:
         Raises:
             LimitExceeded: There are more than 65,536 values, or another limit of the store. Nothing
                 was put.
-            AlreadyExists: As for `put`, which has further errors.
+            AlreadyExists: As for `put`, with its further errors.
 
         Examples:
             >>> client.put_many({"step/1": np.ones(2), "step/2": np.zeros(2)})
@@ -227,18 +225,17 @@ class Many:
         """Waits for many objects, and returns their values in the order of `ids`.
 
         Requests for small objects share messages. Blocks until all objects are on this node, or
-        until the timeout. All must fit into the store together. Values and other arguments are as
-        for `get`.
+        until the timeout. All must fit into the store together. Other arguments are as for `get`.
 
         Args:
             ids: The objects; they need not exist yet.
             timeout: Seconds to wait for all of them.
-            return_exceptions: `True` returns a failed object's exception in place of its value,
-                such as `Timeout`. Otherwise the call raises the first one.
+            return_exceptions: `True` returns a failed object's exception in place of its value.
+                Otherwise the call raises the first one.
 
         Raises:
             LimitExceeded: There are more than 65,536 ids, or another limit of the store.
-            Timeout: As for `get`, which has further errors.
+            Timeout: As for `get`, with its further errors.
 
         Examples:
             >>> refs = client.put_many((None, np.full(2, k)) for k in range(3))
@@ -274,7 +271,7 @@ class Many:
             ids: The objects.
             timeout: Seconds to wait for all of them.
             return_exceptions: `True` returns a failed id's exception in place of its result.
-                Otherwise the call raises the first one, after it has deleted the others.
+                Otherwise the call deletes the others, and raises the first exception.
 
         Returns:
             `True` for each id that named an object, in the order of `ids`.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def raw(array: npt.NDArray[Any]) -> Bytes:
-    """Returns the bytes of an array in C order; in place if contiguous."""
+    """Returns the bytes in C order; in place if contiguous."""
     if array.nbytes == 0:
         return np.empty(0, np.uint8)
     if not array.flags.c_contiguous:
@@ -33,8 +33,8 @@ def memory_of(tensor: Any, torch: Any) -> Bytes:
         return np.empty(0, np.uint8)
     # A dimension of one element has any stride.
     flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` prevents FSDP's resizes; DLPack does not, but its arrays are read-only before
-    # numpy 2.1, and with some versions of torch.
+    # `Tensor.numpy` prevents FSDP's resizes. DLPack does not, but its arrays are read-only before
+    # numpy 2.1 and with some versions of torch.
     lent = np.from_dlpack(flat)
     return lent if lent.flags.writeable else flat.numpy()
 
@@ -45,7 +45,7 @@ def is_plain(tensor: Any, torch: Any) -> bool:
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Converts ml_dtypes to native byte order, because numpy cannot store another order."""
+    """Converts ml_dtypes to native byte order: numpy cannot store another one."""
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
         return array

@@ -23,7 +23,7 @@ from hoplite.errors import ConnectFailed
 SOCKET_VARIABLE = "HOPLITE_SOCKET"
 LOG_VARIABLE = "HOPLITE_LOG"
 TOKEN_VARIABLE = "HOPLITE_TOKEN_FILE"
-#: Seconds; a start usually takes milliseconds.
+#: Seconds.
 _START_TIMEOUT = 30.0
 #: Seconds until a store that does not stop is killed.
 _STOP_TIMEOUT = 5.0
@@ -41,16 +41,15 @@ def init(
     """Connects this process to the store of its node, and returns the client.
 
     Every call returns the same client, unless it was closed, disconnected or inherited by a fork.
-    The store is the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If no store
-    listens there, and you named none, this starts a private store with a separate cluster, and
-    warns with the logger `hoplite`. The private store ends with this process, and child processes
-    find it.
+    The store is the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If you named
+    none and none listens there, this starts a private store with a separate cluster, and warns with
+    the logger `hoplite`. The private store ends with this process. Child processes find it.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 
     Args:
-        socket: The store to connect to. With it, no store is started.
-        address: Another name of `socket`.
+        socket: The store to connect to; then no store is started.
+        address: The same as `socket`.
         memory: The size of a private store, in bytes or as in `"2GiB"`; `None` for 30% of the
             machine, taken as needed.
         start: `False` starts no private store.
@@ -168,7 +167,7 @@ class PrivateStore:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Locked before the rename, because other programs delete a directory whose lock is free.
+        # Before the rename, because other programs delete a directory whose lock is free.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -231,9 +230,8 @@ class PrivateStore:
 
 
 class _Launcher:
-    """Starts the private store from a thread that never ends.
-
-    The kernel kills a child when the thread that started it ends, and callers of `init` may end.
+    """Starts the private store from a thread that never ends, because the kernel kills the store
+    when the thread that started it ends.
     """
 
     process: subprocess.Popen[bytes]
@@ -275,8 +273,7 @@ class _Launcher:
             return
         finally:
             started.set()
-        # Keeps this thread, because the store would end with it. A wait for the store would race
-        # with `stop`.
+        # Keeps this thread and thus the store. A wait for the store would race with `stop`.
         threading.Event().wait()
 
     def kill(self) -> None:
@@ -285,7 +282,7 @@ class _Launcher:
             self.process.wait()
 
     def await_ready(self, timeout: float) -> None:
-        """Waits until the store is ready. Raises `ValueError` if it ends, or is too slow."""
+        """Waits until the store is ready. Raises `ValueError` if it ends or is too slow."""
         assert self.process.stdout is not None
         timer = threading.Timer(timeout, self.process.kill)
         timer.start()

@@ -44,7 +44,7 @@ if "WRITABLE" in os.environ:
 
 
 class _Workers:
-    """Workers that tests use again, because importing torch takes longest."""
+    """Workers that tests reuse, because importing torch takes longest."""
 
     def __init__(self, make: Any) -> None:
         self._make = make

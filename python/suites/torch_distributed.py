@@ -10,13 +10,13 @@ import tempfile
 import time
 from types import SimpleNamespace
 
-# The suite selects tests by name: all of Gloo, and some of MPI.
+# The suite selects tests by name: all of Gloo, some of MPI.
 os.environ.update(
     BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-")
 )
 os.environ.setdefault("WORLD_SIZE", "3")
 
-# Before the forks: each process would take seconds for the last three.
+# Once, because each fork would take seconds for these.
 import torch
 import torch._dynamo
 import torch.distributed.tensor
@@ -40,7 +40,7 @@ register()
 
 
 class _Name(str):
-    """Equals "gloo": some tests compare names while they run."""
+    """Equals "gloo", which some tests compare while they run."""
 
     __hash__ = str.__hash__
 
@@ -59,5 +59,4 @@ EXCLUDED = {
 class TestHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
     def setUp(self) -> None:
         super().setUp()
-        # Forks need not import torch again.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)

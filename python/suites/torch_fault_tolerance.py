@@ -26,7 +26,6 @@ EXCLUDED = {
 
 class TestHoplite(suite._make_fault_tolerance_test_class("hoplite", "cpu")):  # type: ignore[misc]
     def _spawn_processes(self) -> None:
-        # Forks need not import torch again.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 

@@ -29,7 +29,7 @@ tempfile.tempdir = None
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # Else importing torch takes minutes on a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
-# On a busy machine, the transfer of a tensor may take longer than Ray's default limit of a minute.
+# On a busy machine, a transfer of a tensor may take longer than Ray's default of a minute.
 os.environ["RAY_rdt_fetch_fail_timeout_milliseconds"] = "300000"  # noqa: SIM112
 
 # Background jobs ignore Ctrl-C.

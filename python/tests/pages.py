@@ -1,8 +1,8 @@
-"""Runs the programs and commands of the pages for users, as a reader would paste them.
+"""Runs the programs and commands of users' pages.
 
-A `python` block that begins with a comment like `# train.py` is a file of that name. The other
-`python` blocks are one program. A `console` block has commands after `$ `, each followed by its
-output; `...` stands for any lines. A command that ends with `&` continues in the background.
+A `python` block that begins with a comment like `# train.py` is a file of that name; the others are
+one program. A `console` block has commands after `$ `, each followed by its output; `...` stands
+for any lines. A command with `&` runs in the background.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Cluster:
 
 
 def retry(call: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-    """Repeats a call without a session, which every pause of the machine ends."""
+    """Repeats a call that lacks a session, because a pause of the machine ends it."""
     ends = time.monotonic() + PATIENCE
     while True:
         try:
@@ -142,7 +142,6 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-#: A private store was started, or was killed because it stopped slowly.
 NOTICES = ("no store listens at ", "the private store at ")
 
 

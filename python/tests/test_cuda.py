@@ -53,7 +53,7 @@ class _Stream:
 
 @pytest.fixture
 def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treats tensors in host memory as on a device. Copies complete at once."""
+    """Treats host memory as a device. Copies complete at once."""
     empty, as_room = torch.empty, _serialize.as_room
 
     def unpinned(*arguments: Any, pin_memory: bool = False, **options: Any) -> Any:

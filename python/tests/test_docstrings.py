@@ -14,7 +14,7 @@ import hoplite.errors
 from stores import Cluster
 
 MODULES = [hoplite, hoplite.aio]
-#: Errors without an example: they need another daemon, user or version, or a bug.
+#: These need another daemon, user or version, or a bug.
 WITHOUT = {
     "Draining",
     "InternalError",

@@ -17,7 +17,6 @@ import hoplite.aio
 from stores import PATIENCE, Cluster, await_that, retry
 
 SOON = 0.2
-#: A program that puts objects, and waits until it is killed.
 OWNER = """
 import hoplite, numpy, sys, time
 client = hoplite.connect(sys.argv[1])
@@ -52,7 +51,7 @@ def test_an_object_ends_at_its_ttl_and_an_array_of_it_stays(
 
 
 def put_and_get(client: hoplite.Client, prefix: str, value: Any) -> tuple[str, Any]:
-    """Puts a value with a ttl that is long enough for a get."""
+    """Makes the ttl long enough for a get."""
     for number in itertools.count():
         id, ttl = f"{prefix}{number}", SOON * 2**number
         try:

@@ -304,7 +304,7 @@ class Stored(NamedTuple):
 
 
 def read(native: hoplite.Client, id: str, stored: Stored) -> None:
-    """Gets an object in all ways. Only typed errors are allowed."""
+    """Gets an object in all ways, with typed errors only."""
     try:
         native._native.put(
             id, [stored.contents], stored.dtype, stored.shape, stored.user, PATIENCE, False

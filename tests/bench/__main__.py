@@ -35,8 +35,7 @@ _QUICK: Final[dict[str, str | int | float]] = {
     "rounds": 3,
     "cell_seconds": 8.0,
 }
-# The sizes of the paper, except its largest object. Allreduces have more sizes, because their
-# schedule depends on the size.
+# The paper's sizes, except its largest. An allreduce's schedule depends on the size.
 _STANDARD: Final[dict[str, str | int | float]] = {
     "systems": ",".join(SYSTEMS),
     "workloads": ",".join(WORKLOADS),

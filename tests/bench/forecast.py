@@ -7,15 +7,14 @@ from .results import Measurement
 
 _ROUND_S = 0.1
 _MIB_S = 0.004
-# Assumed time of a cell as a multiple of its limit.
+# Assumed ratio of a cell's time to its limit.
 _GUESS = 1.6
 # The guess weighs as much as a measurement of this time.
 _GUESS_S = 30.0
 
 
 class Forecast:
-    """Estimates the time of cells from their limit, and learns each system's ratio of time to
-    limit."""
+    """Estimates the time of cells from their limit and each system's measured ratio."""
 
     def __init__(self, rounds: int, cell_s: float, least_rounds: int = 1) -> None:
         self._rounds = rounds

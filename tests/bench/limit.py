@@ -45,8 +45,8 @@ class Limit:
     """The speed of a link.
 
     Attributes:
-        payload_bytes_s: bytes per second of one stream, the lesser of both directions.
-        round_trip_s: the median round-trip time of a byte, between sockets of two processes.
+        payload_bytes_s: of one stream, the lesser of both directions.
+        round_trip_s: the median for a byte, between sockets of two processes.
     """
 
     payload_bytes_s: float
@@ -107,7 +107,7 @@ def _running(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _await_listener(lab: Lab, port: int) -> None:
-    """Reads the system's tables, because iperf3 would serve a connection as its only client."""
+    """Reads the system's tables, because a connection would be iperf3's only client."""
     deadline = time.monotonic() + _TIMEOUT_S
     wanted = f":{port:04X} "
     while time.monotonic() < deadline:

@@ -1,13 +1,13 @@
 """Training loops: the communication of the paper's figures 8 and 9, without the training.
 
-Workers sleep for predefined times instead of computing, the same times for all systems. Models
-are smaller than the paper's by as much as the links are slower.
+Instead of computing, workers sleep for times that are equal for all systems. Models are smaller
+than the paper's by as much as the links are slower.
 """
 
 from dataclasses import dataclass
 from itertools import accumulate
 
-# Computation takes from 4 to 12 parts, and its mean 8.
+# Computation takes 4 to 12 parts, on average 8.
 _PARTS = 8
 _LEAST_PARTS = 4
 _KINDS = 9
@@ -17,12 +17,10 @@ _STEP_STRIDE = 2
 
 @dataclass(frozen=True)
 class Loop:
-    """A training loop.
-
-    Attributes:
+    """Attributes:
         compute_s: the mean time to compute a gradient or a rollout.
         is_synchronous: `True` if each step waits for all workers, `False` if for the first half.
-        rollout_part: the size of a model as a multiple of a rollout's; None for gradients.
+        rollout_part: a model's size as a multiple of a rollout's; None for gradients.
     """
 
     model_bytes: int

@@ -1,4 +1,4 @@
-"""The machine that measures: its description, and the load of its processors."""
+"""The measuring machine: its description, and the load of its processors."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ class Processor:
         self._after = _ticks()
 
     def busy(self) -> float | None:
-        """The busy share of the processors; None if the time was too short."""
+        """None if the time was too short."""
         total = self._after[1] - self._before[1]
         return (
             None

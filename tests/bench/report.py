@@ -1,4 +1,4 @@
-"""Results for people: Markdown with tables and plots."""
+"""Results as Markdown with tables and plots."""
 
 import re
 import statistics
@@ -236,7 +236,6 @@ def _figure(cell: Measurement, value: float) -> str:
 
 
 def _emphasised(results: Results, cell: Measurement, entries: list[str]) -> list[str]:
-    """The fastest of several entries is in bold."""
     best = [results.best(title, cell) for title in results.titles()]
     times = [found.median_s if found and found.median_s else float("inf") for found in best]
     if len(times) < 2 or min(times) == float("inf"):

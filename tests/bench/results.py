@@ -20,11 +20,10 @@ class Measurement:
     Attributes:
         interval_s: the time between the arrivals of two hosts.
         after_last_s: seconds of each round, from the arrival of the last host.
-        busy: the busy share of the processors in each round that was long enough.
-        moved_bytes: received and sent over the link of each host in the last round, with
-            headers.
+        busy: the processors' busy share in each round that was long enough.
+        moved_bytes: received and sent by each host in the last round, with headers.
         crossed: the missing bytes; empty if all crossed the links, None for a small object.
-        error: the reason why the cell was not measured, else None.
+        error: the reason if the cell was not measured.
     """
 
     system: str
@@ -69,12 +68,10 @@ class Results:
     """One run of the suite.
 
     Attributes:
-        command: the command that repeats the run.
-        systems: title, setting and version of each system, by name.
+        command: repeats the run.
+        systems: title, setting and version, by name.
         missing: why systems or cells were not measured, by name.
-        flow_cap_bits_s: as in `Settings`.
-        limits: one uncapped stream on a link, by number of hosts: `payload_bytes_s`,
-        `round_trip_s`.
+        limits: one uncapped stream on a link, by number of hosts.
         ended: empty if the run was interrupted.
     """
 
@@ -110,7 +107,7 @@ class Results:
 
     @property
     def payload_bytes_s(self) -> float:
-        """The rate of the best stream: all links are equal."""
+        """The best stream's rate: all links are equal."""
         return max(limit["payload_bytes_s"] for limit in self.limits.values())
 
     def best(self, title: str, like: Measurement) -> Measurement | None:
@@ -138,8 +135,7 @@ def same_cell(one: Measurement, other: Measurement) -> bool:
 
 
 def crossed(workload: str, size_bytes: int, moved: list[tuple[int, int]]) -> str:
-    """Returns the bytes that did not cross the links. `moved` has received and sent bytes by
-    rank."""
+    """Returns the bytes that did not cross the links. `moved`: received and sent bytes by rank."""
     for rank, need in WORKLOADS[workload].needs(size_bytes, len(moved)).items():
         for what, least, found in [
             ("received", need.received_bytes, moved[rank][0]),

@@ -19,7 +19,7 @@ from .systems import SYSTEMS, Context, HopliteStores, System
 from .team import Team
 from .workloads import WORKLOADS, Workload, part_bytes
 
-# Smaller objects may be moved before the clock starts: Hoplite keeps them in its directory.
+# Hoplite keeps smaller objects in its directory, maybe before the clock starts.
 _PROVEN_FROM_BYTES: Final = 64 << 10
 _TIMEOUT_LEAST_S: Final = 30
 # Ray's allreduce moves two objects for each host one after another.
@@ -38,11 +38,11 @@ class Settings:
     """The selection of a run.
 
     Attributes:
-        hosts: numbers of hosts. Late hosts use only the largest number, as in the paper.
-        sizes_bytes: sizes of the objects. Training loops have their own.
+        hosts: Late hosts use only the largest number, as in the paper.
+        sizes_bytes: not for training loops.
         intervals: times between late arrivals, in units of S/B.
-        cell_s: time after which no further round of a cell begins, if it has enough of them.
-        flow_cap_bits_s: the highest rate of a single connection; None for the rate of the link.
+        cell_s: no further round of a cell begins after this, if it has enough rounds.
+        flow_cap_bits_s: the highest rate of one connection; None for the link's rate.
     """
 
     systems: tuple[str, ...]
@@ -62,9 +62,8 @@ class Suite:
     def __init__(
         self, settings: Settings, context: Context, results: Results, store: Callable[[], None]
     ) -> None:
-        """Cells in `results` are not measured again unless they failed. Calls `store` after each
-        addition.
-        """
+        """Measures cells in `results` again only if they failed. Calls `store` after each
+        addition."""
         self.settings = settings
         self.context = context
         self.results = results

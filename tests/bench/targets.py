@@ -37,7 +37,7 @@ _SYSTEM: Final = "hoplite"
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _AHEAD_FROM_BYTES: Final = _MIB
-# For each workload, the smallest size with a target, and the largest ratio to the limit.
+# The smallest size with a target, and the largest ratio to the limit.
 _NEAR_LIMIT: Final = {
     "broadcast": (64 * _MIB, 1.03),
     "reduce": (64 * _MIB, 1.03),
@@ -67,10 +67,10 @@ _LEAN_OF: Final = frozenset({("allreduce", 64 * _MIB, 8), ("allreduce", 64 * _MI
 
 @dataclass(frozen=True)
 class Verdict:
-    """The targets that one measurement meets; None if it has no such target.
+    """Targets that a measurement meets; None without such a target.
 
     Attributes:
-        peer: the best measurement of the other systems, or None.
+        peer: the best of the other systems, or None.
         is_lean: `True` if the target for the processor time is met.
     """
 

@@ -1,7 +1,7 @@
 """The workers of one system, one on each host.
 
-All systems share the line protocol of `hoplite-bench-worker`, over a Unix socket, which every
-network namespace reaches.
+They share the line protocol of `hoplite-bench-worker`, over a Unix socket, which every network
+namespace reaches.
 """
 
 import os
@@ -22,18 +22,18 @@ from .machine import Processor
 _START_TIMEOUT_S: Final = 180
 _PREPARE_TIMEOUT_S: Final = 120
 _POLL_S: Final = 1.0
-# Time for all workers to read a command before it starts.
+# Time for all workers to read a command.
 _LEAD_S: Final = 0.05
 _LEAD_PER_WORKER_S: Final = 0.002
 
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round: the seconds from the first start until all finishers have ended.
+    """The seconds from the first start until all finishers have ended.
 
     Attributes:
-        after_last_s: the seconds from the last worker's start.
-        busy: the busy share of the machine's processors; None if the round was too short.
+        after_last_s: from the last worker's start.
+        busy: the processors' busy share; None if the round was too short.
     """
 
     seconds: float
@@ -42,7 +42,7 @@ class Round:
 
 
 class Team:
-    """Listens for workers when it is entered, and releases them when it is left."""
+    """Listens for workers when entered, and releases them when left."""
 
     def __init__(self, system: str, path: Path, hosts: list[str]) -> None:
         self.path = path
@@ -73,7 +73,7 @@ class Team:
     def gather(
         self, starters: list["subprocess.Popen[bytes]"], timeout_s: float = _START_TIMEOUT_S
     ) -> None:
-        """Waits until all workers are connected. Fails if one of `starters` ends early."""
+        """Waits for all connections. Fails if one of `starters` ends early."""
         self._starters = starters
         deadline = time.monotonic() + timeout_s
         self._listener.settimeout(_POLL_S)
@@ -106,13 +106,12 @@ class Team:
         around: Callable[[Callable[[], None]], None] = lambda body: body(),
         loop: Loop | None = None,
     ) -> Round:
-        """Makes one round: prepares, runs, checks the results, cleans up.
+        """Prepares, runs, checks the results, cleans up.
 
         Args:
             finishers: the ranks whose end stops the clock.
             interval_s: the time between the starts of two ranks.
             around: called with a function that performs the run, to measure around it.
-            loop: the training loop, if the workload is one.
         """
         self._round += 1
         steps, compute_ns = (loop.steps, int(loop.compute_s * 1e9)) if loop else (0, 0)
@@ -198,7 +197,7 @@ class _Worker:
             raise BenchError(f"a worker ended: {error}") from error
 
     def read_line(self, timeout_s: float) -> str:
-        """The next line; empty if the worker has ended."""
+        """Returns the next line; empty if the worker has ended."""
         self.connection.settimeout(max(timeout_s, 0.001))
         while b"\n" not in self._rest:
             try:

@@ -43,7 +43,7 @@ _BLUECONNECT_HOSTS: Final = 16
 _BLUECONNECT_SIZE: Final = 16 << 20
 _BLUECONNECT_UPLINKS: Final = (0.25, 0.5, 1)
 _NIC_BITS_S: Final = 200_000_000
-# Time of a step as in the planner: latency and processor time.
+# As in the planner: latency and processor time.
 _STEP_S: Final = 2e-4
 
 _PEERS: Final = Path(__file__).with_name("peers")
@@ -274,7 +274,7 @@ class Report:
         found = self.topology(
             "order", "--matrix", matrix, "--for", model, "--size", str(_SIZE), "--seconds", "2"
         )
-        # A lab lists hosts rack by rack. The usual order of a scheduler alternates between racks.
+        # A lab lists hosts rack by rack; schedulers usually alternate.
         as_they_come = [
             index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)
         ]
@@ -364,7 +364,7 @@ def _build_mpi_program(directory: Path) -> None:
 
 
 def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> float:
-    """Returns the seconds of an allreduce, after a first allreduce that connects the ranks."""
+    """Returns the seconds of an allreduce; an earlier one connects the ranks."""
     parameters = {
         "pml": "ob1",
         "btl": "tcp,self",
@@ -408,7 +408,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value. Equal values share the mean of their ranks."""
+    """Equal values share the mean of their ranks."""
     order = sorted(values)
     first = {value: index for index, value in reversed(list(enumerate(order)))}
     count = {value: order.count(value) for value in first}

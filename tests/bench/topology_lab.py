@@ -24,10 +24,8 @@ _TIMEOUT_S: Final = 120
 
 @dataclass
 class Measured:
-    """The measured rounds of one collective.
-
-    Attributes:
-        on_all: the bytes that all uplinks together carried upwards, in sizes of the object.
+    """Attributes:
+        on_all: bytes that all uplinks together carried upwards, in sizes of the object.
         on_busiest: the same for the busiest uplink.
     """
 
@@ -56,7 +54,7 @@ def measure(
     is_labelled: bool,
     schedule: str = "auto",
 ) -> dict[str, Measured]:
-    """Measures rounds of each workload in a new lab, with ranks in the order of its hosts."""
+    """Measures each workload in a new lab, with ranks in the order of its hosts."""
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")
     labels = (
@@ -94,7 +92,7 @@ def measure(
 
 
 def _counting(lab: Lab, size: int, objects: list[float]) -> Callable[[Callable[[], None]], None]:
-    """Appends the bytes that each uplink carries upwards in a round, in sizes of the object."""
+    """Appends each uplink's bytes upwards in a round, in sizes of the object."""
 
     def around(body: Callable[[], None]) -> None:
         before = lab.traffic()

@@ -1,7 +1,7 @@
 """A rank of a collective over plain sockets: `topology_worker.py INDEX ADDRESS...`.
 
-Each line of input has a collective: `{"model", "order", "size"}`. The worker moves the bytes of its
-rank, without adding them, and prints the seconds.
+Each line of input is a collective: `{"model", "order", "size"}`. The worker moves its bytes,
+without adding them, and prints the seconds.
 """
 
 import json
@@ -21,7 +21,7 @@ Phase = tuple[list[tuple[int, int]], list[tuple[int, int]]]
 
 
 def connect(own: int, addresses: list[str]) -> Peers:
-    """Connects all pairs of ranks. The rank with the larger index opens the connection."""
+    """Connects all pairs of ranks; the larger index opens the connection."""
     peers: Peers = {}
     listener = socket.create_server((addresses[own], PORT), backlog=4 * len(addresses))
     for peer in range(own):
@@ -90,9 +90,8 @@ def double_binary_tree(ranks: int, rank: int, size: int) -> list[list[Phase]]:
 
 
 def tree(ranks: int, rank: int, shift: int, size: int) -> list[Phase]:
-    """The steps of a rank in a tree, in which the root of ranks i to j is (i + j) / 2.
-
-    With `shift` 1, rank r has the place of rank r + 1.
+    """Returns a rank's steps in a tree, in which the root of ranks i to j is (i + j) / 2. With
+    `shift` 1, rank r has the place of rank r + 1.
     """
     place = (rank + shift) % ranks
     low, high = 0, ranks - 1

@@ -1,8 +1,7 @@
 """The workloads of the paper's figures 5 to 9 (section 6.1), their clocks, and their least times.
 
-Every host first puts its sources. The clock starts with the first call of the collective, and
-stops when the last receiving host has all its bytes. Elements are f32, the operation is the sum.
-`loops.py` has the training loops.
+Every host first puts its sources. The clock runs from the first call of the collective until the
+last receiving host has all its bytes. Elements are f32, the operation is the sum.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,12 +27,11 @@ class Workload:
     Attributes:
         definition: the start and the end of the clock.
         finishers: the ranks whose end stops the clock, by number of hosts.
-        limit_factor: the least time as a multiple of S/B (bytes of an object, bytes per second of
-            a link), for hosts that arrive together.
+        limit_factor: the least time as a multiple of S/B (bytes of an object, bytes per second of a
+            link), for hosts that arrive together.
         needs: the bytes that each rank must receive and send, for a size and a number of hosts.
         is_split: `True` if each host gives or gets one of several equal parts.
-        is_late: `True` if the hosts arrive one after another.
-        hosts: the only number of hosts, if it is fixed.
+        hosts: the only number of hosts, if fixed.
         loop: the training loop, which defines the least time.
     """
 
@@ -97,7 +95,7 @@ def part_bytes(size: int, hosts: int) -> int:
 
 
 def _split(name: str, title: str, definition: str, needs: Callable[[int, int], Need]) -> Workload:
-    """A collective of parts: each host moves (n-1)S/n, all parts except its own."""
+    """Each host moves (n-1)S/n, all parts except its own."""
     return Workload(
         name=name,
         title=title,

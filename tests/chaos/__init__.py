@@ -1,5 +1,5 @@
 """Random faults on real daemons, and a model that checks every result.
 
-`campaign` runs the workers of `workload` and the faults of `faults` in a lab; `history` is the
-model. `make chaos SECONDS=300` runs it.
+In a lab, `campaign` runs the workers of `workload` and the faults of `faults`; `history` is the
+model.
 """

@@ -31,17 +31,14 @@ _SPILL_LIMIT: Final = "32MiB"
 
 @dataclass(frozen=True)
 class Settings:
-    """The parameters of a campaign.
-
-    Attributes:
+    """Attributes:
         seed: decides the faults, and the operations of each worker.
         seconds: the time in which faults begin.
-        stores: the number of stores, each on a host.
-        workers: the number of threads that call stores.
-        keys: the number of keys that the workers share.
+        workers: threads that call stores.
+        keys: the number of keys that workers share.
         timeout_s: the deadline of each call.
-        slack_s: the time by which a call may exceed its deadline.
-        settled_s: the time after a fault in which all replicated objects must be readable.
+        slack_s: the time by which a call may exceed it.
+        settled_s: after a fault, the time until all replicated objects must be readable.
         spill: stores have little memory, and spill.
     """
 
@@ -60,13 +57,11 @@ class Settings:
 
 @dataclass
 class Report:
-    """The outcome of a campaign.
-
-    Attributes:
-        faults: the number of faults of each kind.
+    """Attributes:
+        faults: the number of each kind.
         outcomes: the number of calls, by operation and outcome.
-        longest_overrun_s: the most by which a call exceeded its deadline; negative if none did.
-        spilled: the number of objects that stores have spilled, as counted between faults.
+        longest_overrun_s: beyond a call's deadline; negative if none.
+        spilled: objects that stores have spilled, counted between faults.
         violations: every broken promise.
     """
 
@@ -197,7 +192,7 @@ class Campaign:
             self.spilled[host] = now
 
     def _await_replicas(self, target: Target) -> None:
-        """Waits until no object lacks a copy, because the next fault may destroy its only copy."""
+        """Waits, because the next fault may destroy an only copy."""
         ends_at = time.monotonic() + self.settings.settled_s
         lacking: Any = "unknown"
         while time.monotonic() < ends_at:
@@ -211,8 +206,8 @@ class Campaign:
         )
 
     def _check_keys(self, cluster: Cluster, keys: Sequence[Key]) -> None:
-        """Checks that an acknowledged replicated value is readable on all stores, and a deleted
-        value on none."""
+        """An acknowledged replicated value must be readable on all stores, a deleted one on
+        none."""
         for key in keys:
             if not key.writer.acquire(timeout=STUCK_S):
                 self.history.violate(f"hang: the writer of {key.name} does not end")
@@ -245,9 +240,8 @@ class Campaign:
                 )
 
     def _check_empty(self, target: Target, cluster: Cluster) -> None:
-        """Deletes all objects, and checks that stores and shards keep none.
-
-        Also deletes the names of lost objects, which shards remember but do not list.
+        """Deletes all objects, also the names of lost ones, which shards remember but do not list,
+        and checks that nothing is kept.
         """
         names = [*self.history.names, *FILLERS, HALF]
         ends_at = time.monotonic() + self.settings.settled_s

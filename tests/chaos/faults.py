@@ -1,4 +1,4 @@
-"""The faults of a campaign. Each breaks a part of the cluster, waits, and repairs it."""
+"""The faults of a campaign: each breaks a part of the cluster, and repairs it later."""
 
 import os
 import random
@@ -209,7 +209,6 @@ def garbage(target: Target) -> Iterator[str]:
 
 @contextmanager
 def killed_client(target: Target) -> Iterator[str]:
-    """Kills a client in the middle of a put, and another one that waits."""
     host = target.lab.host(target.store())
     program = target.hoplite.programs / "hoplite"
     reader, writer = os.pipe()
@@ -233,7 +232,7 @@ def killed_client(target: Target) -> Iterator[str]:
 
 Fault = Callable[[Target], AbstractContextManager[str]]
 
-# For each fault, the longest time until its repair, in seconds.
+# With the longest seconds until the repair.
 FAULTS: Final[dict[str, tuple[Fault, float]]] = {
     "kill-store": (killed_store, 6),
     "restart-store": (restarted_store, 1),

@@ -1,7 +1,7 @@
 """The writes of a campaign, and the values that a read may return.
 
-Each key has one writer at a time, which numbers its values. The number is in the bytes, so a read
-shows its put. A put or delete without an answer may take effect at any later time.
+Each key has one writer at a time, which numbers its values. The bytes contain the number. A put or
+delete without an answer may take effect at any later time.
 """
 
 import random
@@ -15,27 +15,25 @@ HEADER_BYTES = 64
 
 
 def contents(seed: int, key: str, version: int, size: int) -> bytes:
-    """The bytes of a value: a readable header, then random bytes that depend on all arguments."""
+    """A readable header, then random bytes that depend on all arguments."""
     header = f"{key} {version} {size} ".encode().ljust(HEADER_BYTES, b".")
     return header + random.Random(f"{seed} {key} {version}").randbytes(size - HEADER_BYTES)
 
 
 def version_of(value: bytes) -> tuple[str, int, int]:
-    """The key, the version and the size in the header of a value."""
+    """Returns the key, the version and the size in the header."""
     key, version, size, _ = value[:HEADER_BYTES].split(b" ", 3)
     return key.decode(), int(version), int(size)
 
 
 @dataclass
 class Key:
-    """The history of one key.
-
-    Attributes:
+    """Attributes:
         writer: the lock of the thread that puts or deletes.
-        begun: the version of the latest put that has begun.
+        begun: the latest put's version.
         deleted: the latest version that an acknowledged delete has removed.
         present: the version that an acknowledged put has stored, until its delete begins.
-        replicas: the number of copies of `present`.
+        replicas: the copies of `present`.
         unanswered: the versions whose put got no answer.
         writes: the latest puts and deletes, with their times.
     """
@@ -51,9 +49,9 @@ class Key:
 
 
 class History:
-    """Checks results against the writes before them, and counts operations. Safe for threads.
+    """Checks results against earlier writes, and counts operations. Safe for threads.
 
-    `say` gets each violation at once, with the writes of its key.
+    `say` gets each violation at once, with its key's writes.
     """
 
     def __init__(self, seed: int, keys: int, say: Callable[[str], None] = lambda _: None) -> None:
@@ -74,7 +72,7 @@ class History:
         self.say("\n    ".join([f"VIOLATION: {what}", *writes]))
 
     def wrote(self, key: Key, began: float, what: str, done: bool) -> None:
-        """Notes a put or delete that began at this monotonic time."""
+        """`began` is a monotonic time."""
         begin_s, end_s = began - self.began, time.monotonic() - self.began
         outcome = "ok" if done else "failed"
         with self._lock:
@@ -89,7 +87,7 @@ class History:
             self.longest_overrun_s = max(self.longest_overrun_s, seconds)
 
     def check_read(self, key: Key, value: bytes, floor: int, where: str) -> None:
-        """Checks the result of a read; `floor` is `key.deleted` from before the call."""
+        """Checks the result of a read; `floor` is `key.deleted` before the call."""
         try:
             name, version, size = version_of(value)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Workers that put, get, reduce and delete through random stores, and record what happened."""
+"""Workers that put, get, reduce and delete through random stores."""
 
 import random
 import subprocess
@@ -16,7 +16,7 @@ from .history import History, Key, contents
 
 T = TypeVar("T")
 
-# Errors that a fault can explain. Every other error is a violation.
+# A fault can explain these. Every other error is a violation.
 EXPECTED = (
     hoplite.Timeout,
     hoplite.ObjectLost,
@@ -38,10 +38,8 @@ STUCK_S = 120.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """The stores that workers use.
-
-    Attributes:
-        sockets: the path of the socket of each store, by host.
+    """Attributes:
+        sockets: of the stores, by host.
         program: the command line, a client in Rust.
     """
 
@@ -96,8 +94,7 @@ class Worker(threading.Thread):
         call: Callable[[hoplite.Client], T],
         key: Key | None = None,
     ) -> T | None:
-        """Performs one call with the deadline `timeout_s`; returns `None` after an expected
-        error."""
+        """Performs one call with the deadline `timeout_s`; `None` after an expected error."""
         client = self.client(where)
         if client is None:
             return None
@@ -124,7 +121,7 @@ class Worker(threading.Thread):
                 )
 
     def client(self, where: str) -> hoplite.Client | None:
-        """The client of a store, which reconnects with each call; `None` if it cannot connect at
+        """Returns a client, which reconnects with each call; `None` if it cannot connect at
         first."""
         if where not in self.clients:
             try:
@@ -238,7 +235,6 @@ class Worker(threading.Thread):
         return name
 
     def batch(self) -> None:
-        """Puts many objects in one call, reads them on another node, and deletes them."""
         values = {self.fresh("m"): self.random.randbytes(200) for _ in range(BATCH)}
         put = self.perform(
             "put_many",
@@ -289,7 +285,7 @@ class Worker(threading.Thread):
         return put is not None
 
     def remove(self, names: list[str]) -> None:
-        """Deletes objects of this worker. After a failure, `Campaign` deletes them at the end."""
+        """Deletes objects. After a failure, `Campaign` deletes them at the end."""
         self.perform(
             "delete_many",
             self.somewhere(),

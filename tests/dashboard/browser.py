@@ -28,7 +28,7 @@ def missing() -> str | None:
 
 
 class Browser:
-    """A browser, whose processes end with a `with` block."""
+    """Its processes end with a `with` block."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
         self._files = tempfile.mkdtemp(prefix="browser-")
@@ -158,7 +158,7 @@ class Browser:
         )
 
     def log(self) -> list[str]:
-        """Messages of the console, without refusals of a busy shard: the page retries."""
+        """The console's messages, without refusals of a busy shard, which the page retries."""
         busy = "the server responded with a status of 503"
         entries = self._call("POST", "/se/log", {"type": "browser"})
         return [entry["message"] for entry in entries if busy not in entry["message"]]

@@ -195,8 +195,7 @@ class Page(unittest.TestCase):
         page.run("document.getElementById('later').click()")
         page.wait_for_text("weights/step-1200")
 
-        # # The objects by prefix: all of them, the steps of one prefix, and the objects of one
-        # step.
+        # All objects by prefix, then the steps of one prefix, and the objects of one step.
         page.open(f"http://{addresses['dashboard']}/#prefixes")
         page.wait_for_text("objects/", "tbody")
         page.wait_for_text("25,000", "tbody")

@@ -69,7 +69,7 @@ class Docker:
             raise unittest.SkipTest(f"no container can run here: {error}") from None
 
     def _run_something(self) -> None:
-        """Runs a container, because some sandboxes permit the daemon but no container."""
+        """Some sandboxes permit the daemon but no container."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place) / "root"
             small_root(root, ["true"])
@@ -163,7 +163,7 @@ class Docker:
         )
 
     def eventually(self, *arguments: object) -> str:
-        """Repeats a command until it succeeds, because it needs connected daemons."""
+        """Repeats a command until it succeeds, because daemons must connect first."""
         limit = time.monotonic() + PATIENCE_S
         while True:
             try:

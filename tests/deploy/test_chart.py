@@ -15,7 +15,7 @@ from deploy.pod_security import violations
 from deploy.test_files import DEPLOY, ROOT, TOOLS, needed
 
 CHART = DEPLOY / "helm/hoplite"
-# The oldest permitted version of Kubernetes, and the newest with known schemas.
+# The oldest permitted Kubernetes, and the newest with known schemas.
 VERSIONS = ["1.25", "1.37"]
 CHOICES = {
     "a token": ["auth.tokenSecret=hoplite-token"],

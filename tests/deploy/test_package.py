@@ -41,7 +41,7 @@ class Units(unittest.TestCase):
 
 class Scripts(unittest.TestCase):
     def perform(self, script: str, *arguments: str, active: str = "") -> tuple[str, list[str]]:
-        """Runs a script of the package as if the unit `active` were running. Returns its calls."""
+        """Runs a package's script as if the unit `active` were running. Returns its calls."""
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
             (place / "running").mkdir()

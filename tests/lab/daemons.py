@@ -59,7 +59,7 @@ class Daemon:
 
 
 class Hoplite:
-    """Starts shards and stores when it is entered, and ends them when it is left.
+    """Starts shards and stores when entered, and ends them when left.
 
     Commands on a host find its store through `HOPLITE_SOCKET`.
     """
@@ -77,12 +77,10 @@ class Hoplite:
         spill_limit: str | None = None,
         shard_arguments: Sequence[str] = (),
     ) -> None:
-        """Prepares the daemons.
-
-        Args:
-            labels: the labels of stores, such as `rack=0`, by host.
+        """Args:
+            labels: of stores, such as `rack=0`, by host.
             store_hosts: the hosts with a store; by default all.
-            spill_limit: the size of the spill files of each store; by default stores do not spill.
+            spill_limit: the size of each store's spill files; by default stores do not spill.
         """
         self.lab = lab
         self.programs = programs.resolve()
@@ -132,9 +130,7 @@ class Hoplite:
         self.shards[host.name].await_ready()
 
     def replace_shard(self, at: Host, old: Host, new: Host) -> None:
-        """Starts a shard on the host `new`, and lets it take the place of another one, which goes
-        on.
-        """
+        """Starts a shard on `new` in place of the one on `old`, which goes on."""
         self.start_shard(new)
         arguments = ("shards", "replace", _shard_address(old), _shard_address(new))
         changed = self.client(at, *arguments, capture_output=True, text=True, check=False)
@@ -164,11 +160,10 @@ class Hoplite:
         return self._files / f"{host}.spill"
 
     def socket(self, host: str) -> str:
-        """The path of the socket of a host's store, for all programs on this machine."""
         return str(self._files / f"{host}.sock")
 
     def port(self, host: str) -> int:
-        """The TCP port of a host's store, or of its shard if it has no store."""
+        """Returns the TCP port of the host's store, or else of its shard."""
         return _STORE_PORT if host in self.stores else _DIRECTORY_PORT
 
     def client(
@@ -183,7 +178,7 @@ class Hoplite:
         return found
 
     def stat(self, host: Host, name: str) -> str:
-        """Describes an object. Repeats while the store has no session."""
+        """Repeats while the store has no session."""
         deadline = time.monotonic() + _STAT_TIMEOUT_S
         while True:
             done = self.client(host, "stat", name, capture_output=True, text=True)

@@ -30,7 +30,7 @@ _NOBODY: Final = "02:00:00:00:00:00"
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes over a link in each direction, headers included."""
+    """Bytes over a link, headers included."""
 
     received_bytes: int
     sent_bytes: int
@@ -62,10 +62,9 @@ class Host:
 
 
 class Lab:
-    """Builds a lab when it is entered, and removes it when it is left. Not thread-safe.
+    """Builds a lab when entered, and removes it when left. Not thread-safe.
 
-    A watcher removes the lab if the owner is killed. If the watcher is killed too, the next lab
-    does.
+    If the owner is killed, a watcher removes the lab; if both are killed, the next lab does.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -76,8 +75,7 @@ class Lab:
 
     @classmethod
     def existing(cls, name: str | None = None) -> Self:
-        """The lab of another process with this name; without a name, the only lab. Must not be
-        entered."""
+        """Another process's lab with this name, or the only one. Must not be entered."""
         names = [
             found
             for found in registry.names()
@@ -158,7 +156,7 @@ class Lab:
         )
 
     def _set(self, member: str, sysctls: dict[str, str]) -> None:
-        """Sets values of `sysctl`, and turns off IPv6, whose messages would be counted."""
+        """Sets `sysctls`, and turns off IPv6, whose messages would be counted."""
         off = "echo 1 | tee /proc/sys/net/ipv6/conf/*/disable_ipv6 >/dev/null 2>&1 || true"
         lines = [f"echo {value} > /proc/sys/{path}" for path, value in sysctls.items()]
         script = "\n".join(["set -e", *lines, off])
@@ -203,7 +201,7 @@ class Lab:
             )
 
     def cut_between(self, one: str, other: str) -> None:
-        """Drops all packets between two hosts, without an error for the sender."""
+        """As `cut`, for packets between two hosts."""
         self.cut_one_way(one, other)
         self.cut_one_way(other, one)
 
@@ -212,7 +210,7 @@ class Lab:
         self.repair_one_way(other, one)
 
     def cut_one_way(self, sender: str, receiver: str) -> None:
-        """Drops the packets from one host to another. Packets in the other direction arrive."""
+        """As `cut`, for packets in one direction."""
         # Frames go to an address that does not exist.
         address = self.host(receiver).address
         self._neighbour(
@@ -227,8 +225,7 @@ class Lab:
         system.run([*command, "dev", INTERFACE])
 
     def kill(self, host: str) -> None:
-        """Kills all processes of a host. Cuts its link first, so that no packet reveals their
-        end."""
+        """Kills all processes. Cuts the link first, so that no packet reveals their end."""
         self.cut(self.host(host).name)
         registry.end_processes([namespace(self.name, host)])
 
@@ -255,7 +252,7 @@ class Lab:
 
 
 def watch(name: str, owner: IO[bytes]) -> None:
-    """Removes the lab when the owner's end of the pipe `owner` is closed."""
+    """Removes the lab when the owner's end of the pipe is closed."""
     owner.read()
     with registry.locked():
         if name in registry.names():

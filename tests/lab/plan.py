@@ -29,7 +29,6 @@ _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 def parse_rate(text: str) -> int:
-    """Parses a text like `200mbit`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
     rate = float(match[1]) * _UNITS[match[2]] if match else 0
     if rate < 1:
@@ -39,17 +38,14 @@ def parse_rate(text: str) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """The hosts and their connections.
-
-    Attributes:
-        rate_bits_s: the rate of each host's link, in each direction.
-        racks: the number of racks, with consecutive hosts. Each rack has a bridge, and the middle
+    """Attributes:
+        rate_bits_s: of each host's link, in each direction.
+        racks: the number of racks, with consecutive hosts. Each rack has a bridge; the middle
             bridge joins the racks.
         in_turn: `True` if hosts are placed in the racks in turn.
-        uplink_bits_s: the rate between each rack and the middle; by default the rate of a host.
+        uplink_bits_s: between each rack and the middle; by default the rate of a host.
         congestion_control: with bbr, the streams into one host share its link unfairly.
-        flow_cap_bits_s: the highest rate of a single TCP connection, as in clouds that cap
-            flows.
+        flow_cap_bits_s: the highest rate of one TCP connection, as in some clouds.
     """
 
     hosts: int
@@ -108,7 +104,7 @@ class Plan:
         }
 
     def switch_script(self) -> tuple[str, str]:
-        """Input of `ip -batch` and `tc -batch` for the bridges."""
+        """Returns input of `ip -batch` and `tc -batch` for the bridges."""
         ip = ["link set lo up", *_bridge("middle")]
         tc = []
         for rack in self.rack_names:
@@ -124,7 +120,6 @@ class Plan:
         return _script(ip), _script(tc)
 
     def host_script(self, lab: str, host: int) -> tuple[str, str]:
-        """Input of `ip -batch` and `tc -batch` in a host."""
         name = self.host_names[host]
         ip = [
             "link set lo up",
@@ -136,7 +131,7 @@ class Plan:
         return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s, _HOST_QUEUE_BYTES)])
 
     def ports_script(self) -> tuple[str, str]:
-        """Input of `ip -batch` and `tc -batch` once all hosts exist."""
+        """The same, once all hosts exist."""
         ip, tc = [], []
         for host, name in enumerate(self.host_names):
             bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else "middle"
@@ -145,7 +140,7 @@ class Plan:
         return _script(ip), _script(tc)
 
     def slowed(self, interface: str, rate_bits_s: int) -> list[str]:
-        """The command for a new rate of a link. The bucket keeps its size in bytes."""
+        """Returns the command for a new rate. The bucket keeps its size in bytes."""
         shaped = f"rate {rate_bits_s}bit burst {_bucket_bytes(self.rate_bits_s)} limit {_port_queue_bytes(rate_bits_s)}"
         return ["qdisc", "change", "dev", interface, "root", "tbf", *shaped.split()]
 

@@ -1,8 +1,7 @@
 """The labs of this machine, and the removal of leftovers.
 
-A lab is called `hoplite-PID-SERIAL`, and its files are in `/run/hoplite-lab/NAME`. `lab.json`
-has the start time of its owner, because process ids recur. A builder first removes labs without
-an owner.
+A lab is called `hoplite-PID-SERIAL`, and its files are in `/run/hoplite-lab/NAME`. `lab.json` has
+the start time of its owner, because process ids recur. A builder first removes ownerless labs.
 """
 
 import fcntl
@@ -108,9 +107,8 @@ def end_processes(namespaces: list[str]) -> None:
 
 
 def allow_congestion_control(name: str) -> bool:
-    """Permits a congestion control to namespaces; `True` if the machine's list was changed.
-
-    The removal of the last lab restores the list.
+    """Permits a congestion control to namespaces, until the last lab is removed. `True` if the
+    machine's list was changed.
     """
     allowed = _ALLOWED.read_text().split()
     if name in allowed:

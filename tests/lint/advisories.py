@@ -44,7 +44,7 @@ def found(database: Path, packages: Iterable[tuple[str, str]], ignored: set[str]
 
 
 def meets(version: str, requirement: str) -> bool:
-    """Checks a version, whose pre-release counts as its release."""
+    """A pre-release counts as its release."""
     return all(meets_one(parse(version), part.strip()) for part in requirement.split(","))
 
 

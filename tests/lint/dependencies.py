@@ -17,7 +17,7 @@ import advisories
 
 ROOT = Path(__file__).resolve().parents[2]
 CARGO = os.environ.get("CARGO", "cargo")
-# A package, and dependencies that its users must not have to build.
+# A package, and dependencies that its users must not build.
 NOT_OF_LIBRARY = ("hoplite-client", {"clap", "indicatif", "tempfile", "tonic"})
 
 
@@ -98,7 +98,7 @@ def heavy_dependencies(library: str, banned: set[str]) -> list[str]:
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:
-    """Evaluates an SPDX expression of licenses; AND binds closer than OR."""
+    """Evaluates an SPDX expression; AND binds closer than OR."""
     tokens = re.findall(r"[()]|[^\s()/]+(?: WITH [^\s()]+)?|/", expression)
     tokens = ["OR" if token == "/" else token for token in tokens]
 

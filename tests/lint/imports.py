@@ -100,7 +100,7 @@ class Sources:
         return None
 
     def file_of(self, path: Names) -> Path | None:
-        """The file that defines an item; the file of its module if that is unclear."""
+        """The file that defines an item; if unclear, its module's file."""
         length = self._known(path)
         return self._definition(path, 0) or (
             self.modules[path[:length]].file if length > 0 else None
@@ -177,7 +177,7 @@ def split(text: str) -> Iterator[str]:
 
 
 def cycles(imports: dict[Path, set[Path]]) -> list[list[Path]]:
-    """The groups of files that import each other (Tarjan 1972), the largest first."""
+    """Groups of files that import each other (Tarjan 1972), the largest first."""
     index: dict[Path, int] = {}
     low: dict[Path, int] = {}
     stack: list[Path] = []

@@ -1,7 +1,6 @@
 """Checks the levels of hoplite-core in ARCHITECTURE.md, and the cycles of files in all crates.
 
-`cycles.txt` lists the allowed cycles, with a file per line and a blank line between cycles. It may
-only shrink.
+`cycles.txt` lists the allowed cycles, separated by blank lines. It may only shrink.
 """
 
 import re

@@ -74,8 +74,7 @@ LEFT_OUT = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """The limits of one kind of text: openers in 100 comments, riddles in 1,000 sentences, coined
-    words, words."""
+    """Openers in 100 comments, riddles in 1,000 sentences, coined words, words."""
 
     openers: float
     riddles: float
@@ -117,7 +116,6 @@ def texts(file: str, text: str) -> tuple[list[str], list[str]]:
 
 
 def of_rust(text: str) -> tuple[list[str], list[str]]:
-    """Joins comment lines that follow each other."""
     found: list[tuple[str, list[str]]] = []
     last = ""
     for line in text.splitlines():

@@ -17,11 +17,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-#: Limits numpy to one thread: many workers share the cores.
+#: Many workers share the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-#: Memory beside the objects; Ray needs at least 75 MiB.
+#: Beside the objects; Ray needs at least 75 MiB.
 SPARE_BYTES = 80 << 20
-#: The option of prctl(2) for a signal when the parent dies.
+#: For prctl(2): a signal when the parent dies.
 _PR_SET_PDEATHSIG = 1
 _EXAMPLES = Path(__file__).parent.parent
 
@@ -31,7 +31,7 @@ class NoCluster(Exception):
 
 
 def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
-    """Returns the memory of a store. Each worker may use another version of the weights."""
+    """Returns a store's memory. Each worker may use another version of the weights."""
     versions: int = 2 * args.workers + 8
     return versions * object_bytes + SPARE_BYTES
 

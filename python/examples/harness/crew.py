@@ -1,6 +1,6 @@
 """The workers of an example: objects in separate processes, on the nodes of a cluster.
 
-A worker's process calls the methods of an object one after the other.
+A process calls its object's methods one after the other.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Crew(ABC):
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        """Calls a worker's method without waiting. Its results go through the store."""
+        """Calls a method without waiting. Results go through the store."""
 
     @abstractmethod
     def lost(self) -> dict[int, str]:
-        """Returns the dead workers, and the reasons."""
+        """Returns the dead workers and the reasons."""
 
     @abstractmethod
     def start(self, worker: int) -> None:
@@ -49,7 +49,7 @@ class Crew(ABC):
         """Returns the workers that are not ready. Waits up to `timeout` seconds for one.
 
         Raises:
-            WorkerLost: if one of them died.
+            WorkerLost: if one died.
         """
 
     @abstractmethod
@@ -262,7 +262,7 @@ def _work(
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delays Ctrl-C; processes started inside ignore it. Main thread only."""
+    """Delays Ctrl-C; processes started inside ignore it. For the main thread."""
     came: list[int] = []
     # Children inherit the mask. The handler is for the other threads of this process.
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))

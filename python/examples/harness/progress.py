@@ -71,7 +71,7 @@ class Progress:
             self._bar.set_postfix_str(f"{self._score_name} {score:.3f}", refresh=False)
 
     def report(self, *, lost: dict[int, str] | None = None, **extra: Any) -> Report:
-        """Returns the results. `lost` has the reasons of deaths; `extra` goes into the JSON."""
+        """`lost` has the reasons of deaths; `extra` goes into the JSON."""
         return Report(
             example=_program_name(),
             backend=self._args.backend,

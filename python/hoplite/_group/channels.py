@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 class Channels:
-    """The numbers of the messages of a rank. Threads may share an instance."""
+    """A rank's message numbers. Threads may share an instance."""
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = prefixes
@@ -26,14 +26,13 @@ class Channels:
             return self._upcoming(self._channel(source, destination, tag))
 
     def claim(self, id: str) -> bool:
-        """Reserves a message for this receive. Returns `False` if another receive has reserved
-        it."""
+        """Reserves a message for this receive. Returns `False` if another receive has it."""
         channel = id.rpartition("/")[0]
         with self._lock:
             return self._upcoming(channel) == id and self._take(channel) == id
 
     def give_back(self, id: str) -> None:
-        """Frees the number of a failed operation, so that sender and receiver count alike."""
+        """Frees the number of a failed operation, so that both sides count alike."""
         channel, _, number = id.rpartition("/")
         with self._lock:
             heapq.heappush(self._returned.setdefault(channel, []), int(number))

@@ -2,8 +2,8 @@
 
 Once all ranks have begun collective k, each may delete its objects of earlier ones. A collective
 *meets* if its result depends on every rank, as in an allreduce: its end proves that all have begun
-it. In others, such as a broadcast, a rank can get ahead. Before it gets too far ahead, all ranks
-perform an extra one that meets.
+it. In a broadcast, for example, a rank can get ahead. Before it gets too far ahead, all ranks
+perform an extra collective that meets.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ class Ledger:
         self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:
-        """Counts a collective that does not depend on every rank. All ranks must pass the same
-        `nbytes`."""
+        """Counts a collective that does not meet. All ranks must pass the same `nbytes`."""
         self._ahead += 1
         self._ahead_bytes += nbytes
 
@@ -33,7 +32,7 @@ class Ledger:
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """Returns the ids to delete after all ranks have begun collective `sequence`."""
+        """Returns the ids that all ranks can spare after they have begun collective `sequence`."""
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
         while self._made and self._made[0][0] < sequence:

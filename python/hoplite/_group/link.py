@@ -1,4 +1,4 @@
-"""The thread that performs the collectives of this process, and its connections to stores."""
+"""The thread that performs this process's collectives, and its connections to stores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection to a store, with its event loop and thread. All groups that use the store share
-    it."""
+    """A connection to a store, with an event loop and thread, for all groups that use the store."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -55,8 +54,7 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Returns `True` if the store answers. An idle connection does not notice the end of its
-        store."""
+        """Returns `True` if the store answers: an idle connection does not notice the end."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable
@@ -71,8 +69,7 @@ class Link:
 
 
 def acquire(socket: str, program: str) -> Link:
-    """Returns the shared link to a store. The store logs the name `program`. Raises
-    `ConnectFailed`."""
+    """Returns the shared link to a store, which logs the name `program`. Raises `ConnectFailed`."""
     thread = event_loop()
     with _process.lock:
         link = _process.links.get(socket)
@@ -109,13 +106,13 @@ def _forget() -> None:
     _process = _Process()
 
 
-#: State from before a fork, which a child keeps because the parent still uses its connections.
+#: State from before a fork. A child keeps it, because the parent still uses its connections.
 _inherited: list[_Process] = []
 os.register_at_fork(after_in_child=_forget)
 
 
 async def _connect(socket: str, program: str) -> _native.AsyncClient:
-    # `False`: no reconnecting, because a group ends with its store.
+    # Does not reconnect, because a group ends with its store.
     return await _native.connect_async(socket, CONNECT_TIMEOUT, program, False)
 
 

@@ -1,13 +1,13 @@
 """One rank of a group: the order and timeouts of its operations, and the end of the group.
 
-All ranks perform the same collectives in the same order. If a collective fails on one rank, it and
-all later ones fail on every rank. A rank that fails, leaves, or sees another die puts an *end*: an
-object that names the last collective that the rank completes. All ranks read the numbered ends in
-order; a later end may name an earlier collective. Messages from rank to rank have no order.
+All ranks perform the same collectives in the same order. If one fails on one rank, it and all later
+ones fail on every rank. A rank that fails, leaves, or sees another die puts an *end*: an object
+that names the last collective that the rank completed. All ranks read the numbered ends in order; a
+later end may name an earlier collective. Messages from rank to rank have no order.
 
 The last rank to leave deletes all objects, because slower ranks may need them until then. A failed
-group may have no last rank: each rank then waits for a second, puts another end, and deletes its
-own objects.
+group may have no last rank: each rank waits for a second, puts another end, and deletes its
+objects.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from hoplite.errors import (
     Timeout,
 )
 
-#: Seconds for the put that tells the other ranks of an end.
+#: Seconds for the put of an end.
 LEAVE_TIMEOUT = 5.0
 #: Seconds to wait for a failed group's ranks, which may be dead.
 PEERS_TIMEOUT = 1.0
-#: Seconds to wait for the error of a missing rank, because all ranks time out together.
+#: Seconds to wait for a missing rank's error, because all ranks time out together.
 REASON_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
-#: Unneeded objects or bytes that start a delete, which costs as much as two small collectives.
+#: Unneeded objects or bytes that start a delete, which costs two small collectives.
 DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
 PAGE = 1000
@@ -97,10 +97,9 @@ class Group:
         """Joins the group.
 
         Args:
-            prefixes: the prefix of each rank's object ids.
+            prefixes: of each rank's object ids.
             failed: makes an error from a message and its cause.
-            neighbours: the process ids of other ranks on this machine, whose end is noticed at
-                once.
+            neighbours: process ids of other ranks on this machine, whose end is noticed at once.
         """
         self.link = link
         self.neighbours = list((neighbours or {}).values())
@@ -112,7 +111,7 @@ class Group:
         self._name = name
         self._failed = failed
         self._channels = Channels(prefixes)
-        #: A lock for each tag. The oldest pending receive from any rank holds it.
+        #: By tag; the oldest pending receive from any rank holds the lock.
         self._first_of_any: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
@@ -123,7 +122,7 @@ class Group:
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
-        #: The end known to this rank that names the earliest collective.
+        #: The known end that names the earliest collective.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0
@@ -173,14 +172,11 @@ class Group:
         operation.finish(error)
 
     def hello(self, timeout: float) -> None:
-        """Checks that rank 0's objects are visible; else raises the error of `failed`."""
+        """Checks that rank 0's objects are visible. Raises the error of `failed`."""
         self.link.run(self._hello(timeout))
 
     def close(self) -> None:
-        """Completes collectives and sends, cancels receives, and leaves the group.
-
-        The last rank to leave deletes all objects of the group.
-        """
+        """Completes collectives and sends, cancels receives, and leaves the group."""
         if self.link.run(self._close()):
             self.link.release()
 
@@ -190,7 +186,7 @@ class Group:
         self.close()
 
     def abandon(self, reason: str) -> None:
-        """Leaves the group. If operations are pending, they and the group fail."""
+        """Leaves the group, which fails if operations are pending."""
         self.link.run(self._abandon(reason))
         self.close()
 
@@ -272,8 +268,7 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Returns `True` if a possible sender is in the group, or has put the message before it
-        left."""
+        """Returns `True` if a possible sender is in the group, or has sent before it left."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -355,7 +350,7 @@ class Group:
             return
         self._watcher = self.link.loop.create_task(self._watch())
         for rank, process in neighbours.items():
-            # Without pidfds, timeouts reveal a death.
+            # Else timeouts reveal a death.
             with contextlib.suppress(OSError):
                 exit = os.pidfd_open(process)
                 self._exits.append(exit)
@@ -405,7 +400,7 @@ class Group:
     async def _announce_death(self, rank: int, process: int) -> None:
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
-                # The rank has left in order. Only the first rank that leaves puts an end.
+                # In order. Only the first rank that leaves puts an end.
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return
@@ -424,8 +419,7 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Runs `saying`, which tells other ranks of an end, in the background. Only `_close` waits
-        for it."""
+        """Runs `saying`, which tells other ranks of an end. Only `_close` waits for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)
@@ -437,7 +431,7 @@ class Group:
         with contextlib.suppress(*_GONE):
             for number in count(self._heard):
                 with contextlib.suppress(AlreadyExists):
-                    # Fails if another rank has put an end of this number.
+                    # Fails if this number is taken.
                     await self._client.put(
                         self._end_id(number), [text], "opaque", None, b"", LEAVE_TIMEOUT, True
                     )
@@ -462,7 +456,7 @@ class Group:
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
-        # Before the deletion. An announcement of an end may start others.
+        # Before the deletion. An announcement may start others.
         while self._announcing:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-#: Larger copies run in another thread. Switching to it takes about 50 us.
+#: Larger copies run in another thread. The switch costs about 50 us.
 COPY_ASIDE_BYTES = 1 << 20
 
 OPAQUE = "opaque"
 
-#: The stores compute each `Op`. The ranks compute the other operations themselves.
+#: The stores compute each `Op`, the ranks the others.
 GroupOp = Op | Literal["and", "or", "xor"]
 
 
@@ -106,7 +106,7 @@ class Round:
 
 
 async def at_once(*parts: Awaitable[Any]) -> None:
-    """Runs all parts at once. A failure cancels the others."""
+    """Runs all parts. A failure cancels the others."""
     if len(parts) == 1:
         await parts[0]
         return
@@ -116,7 +116,7 @@ async def at_once(*parts: Awaitable[Any]) -> None:
     except BaseException:
         for task in tasks:
             task.cancel()
-        # Waits, because the caller may use the buffers afterwards.
+        # The caller may use the buffers afterwards.
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
 

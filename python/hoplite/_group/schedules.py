@@ -2,8 +2,7 @@
 
 Ids contain the group, the collective's number, the part and the rank, so every rank knows them.
 
-The most that a node receives and sends, and the sequential steps, for n nodes and buffers of S
-bytes:
+The most that a node moves, and the sequential steps, for n nodes and buffers of S bytes:
 
 | collective | received | sent | steps |
 | --- | --- | --- | --- |
@@ -33,8 +32,8 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Below these sizes, each rank gets the buffers of all ranks, which are in the directory's answers.
-#: A reduce by the stores takes as long as a dozen gets.
+#: Below these sizes, each rank gets all buffers, which are in the directory's answers. A reduce by
+#: the stores takes as long as a dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
@@ -52,7 +51,7 @@ async def meet(round: Round) -> None:
 
 
 async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -> None:
-    """Reduces the buffers of all ranks into each of them, with the same bits."""
+    """Reduces the buffers of all ranks into each, with the same bits."""
     if (store_op := _by_the_stores(round, buffer, op)) is None:
         buffer.memory[:] = reduced(await _views_of_all(round, buffer, part), buffer.dtype, op)
         return
@@ -99,12 +98,8 @@ async def reduce_scatter(
     op: GroupOp,
     part: str = "",
 ) -> None:
-    """Gives each rank the reduction of its part of all buffers.
-
-    Args:
-        contents: this rank's parts, one after the other.
-        part_bytes: the sizes of the parts by rank.
-    """
+    """Gives each rank the reduction of its part. `contents` has this rank's parts in order, and
+    `part_bytes` their sizes by rank."""
     start = sum(part_bytes[: round.rank])
     stop = start + part_bytes[round.rank]
     if (store_op := _by_the_stores(round, contents, op)) is None:
@@ -181,7 +176,7 @@ async def allgather(
 ) -> None:
     """Copies the contents of each rank into the matching buffer of every rank.
 
-    `whole` is the memory of all `outs`, if they are equal and adjacent. All ranks pass it, or none.
+    `whole` is the memory of all `outs`, if equal and adjacent. All ranks pass it, or none.
     """
     if is_small(round, contents.nbytes) and len({out.nbytes for out in outs}) == 1:
         for view, out in zip(await _views_of_all(round, contents, part, outs), outs, strict=True):
@@ -191,7 +186,7 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
-    # An allgather by the stores fills one buffer, which would cost an extra copy.
+    # The stores fill one buffer, which would cost an extra copy.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())

@@ -26,7 +26,7 @@ GRACE = 1.0
 
 @pytest.fixture
 def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Each worker has its own store; the client shares the first one."""
+    """Each worker has its store; the client shares the first one."""
     monkeypatch.setattr(hoplite.dask, "GRACE", GRACE)
     monkeypatch.setattr(hoplite.dask, "PUT_TIMEOUT", PATIENCE)
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
@@ -62,7 +62,7 @@ def _set_times() -> None:
     import hoplite.dask
 
     hoplite.dask.GRACE = GRACE
-    # After a slow put, Dask would copy the array itself.
+    # Else Dask would copy the array itself.
     hoplite.dask.PUT_TIMEOUT = PATIENCE
 
 

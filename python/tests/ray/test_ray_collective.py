@@ -1,4 +1,3 @@
-"""The backend of `ray.util.collective`: the cases of Ray's own tests, and failures."""
 
 from __future__ import annotations
 

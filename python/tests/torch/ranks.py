@@ -52,9 +52,7 @@ class Setting:
 def run(
     size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None
 ) -> list[Any]:
-    """Runs `function` on each rank, with the rank as first argument. A killed rank's result is
-    None.
-    """
+    """Runs `function(rank, ...)` on each rank. A killed rank's result is None."""
     setting = setting or Setting()
     store = _store_of_torchrun() if setting.is_launched else None
     with tempfile.TemporaryDirectory() as directory:

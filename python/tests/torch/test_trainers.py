@@ -39,7 +39,7 @@ def weights(trained: Any) -> dict[str, Any]:
 
 
 def compare(train: Callable[..., Any], *arguments: Any) -> None:
-    """Trains on all ranks with Hoplite and with Gloo, and compares the results."""
+    """Compares training with Hoplite and with Gloo."""
     outcomes = {
         backend: run(SIZE, train, backend, *arguments, setting=Setting(is_launched=True))
         for backend in ("hoplite", "gloo")

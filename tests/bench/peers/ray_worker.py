@@ -32,7 +32,7 @@ class Worker:
         self.source: Any = None
         self.results: list[Any] = []
         self.expected: list[float] = []
-        # The received messages by subject. The second element of a subject is the round.
+        # By subject, whose second element is the round.
         self.inbox: dict[tuple[Any, ...], list[Any]] = {}
         self.heard = threading.Condition()
 

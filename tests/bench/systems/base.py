@@ -24,11 +24,9 @@ Processes: TypeAlias = list["subprocess.Popen[bytes]"]
 
 @dataclass(frozen=True)
 class Context:
-    """Paths and sizes.
-
-    Attributes:
+    """Attributes:
         built: the programs of `make bench-peers`.
-        log: the file for the output of started processes.
+        log: for the output of started processes.
         store_arguments: further arguments of Hoplite's stores.
     """
 
@@ -43,10 +41,10 @@ class System(ABC):
     """Starts workers in a lab.
 
     Attributes:
-        title: the name for people. Variants of one system share it, and the better one counts.
+        title: for people. Variants of one system share it, and the better one counts.
         setting: the difference to other variants.
         omits: workloads that it cannot express, or that equal another variant's.
-        most_hosts: the most hosts that fit on this machine, or None.
+        most_hosts: the most that fit on this machine, or None.
     """
 
     name: ClassVar[str]
@@ -60,16 +58,15 @@ class System(ABC):
 
     @abstractmethod
     def missing(self) -> str:
-        """The missing parts, and how to get them; empty if none."""
+        """Returns the missing parts, and how to get them; empty if none."""
 
     @abstractmethod
     def version(self) -> str: ...
 
     @abstractmethod
     def start(self, lab: Lab, socket: Path) -> AbstractContextManager[Processes]:
-        """Starts a worker on each host, which ends when the team's socket is closed.
-
-        The context manager holds the processes that must not end earlier.
+        """Starts a worker on each host, which ends when the team's socket is closed. The context
+        manager holds the processes that must not end earlier.
         """
 
 

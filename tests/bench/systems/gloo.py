@@ -1,4 +1,3 @@
-"""Gloo, through torch.distributed."""
 
 import os
 import subprocess

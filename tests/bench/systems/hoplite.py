@@ -1,4 +1,4 @@
-"""Hoplite: a store and a client on each host, and the directory on the last one."""
+"""A store and a client on each host, and the directory on the last one."""
 
 import subprocess
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ from .base import ASYNCHRONOUS, SPLIT, Processes, System, ending
 
 
 class _Mpi(System):
-    """Its launcher runs on h0, and reaches the other hosts with the lab's replacement of ssh."""
+    """The launcher runs on h0, and reaches other hosts through the lab's substitute for ssh."""
 
     omits = ASYNCHRONOUS
     starter: ClassVar[str]
@@ -53,7 +53,7 @@ class _Mpi(System):
 
     @property
     def idle(self) -> str:
-        """The library that makes an MPI block instead of polling."""
+        """The library that lets an MPI block instead of polling."""
         return str(self.context.built / "idle.so")
 
 
@@ -121,8 +121,7 @@ class OpenMpi(_Mpi):
 
 
 class OpenMpiTuned(OpenMpi):
-    """Open MPI with the fastest algorithms for large objects: pipelines, and rings for
-    allreduce."""
+    """Open MPI's fastest algorithms for large objects: pipelines, and rings for allreduce."""
 
     name = "openmpi-tuned"
     setting = "as before, but pipelines and rings of 32 KiB segments forced by hand"

@@ -17,7 +17,7 @@ _WORKER: Final = Path(__file__).resolve().parents[1] / "peers" / "ray_worker.py"
 _PORT: Final = 6379
 _START_TIMEOUT_S: Final = 180
 _MIB: Final = 1 << 20
-# Ray's smallest store, and objects of a round that are freed late.
+# Ray's smallest store, and objects that are freed late.
 _ROOM_BYTES: Final = 128 * _MIB
 
 

@@ -1,4 +1,3 @@
-"""A short run of `secured`: all kinds are measured, and all bytes cross the links."""
 
 import json
 import os

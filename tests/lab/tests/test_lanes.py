@@ -54,7 +54,6 @@ class Lanes(unittest.TestCase):
         self.client(host, "put", name, "-", *layout, contents=CONTENTS)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the first host's lanes."""
         at = self.hoplite.lab.host("h0")
         program = f"import urllib.request as r; print(r.urlopen('http://{METRICS}/metrics').read().decode())"
         text = at.run(
@@ -83,7 +82,7 @@ class Lanes(unittest.TestCase):
         self.fail(f"open lanes after {TIMEOUT_S} s: {found}")
 
     def shown_lanes(self) -> int | None:
-        """Returns the lanes from the first host to the second one, as its store shows them."""
+        """As the first host's store shows them."""
         links = json.loads(self.client(0, "topology", "show", "--json"))
         found: list[int | None] = [link["lanes"] for link in links if link["node"] == "h1"]
         return found[0] if found else None

@@ -42,7 +42,7 @@ class Sessions(unittest.TestCase):
             self.lab.set_rate(host, rate_bits_s)
 
     def disturbed(self, host: str, fraction: float, disturb: Callable[[], None]) -> dict[int, str]:
-        """Calls `disturb` in an allreduce, once `host` has the share `fraction` of its bytes."""
+        """Calls `disturb` once `host` has the share `fraction` of its bytes."""
         Sessions.round += 1
         self.ranks.tell(f"prepare allreduce {SIZE_BYTES} {self.round} 0 0")
         self.set_rates(SLOW_BITS_S)

@@ -33,7 +33,7 @@ class SlowLinks(unittest.TestCase):
         self.assertEqual(receiver.communicate(timeout=TIMEOUT_S)[0], CONTENTS)
 
     def is_routed_around(self, hoplite: Hoplite, name: str) -> bool:
-        """Broadcasts first to the slow host. Returns `True` if it served no other host."""
+        """Broadcasts first to the slow host. `True` if it served no other."""
         h0 = hoplite.lab.host("h0")
         self.put(hoplite, h0, name)
         receivers = []
@@ -69,7 +69,7 @@ class SlowLinks(unittest.TestCase):
             self.assertEqual((worst["node"], worst["is_slow"]), ("h2", True), shown.stdout)
 
     def reduced(self, hoplite: Hoplite, target: str, *options: str) -> tuple[str, int, int]:
-        """Returns a reduce's plan, and the bytes that the slow host received and sent."""
+        """Returns the plan, and the bytes that the slow host received and sent."""
         lab, h0 = hoplite.lab, hoplite.lab.host("h0")
         before = lab.traffic()["h2"]
         sources = [f"source-{host}" for host in OTHERS]
