@@ -18,7 +18,7 @@ pub const MAX_NODES: u64 = 65_536;
 /// A level of a hierarchy of networks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// Number of elements of the next inner level (innermost: nodes) in one element of this level.
+    /// Number of elements of the next inner level (innermost: nodes) in one element.
     pub nodes: u32,
     /// Rate of the link from one element of the next inner level into this level.
     pub bytes_per_second: f64,
@@ -31,9 +31,9 @@ pub struct Stage {
     pub nodes: u32,
     /// Bytes that each ring reduces and scatters.
     pub bytes: f64,
-    /// Share of the bandwidth that each ring gets.
+    /// Bandwidth of each ring.
     pub bytes_per_second: f64,
-    /// Predicted time of the reduce-scatter and the allgather together.
+    /// Predicted time of both.
     pub seconds: f64,
 }
 
@@ -82,8 +82,8 @@ fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// Predicts the time of a reduce-scatter of p nodes: a ring, or halving in log2 p steps if p is a
-/// power of two (BlueConnect, equation 3).
+/// Predicts a reduce-scatter of p nodes: a ring, or halving if p is a power of two (BlueConnect,
+/// equation 3).
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -95,8 +95,8 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
 /// Topology of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
-    /// A tree of switches (BlueConnect, equation 9). A ring of stage i crosses links of levels 0 to
-    /// i. Each other node below such a link has a ring that shares it.
+    /// A tree of switches (BlueConnect, equation 9). A ring of stage i crosses levels 0 to i, and
+    /// shares a link with the rings of all other nodes below it.
     Tree,
     /// A torus (BlueConnect, equation 10). Outside the first dimension, a link carries as many
     /// rings as the first dimension has nodes.
@@ -127,11 +127,10 @@ pub fn estimate(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Predicts the time of one ring over all ranks, at the slowest level's rate (BlueConnect, equation
-/// 6).
+/// Predicts one ring over all ranks, at the slowest level's rate (BlueConnect, equation 6).
 ///
 /// # Errors
-/// Fails if `factors` and `bytes_per_second` differ in length, or a number is out of range.
+/// As for [`estimate`].
 pub fn one_ring(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -151,7 +150,7 @@ fn sum(stages: &[Stage]) -> f64 {
 /// Finds the fastest stages of an allreduce on a [`Fabric::Tree`], one or more for each level.
 ///
 /// # Errors
-/// Fails if `factors` and `bytes_per_second` differ in length, or a number is out of range.
+/// As for [`estimate`].
 pub fn best(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -161,7 +160,7 @@ pub fn best(
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
-    // A stage depends on the sizes of inner levels, whatever their splits.
+    // A stage depends on the sizes of inner levels, not on their splits.
     for (level, of) in levels.iter().enumerate() {
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);
@@ -169,8 +168,8 @@ pub fn best(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Returns the bandwidth of a ring on `level`: the least quotient of rate and number of sharing
-/// rings, over all levels that the ring crosses.
+/// Returns a ring's bandwidth: the least quotient of rate and sharing rings over the levels that
+/// it crosses.
 fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     let mut least = f64::INFINITY;
     let mut rings = 1.0;
@@ -192,7 +191,7 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
     let divisors: Vec<u32> = (1..=nodes).filter(|divisor| nodes.is_multiple_of(*divisor)).collect();
-    // For each divisor, the smallest time of stages whose sizes multiply to it, and their last
+    // For each divisor, the fastest stages whose sizes multiply to it: their time, and the last
     // stage.
     let mut cheapest: Vec<(f64, Option<Stage>)> = vec![(0.0, None)];
     for &to in &divisors[1..] {
@@ -202,7 +201,7 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
         {
             let (nodes, bytes) = (to / from, bytes / f64::from(from));
             let seconds = 2.0 * scatter_seconds(nodes, bytes, latency_s, bytes_per_second);
-            // On ties within rounding, fewer stages win, because they come first.
+            // On ties within rounding, fewer stages win: they come first.
             if cheapest[index].0 + seconds < best.0 * (1.0 - 1e-12) {
                 let stage = Stage { nodes, bytes, bytes_per_second, seconds };
                 best = (cheapest[index].0 + seconds, Some(stage));
@@ -220,9 +219,9 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// Returns the rings of each stage, and the index of the part that each rank has after all
-/// reduce-scatters (BlueConnect, figure 4). Stage i has rings of `factors[i]` ranks, which are
-/// adjacent in stage 0. The object has as many equal parts as ranks.
+/// Returns the rings of each stage, and each rank's part after all reduce-scatters (BlueConnect,
+/// figure 4). Stage i has rings of `factors[i]` ranks, adjacent in stage 0. The object has as many
+/// equal parts as ranks.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
     let ranks: u32 = factors.iter().product();
     let mut stride = 1;
@@ -275,7 +274,7 @@ fn check(
             return Err(DecomposeError::OutOfRange { what, value });
         }
     }
-    // An upper bound of any plan's time, because at most `ranks` rings share a link.
+    // A bound of any plan's time: at most `ranks` rings share a link.
     let slowest = bytes_per_second.iter().copied().fold(f64::INFINITY, f64::min);
     let seconds = 2.0 * f64::from(MAX_LEVELS as u32) * ranks as f64 * (latency_s + bytes / slowest);
     if !seconds.is_finite() {

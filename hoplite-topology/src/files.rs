@@ -11,7 +11,7 @@ use hoplite_core::topology::{Matrix, TopologyError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-/// Longest file in bytes. The largest matrix has 2 x 10^8 entries of about ten bytes.
+/// In bytes. The largest matrix has 2 x 10^8 entries of about ten bytes.
 const MAX_FILE_BYTES: u64 = 2 << 30;
 
 /// An unusable file.
@@ -46,18 +46,18 @@ pub enum Problem {
     Topology(#[from] TopologyError),
 }
 
-/// A matrix of the links between nodes, with the nodes' groups.
+/// A matrix with the nodes' groups.
 #[derive(Debug)]
 pub struct Fabric {
     /// The matrix.
     pub matrix: Matrix,
     /// Each node's groups, outermost first.
     pub groups: Option<Vec<Vec<String>>>,
-    /// Capacity of an uplink at each level, outermost first, as a multiple of a node's link.
+    /// Capacity of an uplink at each level, outermost first, in node links.
     pub uplinks: Option<Vec<f64>>,
 }
 
-/// Reads a matrix of the links between nodes: JSON, CSV, or Slurm's `topology.conf`.
+/// Reads a matrix: JSON, CSV, or Slurm's `topology.conf`.
 ///
 /// # Errors
 /// [`FileError`].
@@ -85,8 +85,8 @@ pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     })
 }
 
-/// Reads the node of each rank from JSON: a list of node indices, or an object with the list
-/// `order`. The path `identity` stands for rank r at node r.
+/// Reads each rank's node from JSON: a list of node indices, or an object with the list `order`.
+/// The path `identity` stands for rank r at node r.
 ///
 /// # Errors
 /// [`FileError`].

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// A pair is slow above this percentage of its groups' usual cost. The same ratio separates two
-/// levels of a network.
+/// A pair is slow above this percentage of the usual cost. The same ratio separates two levels of a
+/// network.
 const SLOW_PERCENT: u64 = 150;
 const MIN_PAIRS: usize = 3;
 
@@ -17,16 +17,16 @@ pub struct SlowPair {
     pub low: u32,
     /// Node with the larger index.
     pub high: u32,
-    /// Cost of a message between the two nodes, in picoseconds.
+    /// Cost of a message in picoseconds.
     pub cost_ps: u64,
-    /// Median cost in picoseconds of a message between the innermost groups of the two nodes.
+    /// Median cost in picoseconds between the innermost groups of the two nodes.
     pub usual_ps: u64,
 }
 
 type Pair = (u64, u32, u32);
 
-/// Returns the pairs that are slower than other pairs in the same group, or between the same two
-/// groups, worst first.
+/// Returns the pairs that are slower than others in the same group, or between the same groups,
+/// worst first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);

@@ -1,10 +1,9 @@
 //! Questions to an external SMT solver such as z3, which may prove an optimum.
 //!
-//! This module only writes and reads text: "Is there an order that costs less?" in SMT-LIB 2. Each
-//! pair of a rank and a node is a Boolean. The query works for up to about 12 nodes.
+//! This module only writes and reads text. Each pair of a rank and a node is a Boolean. Queries
+//! work for up to about 12 nodes.
 //!
-//! Source: Cloud Collectives, section IV-C, which uses arrays instead of Booleans. Solvers need
-//! longer for arrays.
+//! Source: Cloud Collectives, section IV-C. Its arrays take solvers longer than Booleans.
 
 use std::fmt::Write;
 
@@ -12,11 +11,10 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Maximum number of nodes in a query to an SMT solver. The query grows with their fourth power,
-/// and no solver finishes with more.
+/// Maximum number of nodes: the query grows with their fourth power.
 pub const MAX_NODES: usize = 16;
 
-/// An SMT solver's answer about cheaper orders of ranks.
+/// A solver's answer about cheaper orders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A cheaper order.
@@ -27,11 +25,10 @@ pub enum Answer {
     Unknown,
 }
 
-/// Writes a query to a solver in SMT-LIB 2: is there an order that costs less than `below_ps`?
+/// Writes a query in SMT-LIB 2: is there an order that costs less than `below_ps`?
 ///
 /// # Errors
-/// Fails for too many nodes, or a model that does not fit. Chains and hierarchies are not
-/// supported.
+/// Fails for too many nodes, or an unfit model. Chains and hierarchies are not supported.
 pub fn query(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, Error> {
     let nodes = links.len();
     if nodes > MAX_NODES {
@@ -101,7 +98,7 @@ fn declare(text: &mut String, name: String) -> String {
     name
 }
 
-/// Writes the SMT-LIB assertion that each rank r is at exactly one node i, with Booleans x_r_i.
+/// Asserts that each rank r is at exactly one node i, with Booleans x_r_i.
 fn permutation(text: &mut String, nodes: usize) {
     let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
     for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
@@ -119,8 +116,8 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// Writes the SMT-LIB assertion that variable `name` is at least `more` plus the cost of a message
-/// from rank `a` to `b` with 1 / `parts` of the bytes.
+/// Asserts that variable `name` is at least `more` plus the cost of a message from rank `a` to `b`
+/// with 1 / `parts` of the bytes.
 fn at_least(
     text: &mut String,
     name: &str,

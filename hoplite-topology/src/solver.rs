@@ -12,11 +12,11 @@ use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
-/// Time in which a solver must exit after its time limit.
+/// Time to exit after the time limit.
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Reason why an SMT solver, run to find a cheaper order of ranks, gave no answer.
+/// Reason why a solver gave no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolverError {
@@ -60,7 +60,7 @@ fn run(program: &Path, query: String, time: Duration) -> io::Result<String> {
         .stderr(Stdio::null())
         .spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    // A solver may exit before it has read the whole query.
+    // A solver may exit before it has read all.
     thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(query.as_bytes())));
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

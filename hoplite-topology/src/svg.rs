@@ -20,8 +20,7 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws the cost of a message between each two nodes, darker for larger ones, with the groups'
-/// tree.
+/// Draws the cost of a message between each two nodes, darker if larger, with the groups' tree.
 pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> String {
     let cells = order.len().min(MAX_CELLS);
     let ranks = |cell: usize| cell * order.len() / cells..(cell + 1) * order.len() / cells;
@@ -61,8 +60,7 @@ fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     for (rank, &node) in order.iter().enumerate() {
         middles[node as usize] = MARGIN + (rank as f64 + 0.5) * SIDE / nodes as f64;
     }
-    // For each group, at the index of its first node: its size, its middle, and the left end of its
-    // bracket.
+    // By the index of a group's first node: size, middle, and left end of the bracket.
     let mut groups: Vec<(f64, f64, f64)> =
         middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
     let mut heads: Vec<usize> = (0..nodes).collect();

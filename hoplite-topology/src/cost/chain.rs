@@ -22,10 +22,9 @@ impl Chain {
         Self { blocks, sum, gaps: MaxTree::new(&gaps) }
     }
 
-    /// Returns the time of the first block over all links (hops), plus the time of the other bytes
-    /// over the slowest link.
-    ///
-    /// For an object smaller than a block, each hop but the slowest is charged for a whole block.
+    /// Returns the time of the first block over all links, plus the time of the other bytes over
+    /// the slowest link. For an object smaller than a block, each hop but the slowest is charged
+    /// for a whole block.
     pub(super) fn cost(&self, links: Links<'_>) -> u128 {
         chain_cost(self.sum, self.gaps.largest(), links.size_bytes())
     }
@@ -42,8 +41,8 @@ impl Chain {
     }
 }
 
-/// Returns a chain's cost. `blocks` is the cost of one block over all hops, and `largest_gap` the
-/// slowest link's time per byte.
+/// `blocks` is the cost of one block over all hops, and `largest_gap` the slowest link's time per
+/// byte.
 pub(crate) fn chain_cost(blocks: u128, largest_gap: u64, size_bytes: u64) -> u128 {
     blocks + u128::from(largest_gap) * u128::from(size_bytes)
         - u128::from(largest_gap) * u128::from(BLOCK_BYTES)

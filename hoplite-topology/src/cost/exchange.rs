@@ -1,7 +1,7 @@
 //! Collectives in stages of exchanges within groups: halving-doubling, BCube, hierarchical.
 //!
-//! In a stage, each group consists of `group` ranks that are `stride` apart. A stage takes as long
-//! as its slowest message, and the cost is the sum over the stages.
+//! In a stage, each group consists of `group` ranks that are `stride` apart. The cost is the sum of
+//! the slowest messages of all stages.
 
 use super::{Model, max_tree::MaxTree};
 use crate::error::Error;
@@ -19,7 +19,7 @@ pub(crate) struct Stage {
     pub(crate) stride: usize,
     /// A message carries 1 / `parts` of the collective's bytes.
     pub(crate) parts: u64,
-    /// Number of messages that a rank sends, one after the other.
+    /// Number of messages that a rank sends in sequence.
     pub(crate) steps: u64,
     pub(crate) peers: Peers,
 }
@@ -85,7 +85,7 @@ pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     Ok(radices)
 }
 
-/// Returns the stages of halving-doubling, BCube and hierarchical; none for other models.
+/// Returns the stages of a model; none for models without stages.
 pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     let (groups, peers) = match model {
         Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
@@ -121,8 +121,8 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     Ok(stages.collect())
 }
 
-/// Returns the sum of the stages' costs. The number beside a stage is the cost of its slowest
-/// message, times `parts`. The last stage's `parts` must be a multiple of all others.
+/// Returns the sum of the costs. Beside a stage is the cost of its slowest message, times `parts`.
+/// The last stage's `parts` must be a multiple of all others.
 pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
     let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
         let stage_parts = u128::from(stage.parts);

@@ -1,6 +1,6 @@
 //! Maximum of a list whose numbers change one at a time.
 
-/// A complete binary tree. A change takes O(log n), a read of the maximum O(1).
+/// A complete binary tree: O(log n) for a change, O(1) for the maximum.
 #[derive(Debug, Clone)]
 pub(super) struct MaxTree {
     nodes: Vec<u64>,

@@ -21,7 +21,7 @@ pub(crate) use tree::{Trees, pair_of_trees};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// A collective of n ranks on S bytes, whose cost depends on the order of ranks.
+/// A collective of n ranks on S bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
     /// Each rank sends to the next: n - 1 steps per phase (reduce-scatter, allgather), and
@@ -32,8 +32,8 @@ pub enum Model {
     HalvingDoubling,
     /// Two trees with half of the bytes each, the second with ranks decremented: 2 log2 n steps.
     DoubleBinaryTree,
-    /// NCCL's two trees, whose rank 0 has one child. The second is mirrored for even n, shifted for
-    /// odd n.
+    /// NCCL's two trees, whose rank 0 has one child. The second is mirrored for even n, else
+    /// shifted.
     NcclTree,
     /// In stage i, each node exchanges S / B^(i + 1) bytes with B - 1 peers: log_B n stages. The
     /// last group may be smaller.
@@ -97,16 +97,16 @@ impl FromStr for Model {
     }
 }
 
-/// Returns the cost of a collective with rank r at node `order[r]`, in picoseconds.
+/// Returns the cost in picoseconds, with rank r at node `order[r]`.
 ///
 /// # Errors
-/// Fails if the order is no permutation, or the model does not fit the number of nodes.
+/// As for [`Evaluator::new`].
 pub fn cost(links: Links<'_>, model: &Model, order: &[u32]) -> Result<u128, Error> {
     Ok(Evaluator::new(links, model, order)?.cost())
 }
 
-/// Computes the cost of an order while ranks are swapped. A swap takes O(1) for ring and chain,
-/// O(log^2 n) for halving-doubling, O(B^2 log n) for BCube, and O(log n) for trees.
+/// The cost of an order while ranks are swapped. A swap takes O(1) for ring and chain, O(log^2 n)
+/// for halving-doubling, O(B^2 log n) for BCube, and O(log n) for trees.
 #[derive(Debug, Clone)]
 pub struct Evaluator<'a> {
     links: Links<'a>,
@@ -123,7 +123,7 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// Weight of the cost in [`Evaluator::energy`], which adds the cost at mean times.
+/// Weight of the cost in [`Evaluator::energy`].
 ///
 /// Only the slowest links change the cost, so a search sees plateaus (Cloud Collectives, section
 /// V-C). The cost at mean times breaks ties: half of it counts less than 2%.
@@ -165,8 +165,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Number that a search minimises: the weighted cost, plus the cost if each stage took the mean
-    /// time of its groups, or both trees their mean time.
+    /// Number that a search minimises: the weighted cost, plus the cost if each stage, or both
+    /// trees, took their mean time.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {
@@ -176,7 +176,7 @@ impl<'a> Evaluator<'a> {
             }
     }
 
-    /// Swaps the nodes of two ranks.
+    /// Swaps two ranks.
     ///
     /// # Panics
     /// If a rank does not exist.
@@ -187,7 +187,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Reverses the order of the ranks from `start` to `end`.
+    /// Reverses the ranks from `start` to `end`.
     pub fn reverse(&mut self, start: usize, end: usize) {
         for step in 0..end.saturating_sub(start) / 2 {
             self.swap(start + step, end - 1 - step);

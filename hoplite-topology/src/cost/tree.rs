@@ -7,7 +7,7 @@
 use super::Model;
 use hoplite_core::topology::matrix::Links;
 
-/// Parent of each rank. Ranks have at most two children, and the root of NCCL's trees one.
+/// Ranks have at most two children, and the root of NCCL's trees one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
 pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
@@ -72,8 +72,7 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from its receipt of the bytes to the last receipt below it, times
-    /// [`PARTS`].
+    /// For each rank, the time from its receipt to the last receipt below it, times [`PARTS`].
     times: Vec<u128>,
 }
 
@@ -138,7 +137,7 @@ impl Tree {
         while let Some(parent) = self.parents[at] {
             at = parent as usize;
             let time = self.below(links, order, at);
-            // An unchanged time leaves all times above it unchanged.
+            // Times above are unchanged, too.
             if time == self.times[at] {
                 break;
             }

@@ -1,7 +1,7 @@
 //! Collectives in steps that all nodes take together.
 //!
-//! All flows of a step carry the same number of bytes. With fair rates, the flows of the most
-//! loaded link end last, so a step takes latency + bytes * max(load / capacity) / rate.
+//! All flows of a step carry equal bytes. With fair rates, the flows of the most loaded link end
+//! last: a step takes latency + bytes * max(load / capacity) / rate.
 //!
 //! Source: EFLOPS, section VII-C and figure 16. The default latency and rate follow from its times
 //! of HDRM for 256 KiB: 130 us on 64 nodes and 181 us on 1024.
@@ -23,21 +23,20 @@ pub enum Algorithm {
     Ring,
     /// 2 log2 n steps of S / 2, S / 4, ... bytes.
     HalvingDoubling,
-    /// Rings in groups of p_0 ranks, then of p_1, ..., and back: 2 sum (p_i - 1) steps for factors
-    /// p_i.
+    /// Rings in groups of p_0 ranks, then of p_1, ..., and back: 2 sum (p_i - 1) steps.
     Hierarchical(Vec<u32>),
 }
 
-/// Consecutive steps of a collective that take the same time.
+/// Consecutive steps that take the same time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Steps {
     /// Number of steps.
     pub count: u32,
     /// Bytes per flow.
     pub bytes: f64,
-    /// Number of flows on the most loaded link, divided by its relative capacity.
+    /// Flows on the most loaded link, divided by its relative capacity.
     pub load: f64,
-    /// Simulated time of one step.
+    /// Time of one step.
     pub seconds: f64,
 }
 
@@ -46,7 +45,7 @@ pub struct Steps {
 pub struct Outcome {
     /// Steps, in order.
     pub steps: Vec<Steps>,
-    /// Simulated time of all steps.
+    /// Time of all steps.
     pub seconds: f64,
 }
 
@@ -71,12 +70,11 @@ pub enum SimulationError {
     TooLong,
 }
 
-/// Simulates an allreduce with rank r at host `order[r]`. On a measured network, a step takes the
-/// largest latency of its flows, on others `latency_s`.
+/// Simulates an allreduce with rank r at host `order[r]`. A step takes `latency_s`, or the largest
+/// measured latency of its flows.
 ///
 /// # Errors
-/// Fails for an invalid network or order, an infinite time, or another number of ranks than the
-/// algorithm needs.
+/// Fails for an invalid network or order, an infinite time, or an unfit number of ranks.
 pub fn allreduce(
     network: &Network,
     algorithm: &Algorithm,
@@ -140,7 +138,7 @@ pub fn allreduce(
     Ok(Outcome { steps, seconds })
 }
 
-/// Returns the host of each rank on a BiGraph, for halving-doubling with rank mapping (HDRM).
+/// Returns the host of each rank on a BiGraph, for HDRM (halving-doubling with rank mapping).
 ///
 /// # Errors
 /// Fails for other networks, or if HDRM has no mapping for this size.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-/// Returns the fair rate of each flow. A flow is the list of the distinct links that it uses; a
-/// flow without links has an infinite rate.
+/// Returns each flow's fair rate. A flow lists its distinct links; without links its rate is
+/// infinite.
 ///
 /// # Panics
 /// If a link does not exist.
@@ -40,8 +40,8 @@ pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     }
 }
 
-/// Returns the time at which each flow ends, if all flows start together with fair rates. A flow
-/// over a link of capacity zero never ends; a flow of zero bytes ends at once.
+/// Returns each flow's end, if all start together with fair rates. A flow over a link of capacity
+/// zero never ends; a flow of zero bytes ends at once.
 pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> Vec<f64> {
     let mut ends = vec![f64::INFINITY; flows.len()];
     let mut left = sizes.to_vec();
@@ -61,8 +61,8 @@ pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> 
         now += step;
         let mut still = Vec::new();
         for ((&flow, rate), time) in active.iter().zip(&rates).zip(times) {
-            // Ends all flows within a rounding error of the earliest end, so that each step ends at
-            // least one.
+            // Ends all flows within a rounding error of the earliest, so each step ends at least
+            // one.
             if time <= step * (1.0 + 1e-12) {
                 ends[flow] = now;
             } else {

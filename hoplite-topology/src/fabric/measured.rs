@@ -1,7 +1,5 @@
-//! A network that is described by a matrix and by the capacity of uplinks that groups share.
-//!
-//! A matrix has the rate of each pair of nodes. All pairs that cross a group's border share its
-//! uplink. The uplink's capacity is given, or follows from rates under load.
+//! A network of a measured matrix, which has each pair's rate, and of groups whose border-crossing
+//! pairs share an uplink. Its capacity is given, or follows from rates under load.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +9,15 @@ use hoplite_core::topology::matrix::{Link, Matrix};
 use hoplite_core::topology::measured::Groups;
 use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path, groups_of, is_in, number_of};
 
-/// A network that a matrix of latencies and rates between nodes describes.
+/// A network of measured latencies and rates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredNetwork {
     matrix: Matrix,
-    /// For each node, the picoseconds per byte on its fastest link; zero if unknown.
+    /// For each node, the picoseconds per byte of its fastest link; zero if unknown.
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
     uplink_gaps: BTreeMap<Path, f64>,
-    /// For each level, outermost first, an uplink's capacity as a multiple of a node's link; zero
-    /// if unknown.
+    /// An uplink's capacity at each level, outermost first, in node links; zero if unknown.
     uplinks: [f64; MAX_LEVELS],
     /// `true` if the capacities follow from rates under load.
     is_derived: bool,
@@ -49,11 +46,10 @@ impl MeasuredNetwork {
     /// Makes a network whose groups share uplinks.
     ///
     /// `groups` names each node's groups, outermost first. Without it, groups follow from the
-    /// matrix: from rates, or from latencies if rates show none and capacities are given.
+    /// rates, or from latencies if rates show none and capacities are given.
     ///
-    /// `uplinks` has the capacity of an uplink at each level, outermost first, or one for all
-    /// levels, as a multiple of a node's link. Without it, capacities follow from the matrix, which
-    /// must have rates under load.
+    /// `uplinks` has the capacity at each level, outermost first, or one for all levels, in node
+    /// links. Without it, capacities follow from the matrix, which must have rates under load.
     ///
     /// # Errors
     /// Fails if sums of costs overflow, or if groups or capacities are missing for a node or level.
@@ -122,7 +118,7 @@ impl MeasuredNetwork {
         self.uplink_gaps.len()
     }
 
-    /// Known capacities of the uplinks, outermost level first, as multiples of a node's link.
+    /// Known capacities of the uplinks, outermost level first, in node links.
     pub fn uplinks(&self) -> Vec<f64> {
         self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
     }
@@ -180,16 +176,13 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
 pub enum SharedError {
     #[error("there are groups for {count} nodes, not for {nodes}")]
     Groups {
-        /// Length of the list.
         count: usize,
         nodes: usize,
     },
     #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
     TooDeep { levels: usize },
-    /// The number of capacities is neither one nor the number of levels, or there are no levels.
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
-        /// Number of capacities.
         given: usize,
         levels: usize,
     },

@@ -1,5 +1,5 @@
-//! Networks of hosts and switches, and the routes of flows. Link capacities are relative to a
-//! host's link.
+//! Networks of hosts and switches, and the routes of flows. Capacities are relative to a host's
+//! link.
 //!
 //! Source: EFLOPS, sections IV-B and VII-C for BiGraph and fat-tree; BlueConnect, section 3 for the
 //! torus.
@@ -15,14 +15,14 @@ use hoplite_core::placement::mix;
 /// Maximum number of hosts, and of nodes in a directory.
 pub const MAX_HOSTS: u32 = 65_536;
 
-/// Choice among equally short paths of a flow.
+/// Choice among equally short paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
-    /// The receiver's number modulo the number of paths, as with static forwarding tables.
+    /// The receiver's number modulo the number of paths: static forwarding tables.
     Modulo,
     /// A hash of both ends with this seed: equal-cost multipath.
     Ecmp(u64),
-    /// All paths, each with an equal part of the flow.
+    /// All paths equally.
     Ideal,
 }
 
@@ -31,9 +31,8 @@ pub enum Routing {
 pub enum Network {
     /// Two halves of switches with hosts, each linked to all switches of the other half.
     ///
-    /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, .... Two hosts of
-    /// different halves have one path. Two of one half have a path through each switch of the other
-    /// half.
+    /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, .... Hosts of different
+    /// halves have one path, hosts of one half a path through each switch of the other half.
     BiGraph {
         /// M, the number of hosts per switch.
         hosts_per_switch: u32,
@@ -48,13 +47,13 @@ pub enum Network {
         leaves: u32,
         /// Host h is at leaf h / `hosts_per_leaf`.
         hosts_per_leaf: u32,
-        /// Number of spines. Their links have the capacity of hosts' links.
+        /// Number of spines, whose links have the capacity of hosts' links.
         spines: u32,
-        /// Choice of the spine for a flow.
+        /// Choice of the spine.
         routing: Routing,
     },
     /// A host at each point. Flows go dimension by dimension, the shorter way round, on ties
-    /// upwards. Coordinates of the first dimension change fastest.
+    /// upwards. The first coordinate changes fastest.
     Torus {
         /// Number of points in each dimension.
         dimensions: Vec<u32>,
@@ -78,7 +77,6 @@ pub enum NetworkError {
     NoSuchSize {
         fabric: &'static str,
         hosts: u32,
-        /// Numbers of hosts that are possible.
         needed: &'static str,
     },
 }
@@ -94,8 +92,8 @@ impl Network {
         Ok(Self::BiGraph { hosts_per_switch, switches, routing })
     }
 
-    /// Returns a two-level fat-tree with the switches of a [`bigraph`](Self::bigraph), and as many
-    /// links up as down.
+    /// Returns a two-level fat-tree with a [`bigraph`](Self::bigraph)'s switches, and as many links
+    /// up as down.
     ///
     /// # Errors
     /// Fails unless `hosts` is a power of two of at least two.
@@ -142,7 +140,7 @@ impl Network {
         }
     }
 
-    /// Returns the links that a flow uses, each with the share of the flow that it carries.
+    /// Returns the links of a flow, each with its share of the flow.
     pub fn route(&self, from: u32, to: u32) -> Vec<(LinkId, f64)> {
         if let Self::Torus { dimensions } = self {
             return torus_route(dimensions, from, to);
@@ -179,8 +177,7 @@ impl Network {
         route
     }
 
-    /// Returns a link's capacity, relative to a link with `ps_per_byte`: one, except in measured
-    /// networks.
+    /// Returns a link's capacity, relative to a link with `ps_per_byte`: one unless measured.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
         let Self::Measured(network) = self else { return 1.0 };
         let measured = network.gap(link);
@@ -189,7 +186,7 @@ impl Network {
         if is_hosts { capacity.min(1.0) } else { capacity }
     }
 
-    /// Returns the measured latency between two hosts, if the network is measured.
+    /// Returns the measured latency between two hosts, if any.
     pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
         match self {
             Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),
@@ -198,7 +195,7 @@ impl Network {
     }
 }
 
-/// Returns the hosts per switch and the least number of switches that is at least twice as large.
+/// Returns the hosts per switch, and the least number of switches that is at least twice as large.
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {

@@ -1,7 +1,7 @@
 //! Reads a table of round trips in CSV, with a row per sender and a column per receiver.
 //!
-//! Its first row and column may name the nodes, and its corner the unit. A latency is half of a
-//! round trip (Cloud Collectives, section IV-B). The table has no bandwidth, so bytes cost nothing.
+//! The first row and column may name the nodes, and the corner the unit. A latency is half a round
+//! trip (Cloud Collectives, section IV-B). Without bandwidths, bytes cost nothing.
 
 use hoplite_core::topology::matrix::MAX_NODES;
 use hoplite_core::topology::{Matrix, TopologyError};
@@ -24,7 +24,7 @@ pub(super) enum CsvError {
 pub(super) fn matrix(text: &str) -> Result<Matrix, CsvError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    // Reads a header and one line more than allowed, to notice an excess.
+    // A header, and one line too many, to notice an excess.
     let rows = lines.take(MAX_NODES + 2);
     let rows: Vec<(usize, Vec<&str>)> = rows
         .map(|(line, text)| (line, text.split(',').take(MAX_NODES + 2).map(cell).collect()))

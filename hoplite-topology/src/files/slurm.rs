@@ -1,8 +1,7 @@
 //! Reads Slurm's `topology.conf`: switches, and the nodes and switches below them.
 //!
-//! The file has no latencies, so each switch on a path counts as [`SWITCH_NS`], and orders of nodes
-//! follow the tree of switches. A path has one switch under a common leaf, three with one switch
-//! above, and five with two.
+//! Without latencies, each switch on a path counts as [`SWITCH_NS`]: one under a common leaf, three
+//! with one switch above, five with two.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +9,13 @@ use hoplite_core::topology::matrix::{MAX_NAME_BYTES, MAX_NODES};
 use hoplite_core::topology::{Link, Matrix, TopologyError};
 use thiserror::Error;
 
-/// Assumed latency of a switch: between a cut-through switch's 1 us and a loaded switch's tens of
-/// microseconds.
+/// Between a cut-through switch's 1 us and a loaded switch's tens of microseconds.
 const SWITCH_NS: u32 = 5_000;
 /// Assumed rate of each link: 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;
-/// Maximum number of switches above a node. A longer path is a cycle.
+/// Maximum number of switches above a node; a longer path is a cycle.
 const MAX_DEPTH: usize = 16;
-/// Most digits of a number in a host's name, leading zeros included.
+/// Most digits of a number in a host's name, with leading zeros.
 const MAX_DIGITS: usize = 20;
 
 #[derive(Debug, Error)]
@@ -54,7 +52,6 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
     let names = nodes.iter().map(|(node, _)| node.clone()).collect();
     let mut apart = None;
     let matrix = Matrix::from_links(names, |a, b| {
-        // Paths start at the root.
         let shared = paths[a].iter().zip(&paths[b]).take_while(|(a, b)| a == b).count();
         if shared == 0 {
             apart.get_or_insert((a, b));

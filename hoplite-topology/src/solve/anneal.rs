@@ -10,10 +10,10 @@
 use crate::cost::Evaluator;
 use hoplite_core::topology::random::Random;
 
-/// Value of `done` at the end of a search, for [`Search::advance`](super::Search::advance).
+/// `done` at the end of a search, for [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
-/// The last fifth of each round of annealing, in which worse orders are rejected.
+/// The last fifth of each round, which rejects worse orders.
 const QUIET: u32 = ROUND / 5;
 /// Number of sample swaps, whose mean difference sets the first temperature.
 const SAMPLES: u32 = 64;
@@ -109,7 +109,7 @@ impl<'a> Anneal<'a> {
         let (a, b) = (self.random.index(nodes), self.random.index(nodes));
         match self.random.below(8) {
             0 => {
-                // A block has 2, 4, ... ranks, and there are at least two blocks.
+                // Of 2, 4, ... ranks, and at least two blocks.
                 let exponent =
                     1 + self.random.below(u64::from(nodes.ilog2().saturating_sub(1)).max(1));
                 let length = 1_usize << exponent;

@@ -2,7 +2,7 @@
 //!
 //! For rings, the 1-tree of Held and Karp (1970): a spanning tree of all nodes but one, and two
 //! edges to that node, cost no more than a ring. Multipliers, which change all rings equally, drive
-//! the degrees to two. The bound reaches 96 to 100% of the optimum.
+//! the degrees to two, and the bound to 96 to 100% of the optimum.
 //!
 //! For models of stages, a stage costs at least the largest of all nodes' costs to their nearest
 //! neighbour. A set of stages connects as many ranks as the product of its group sizes. Unless that
@@ -13,9 +13,9 @@ use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
 /// Maximum number of partitions of the nodes that [`exchange_bound`] tries: clusters at the largest
-/// steps of the distance. Each examines all pairs of nodes.
+/// steps of the distance.
 const MAX_PARTITIONS: usize = 16;
-/// Maximum number of changes of [`OneTree`]'s multipliers. The last change is 1/400 of the first.
+/// Most changes of [`OneTree`]'s multipliers. The last is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
 
 /// Returns a lower bound of the cost of any order; zero for a ring, whose bound is [`OneTree`].
@@ -33,9 +33,9 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
 
 /// Returns a lower bound for a chain, which is a spanning tree.
 ///
-/// The cheapest spanning tree bounds the cost of a block. The spanning tree with the smallest
-/// largest time per byte bounds the cost of the other bytes. An object smaller than a block is
-/// charged a block, less the missing bytes at the largest time per byte of all links.
+/// The cheapest spanning tree bounds the cost of a block, and the one with the smallest largest
+/// time per byte bounds the cost of the other bytes. An object smaller than a block is charged a
+/// block, less the missing bytes at the largest time per byte of all links.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
     let blocks: u128 = spanning_tree(nodes, |a, b| hop(links, a, b).0).map(u128::from).sum();
@@ -50,7 +50,7 @@ fn chain_bound(links: Links<'_>) -> u128 {
     if carried < saved { 0 } else { chain_cost(blocks, gap, links.size_bytes()) }
 }
 
-/// Returns the costs of the edges of a cheapest spanning tree (Prim, 1957).
+/// Returns the edges' costs of a cheapest spanning tree (Prim, 1957).
 fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<Item = u64> {
     let mut nearest: Vec<(u64, u32)> =
         (1..nodes as u32).map(|node| (cost(0, node), node)).collect();
@@ -64,8 +64,8 @@ fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<
     })
 }
 
-/// Returns a lower bound of the cost of a tree schedule. Its longest path costs at least its depth
-/// times the cheapest link, and each node needs at least its own cheapest link.
+/// A longest path costs at least its depth times the cheapest link, and each node needs at least
+/// its cheapest link.
 fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     let nodes = links.len() as u32;
     let cheapest: Vec<u64> = (0..nodes).map(|node| nearest(links, node, 2)).collect();
@@ -155,8 +155,7 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// Held and Karp's lower bound of a ring's cost. Each step changes the nodes' multipliers to raise
-/// it.
+/// Held and Karp's bound of a ring's cost. Each step changes the multipliers to raise it.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,
@@ -182,8 +181,7 @@ impl<'a> OneTree<'a> {
             best: 0,
             best_multipliers: vec![0; nodes],
             limit,
-            // A tenth of a mean hop: a few steps change a multiplier by as much as a hop within a
-            // rack costs.
+            // A tenth of a mean hop: a few steps change a multiplier by a hop within a rack.
             step: (upper / (10 * nodes as u128)).clamp(1, 1 << 58) as i64,
             steps: 0,
             upper,
@@ -201,8 +199,8 @@ impl<'a> OneTree<'a> {
         if now.iter().all(|&excess| excess == 0) {
             return false;
         }
-        // Source: Held, Wolfe and Crowder (1974). The share of the previous step is from Volgenant
-        // and Jonker (1982).
+        // Sources: Held, Wolfe and Crowder (1974); the previous step's share, Volgenant and Jonker
+        // (1982).
         for (node, multiplier) in self.multipliers.iter_mut().enumerate() {
             let change = self.step.saturating_mul(7 * now[node] + 3 * before[node]) / 10;
             *multiplier = multiplier.saturating_add(change).clamp(-self.limit, self.limit);
@@ -220,8 +218,7 @@ impl<'a> OneTree<'a> {
         self.best_multipliers.clone()
     }
 
-    /// Builds the cheapest 1-tree, with the last node outside of the spanning tree, and returns its
-    /// bound.
+    /// Builds the cheapest 1-tree, whose spanning tree lacks the last node. Returns its bound.
     fn tree(&mut self) -> i128 {
         let nodes = self.links.len();
         let outside = nodes - 1;
@@ -237,7 +234,7 @@ impl<'a> OneTree<'a> {
             excess[b] += 1;
             sum += i128::from(cost);
         };
-        // For each node outside of the tree, its cheapest edge to the tree.
+        // For each node outside of the tree, its cheapest edge to it.
         let mut edges: Vec<(i64, usize, usize)> =
             (1..outside).map(|node| (cost(0, node), node, 0)).collect();
         while let Some(index) = (0..edges.len()).min_by_key(|&index| edges[index].0) {

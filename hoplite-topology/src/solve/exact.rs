@@ -1,15 +1,15 @@
 //! Finds the best order in small cases. Rings use Held and Karp's dynamic program (1962), chains
-//! use it for each limit of the time per byte, and other models try all orders.
+//! the same for each limit of the time per byte. Other models try all orders.
 
 use crate::cost::{Evaluator, Model, chain_cost, hop};
 use hoplite_core::topology::matrix::Links;
 
 /// Most nodes of a ring: 2^15 sets of 15 nodes, each with 15 last nodes, take 4 MB and some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// Most nodes of a chain: Held and Karp's program runs once for each different time per byte of
-/// its 55 links.
+/// Most nodes of a chain: Held and Karp's program runs for each different time per byte of 55
+/// links.
 pub(super) const MAX_CHAIN: usize = 11;
-/// Most nodes for models other than ring and chain: 8! orders.
+/// Most nodes for other models: 8! orders.
 pub(super) const MAX_NODES_OF_OTHER_MODELS: usize = 8;
 
 pub(super) fn optimum(
@@ -55,16 +55,16 @@ fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
 
 const UNREACHABLE: u64 = u64::MAX;
 
-/// Cost of the cheapest path through each set of nodes, for each last node. Sixteen hops that
-/// cost at most 2^58 each fit 64 bits.
+/// Cost of the cheapest path through each set of nodes, for each last node. Sixteen hops of at most
+/// 2^58 fit 64 bits.
 struct Paths {
     nodes: usize,
     costs: Vec<u64>,
 }
 
 impl Paths {
-    /// Computes the costs from the cost `first` of a path of one node, and the cost `hop` of a
-    /// further node; [`UNREACHABLE`] excludes a hop.
+    /// `first` is the cost of a path of one node, and `hop` of a further node; [`UNREACHABLE`]
+    /// excludes a hop.
     fn new(nodes: usize, first: impl Fn(usize) -> u64, hop: impl Fn(usize, usize) -> u64) -> Self {
         let mut costs = vec![UNREACHABLE; nodes << nodes];
         for node in 0..nodes {
@@ -118,8 +118,7 @@ impl Paths {
     }
 }
 
-/// Returns the cheapest ring: the highest node is fixed, and the others form a path whose two ends
-/// are its neighbours.
+/// Fixes the highest node; the others form a path whose ends are its neighbours.
 fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     let fixed = links.len() - 1;
     let cost = |a: usize, b: usize| links.whole(a as u32, b as u32);
@@ -130,8 +129,7 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     ring.into_iter().map(|node| node as u32).collect()
 }
 
-/// Returns the cheapest chain. For each limit of the time per byte, the cheapest path over the
-/// links within the limit is a candidate.
+/// For each limit of the time per byte, the cheapest path over the links within it is a candidate.
 fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
     let nodes = links.len();
     let mut gaps: Vec<u64> =

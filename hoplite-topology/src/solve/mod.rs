@@ -1,7 +1,7 @@
 //! Search for a cheap order of ranks.
 //!
-//! A [`Search`] has no clock: its caller requests moves, and passes the share of the time that has
-//! passed. The same seed and calls find the same order.
+//! A [`Search`] has no clock: its caller requests moves, and passes the passed share of the time.
+//! The same seed and calls find the same order.
 //!
 //! Source: Cloud Collectives, section IV-C, which anneals and then uses a solver. Rings are
 //! travelling salesman problems, for which better methods exist.
@@ -22,8 +22,8 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// Share of a ring's search that improves the lower bound. The bound's multipliers (a cost per
-/// node) then help to choose neighbours for moves.
+/// Share of a ring's search that improves the lower bound. Its multipliers (a cost per node) then
+/// help to choose neighbours for moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.
@@ -55,8 +55,8 @@ enum Method<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search, which ends at once for small cases: rings up to `exact::MAX_RING` nodes,
-    /// chains up to `exact::MAX_CHAIN`, others up to `exact::MAX_NODES_OF_OTHER_MODELS`.
+    /// Prepares a search, which ends at once in small cases: see `exact::MAX_RING`,
+    /// `exact::MAX_CHAIN` and `exact::MAX_NODES_OF_OTHER_MODELS`.
     ///
     /// # Errors
     /// Fails if the model does not fit the number of nodes.
@@ -91,8 +91,8 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Makes about `moves` moves. `done` is the part of the search's time that has passed, in units
-    /// of 1 / [`WHOLE`].
+    /// Makes about `moves` moves. `done` is the passed share of the search's time, in units of 1 /
+    /// [`WHOLE`].
     pub fn advance(&mut self, moves: u32, done: u32) -> Status {
         match &mut self.method {
             Method::Done => {}

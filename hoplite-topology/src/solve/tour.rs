@@ -13,8 +13,7 @@ use hoplite_core::topology::random::Random;
 /// Number of near nodes that moves try; 8 to 16 are usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
 const MAX_SEGMENT: usize = 3;
-/// Longest segment, in nodes, that a random kick exchanges. After short ones, improvements stay
-/// local.
+/// In nodes; after short segments, improvements stay local.
 const MAX_KICK: usize = 50;
 
 /// A move that removes the edges (a, b) and (c, d), and adds (a, c) and (b, d).
@@ -69,8 +68,7 @@ impl<'a> Tour<'a> {
         self.cost
     }
 
-    /// Exchanges two random adjacent segments, then makes moves that shorten the ring. Undoes all
-    /// if the ring got longer.
+    /// Exchanges two random adjacent segments, then improves. Undoes all if the ring got longer.
     pub(super) fn kick(&mut self) {
         let nodes = self.order.len();
         let limit = MAX_KICK.min((nodes - 2) / 2);
@@ -102,8 +100,7 @@ impl<'a> Tour<'a> {
         self.links.whole(a, b).into()
     }
 
-    /// Returns the cost of an edge plus its nodes' multipliers, which change the cost of all rings
-    /// equally.
+    /// Returns an edge's cost plus its nodes' multipliers, which change all rings equally.
     fn reduced(&self, a: u32, b: u32) -> i64 {
         self.links.whole(a, b) as i64 + self.multipliers[a as usize] + self.multipliers[b as usize]
     }
@@ -176,8 +173,8 @@ impl<'a> Tour<'a> {
                 for index in 0..self.width {
                     let c = self.neighbour(a, index);
                     let gain = removed - self.reduced(a, c);
-                    // A move that shortens the ring has an end at which the added edge is cheaper
-                    // than the removed edge (Lin, Kernighan, 1973).
+                    // A shortening move has an end at which the added edge is cheaper than the
+                    // removed one (Lin, Kernighan, 1973).
                     if gain <= 0 {
                         break;
                     }

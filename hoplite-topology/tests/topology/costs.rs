@@ -70,7 +70,7 @@ fn round_trips_become_symmetric() {
 
 #[test]
 fn a_tree_of_nccl_has_one_child_at_rank_0_and_is_mirrored_or_shifted() {
-    // One expensive link at a time reveals the trees' pairs, because half of the bytes cross it.
+    // Half of the bytes cross the one expensive link.
     let edges = |nodes: usize| {
         let mut edges = Vec::new();
         for a in 0..nodes {
@@ -116,7 +116,7 @@ fn a_hierarchy_costs_its_slowest_hops() {
     let links = Links::new(&matrix, 12 * 4096).unwrap();
     let order = made::shuffled(12, 6);
     let hop = |a: usize, b: usize, parts| u128::from(links.part(order[a], order[b], parts));
-    // Four groups of three consecutive ranks, then three of four ranks that are three apart.
+    // Four groups of three consecutive ranks, then three of ranks that are three apart.
     let inner = (0..4).flat_map(|group| {
         (0..3).map(move |member| (3 * group + member, 3 * group + (member + 1) % 3))
     });

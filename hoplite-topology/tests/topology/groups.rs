@@ -7,7 +7,7 @@ use hoplite_core::topology::{Link, Links, Matrix, Place};
 
 use crate::made;
 
-/// Zones of two racks of four, shuffled, with noise of 10%; also returns each node's rack.
+/// Zones of two racks of four, shuffled, with noise of 10%; and each node's rack.
 fn zones(count: usize, seed: u64) -> (Matrix, Vec<usize>) {
     let nodes = 8 * count;
     let racks: Vec<usize> =
@@ -79,8 +79,8 @@ fn groups_end_at_the_distance() {
     assert_eq!(Dendrogram::new(Links::new(&one, 0).unwrap()).leaves_by_size(), [0]);
 }
 
-/// Makes racks of these sizes, two per zone, as a matrix of blocks and as a plain matrix. Each rack
-/// is one block, but `halved` is two.
+/// Makes racks, two per zone, as a matrix of blocks and as a plain one. A rack is one block,
+/// `halved` two.
 fn in_blocks(sizes: &[u32], halved: usize) -> [Matrix; 2] {
     let mut rack_of: Vec<u32> = Vec::new();
     let mut block_of: Vec<u32> = Vec::new();

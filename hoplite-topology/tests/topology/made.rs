@@ -63,8 +63,7 @@ fn by_pairs(nodes: usize, mut link: impl FnMut(usize, usize) -> Link) -> Matrix 
     Matrix::from_links(names(nodes), |a, b| Ok(links[a.min(b)][a.max(b)])).unwrap()
 }
 
-/// Makes a hierarchy with a known cheapest ring: other edges cost more than the ring's at their
-/// level.
+/// Makes a hierarchy with a known cheapest ring: other edges of a level cost more.
 pub(crate) fn planted_ring(case: &Value) -> Matrix {
     let sizes: Vec<usize> = numbers(&case["sizes"]).into_iter().map(|size| size as usize).collect();
     let bases = numbers(&case["bases_alpha_ns"]);

@@ -73,7 +73,7 @@ fn holds(term: &Term, order: &[u32]) -> bool {
     }
 }
 
-/// Raises numbers until `term`, a (>= name ...), holds. Returns `true` if it raised any.
+/// Raises numbers until `term`, a (>= name ...), holds. `true` if it raised any.
 fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     let [_, name, least] = list(term) else { panic!("{term:?}") };
     let least = number(least, numbers);
@@ -84,8 +84,7 @@ fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     true
 }
 
-/// Returns `true` if the order satisfies the query with the smallest numbers that the assertions
-/// allow.
+/// Checks a query with the smallest numbers that it allows.
 fn satisfies(query: &[Term], order: &[u32]) -> bool {
     let assertions = || {
         query
