@@ -83,7 +83,7 @@ class MemberPosition:
 
 @dataclass(frozen=True, slots=True)
 class ReduceInfo:
-    """How a reduce made an object.
+    """The way in which a reduce made an object.
 
     Examples:
         >>> refs = [client.put(None, np.ones(4)) for _ in range(2)]

@@ -30,7 +30,7 @@ pub(crate) struct Id {
 }
 
 impl Id {
-    /// Refuses a handle of another cluster.
+    /// Refuses other clusters.
     pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<ObjectId> {
         match self.cluster {
             Some(other) if other != cluster.as_str() => {
@@ -79,7 +79,7 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdErro
     }
 }
 
-/// Several ids; a single one is refused, because its iteration would yield characters.
+/// A single id is refused, because its iteration would yield characters.
 #[derive(Debug, Clone)]
 pub(crate) struct Ids {
     ids: Vec<ObjectId>,
@@ -164,7 +164,7 @@ pub(crate) const fn order(deterministic: bool) -> ReduceOrder {
     if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any }
 }
 
-/// A lifetime: owner, seconds to live, and the action at their end.
+/// Owner, seconds to live, and the action at the end.
 pub(crate) type LifetimeArgument = (Option<String>, Option<f64>, String);
 
 const OWN_OWNER: &str = "client";

@@ -1,7 +1,7 @@
 //! Copies from and to buffers of Python while the interpreter runs other threads.
 //!
-//! The exporter keeps the memory in place. Other threads may write to it during a copy, which then
-//! stores a mixture, as in numpy functions that release the interpreter.
+//! The exporter keeps the memory in place. If another thread writes during a copy, the copy is a
+//! mixture, as in numpy functions that release the interpreter.
 
 use std::sync::Arc;
 use std::{ptr, slice};

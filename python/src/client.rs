@@ -53,8 +53,7 @@ pub(crate) struct AsyncClient {
 }
 
 impl Client {
-    /// Performs `work` while other threads run Python. `_keep` releases the buffers once this
-    /// thread is attached again.
+    /// Performs `work` while other threads run Python. `_keep` releases the buffers afterwards.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -124,8 +123,8 @@ fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
 }
 
 impl AsyncClient {
-    /// Performs `work` in a task. Cancelling the returned future cancels the task. `keep` releases
-    /// the buffers in the thread of the event loop.
+    /// Performs `work` in a task, which the returned future cancels. `keep` releases the buffers in
+    /// the event loop's thread.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -257,7 +256,7 @@ fn collect_garbage() {
     });
 }
 
-/// Performs `work` in a thread, which continues if a signal handler raises here.
+/// The thread continues if a signal handler raises here.
 fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new().name("hoplite-connect".to_owned()).spawn(move || {

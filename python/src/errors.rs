@@ -1,7 +1,6 @@
 //! The only code that makes Python exceptions.
 //!
-//! The classes in `hoplite/errors.py` have the names of error variants, and their fields as
-//! attributes.
+//! The classes in `hoplite/errors.py` are named after error variants, whose fields are attributes.
 
 use std::any::Any;
 
@@ -17,7 +16,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     exception_about(py, error, None)
 }
 
-/// Makes an exception that names `id` even if the error names no object.
+/// Names `id` even if the error names no object.
 pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectId>) -> PyErr {
     let fields = PyDict::new(py);
     let name = match set_fields(py, error, &fields) {
@@ -79,7 +78,7 @@ fn make(py: Python<'_>, name: &str, message: String, fields: &Bound<'_, PyDict>)
     }
 }
 
-/// Sets an exception's attributes; returns the name of its class.
+/// Returns the name of the class.
 fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
     Ok(match error {
         Error::Object(error) => set_object_fields(py, error, fields)?,

@@ -45,7 +45,7 @@ impl Slot {
         let mut letters = lock(&self.letters);
         letters.push((number, letter));
         if letters.len() == 1 {
-            // Fails only if the bell is readable already.
+            // Fails only if it is readable already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
@@ -85,7 +85,7 @@ impl Mailbox {
         self.slot.bell.as_raw_fd()
     }
 
-    /// Completes the futures whose results have arrived. The event loop calls this in its thread.
+    /// The event loop calls this in its thread.
     fn deliver(&self, py: Python<'_>) {
         // Reset first, so that later results are noticed.
         let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);

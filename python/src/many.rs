@@ -17,7 +17,7 @@ use crate::arguments::Id;
 use crate::buffers::{Input, Keep};
 use crate::errors::{exception, exception_about};
 
-/// An object: id, pieces, dtype, shape and the application's header.
+/// Id, pieces, dtype, shape and the application's header.
 pub(crate) type Described = (Id, Vec<Input>, PyBackedStr, Option<Vec<u64>>, PyBackedBytes);
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(crate) fn whole(pieces: &[Input]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Results of a batch: a Python list with an exception for each failed object.
+/// A Python list with an exception for each failed object.
 #[derive(Debug)]
 pub(crate) struct Outcomes<T> {
     ids: Vec<ObjectId>,

@@ -1,4 +1,4 @@
-//! The operations of both clients. The caller's thread or the runtime drives these functions.
+//! The operations of both clients, driven by the caller's thread or the runtime.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::many::{Objects, Outcomes, whole};
 use crate::report::{Ids, Page, Status, Summary};
 use crate::view::{Between, Reader, View, Writer, left};
 
-/// Bytes that a task copies before it lets other tasks run, as in the client.
+/// Bytes that a task copies before it yields, as in the client.
 const PIECE_BYTES: usize = 4 << 20;
 
 pub(crate) async fn put(
@@ -116,7 +116,7 @@ pub(crate) async fn read(
     let mut room = out.bytes_mut();
     while !room.is_empty() {
         let read = reader.read(room, deadline.saturating_duration_since(Instant::now())).await;
-        // The caller can repeat the whole call.
+        // The call can be repeated.
         let length = read.map_err(|error| error.leaving(LostCall::Repeatable))?;
         room = &mut room[length..];
         tokio::task::yield_now().await;

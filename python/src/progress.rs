@@ -31,8 +31,8 @@ impl Progress {
 }
 
 impl Progress {
-    /// Counts the bytes that the calls in `work` move. Boxes `work`, because nested futures would
-    /// exceed the stacks of threads.
+    /// Counts the bytes that `work` moves. Boxes it, because nested futures would exceed the stacks
+    /// of threads.
     pub(crate) fn of<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
         tracked(Arc::clone(&self.counts), Box::pin(work))
     }

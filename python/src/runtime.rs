@@ -9,15 +9,13 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// One thread receives and sends while the other copies.
 const THREADS: usize = 2;
 
-/// The runtime, and the process that started it: this one or a parent.
+/// With the process that started it: this one or a parent.
 ///
 /// Only threads attached to the interpreter lock it, so a forked child never inherits a held lock.
 static CURRENT: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
 
-/// Returns the runtime of this process, which is never dropped.
-///
-/// A forked child leaks the inherited runtime, because dropping that would wait for missing
-/// threads.
+/// Returns the runtime of this process, which is never dropped: a forked child leaks the inherited
+/// one, whose drop would wait for missing threads.
 ///
 /// # Errors
 /// If no threads can be started.

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Python's variable for the current span; empty before the first `hoplite.trace`.
+/// The current span; empty before the first `hoplite.trace`.
 static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 #[pyclass(module = "hoplite._native", frozen)]

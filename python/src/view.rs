@@ -1,5 +1,5 @@
-//! The memory of a complete object as a Python buffer, the reader of an arriving object, and the
-//! writer of a new one.
+//! A complete object as a Python buffer, the reader of an arriving one, and the writer of a new
+//! one.
 
 use std::os::raw::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,10 +75,10 @@ impl View {
     }
 }
 
-/// A reader or writer between calls. A call takes it, and leaves it for the next call.
+/// A call takes the reader or writer, and leaves it for the next one.
 pub(crate) type Between<T> = Arc<Mutex<Option<T>>>;
 
-/// Takes the reader or writer; `None` after its last call, after a failed call, or during a call.
+/// `None` after the last call, after a failed call, or during a call.
 pub(crate) fn taken<T>(between: &Between<T>) -> Option<T> {
     between.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
@@ -133,7 +133,7 @@ impl Reader {
     }
 }
 
-/// Writes a new object from its beginning to its end. Dropping it earlier aborts the put.
+/// Writes a new object from its beginning. Dropping it before its end aborts the put.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Writer {
