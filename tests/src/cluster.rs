@@ -81,7 +81,7 @@ impl Daemon {
         serde_json::from_str(&self.first_line).expect("a daemon prints JSON")
     }
 
-    /// The log so far, which may lag: see [`Self::await_log`].
+    /// The log, which may lag: see [`Self::await_log`].
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -138,7 +138,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Reads lines in a thread, so that waits have a limit.
+/// In a thread, so that waits have a limit.
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -216,9 +216,9 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     pub shard_arguments: Vec<String>,
     pub advertised: Vec<String>,
-    /// Environment variables of all daemons, added to the variables of the test.
+    /// Environment of all daemons, beside the test's.
     pub environment: Vec<(&'static str, &'static str)>,
-    /// Folder with the daemons' programs; `None` for this workspace's.
+    /// Folder of the daemons; `None` for this workspace's.
     pub programs: Option<PathBuf>,
 }
 
@@ -252,8 +252,8 @@ impl Default for Plan {
     }
 }
 
-/// Binds a socket to a free port without listening. Until the socket is dropped, only a shard that
-/// is told this port can listen there.
+/// Binds a socket to a free port without listening. Until it is dropped, only a shard that is told
+/// this port can listen there.
 fn keep_port() -> (TcpSocket, String) {
     let bound = TcpSocket::new_v4().and_then(|socket| {
         socket.set_reuseaddr(true)?;
@@ -271,7 +271,6 @@ pub struct Cluster {
     pub shards: Vec<Option<Daemon>>,
     pub shard_addresses: Vec<String>,
     pub stores: Vec<Option<Daemon>>,
-    /// Sockets that keep the ports of the shards.
     ports: Vec<TcpSocket>,
 }
 
@@ -361,7 +360,7 @@ impl Cluster {
         store.addresses().data.expect("it has a data plane").to_string()
     }
 
-    /// Connects to a store. On a busy machine, this may take longer than a client waits.
+    /// Connects to a store. On a busy machine, this may exceed a client's wait.
     pub fn client(&self, node: usize) -> Client {
         let started = Instant::now();
         loop {
@@ -373,7 +372,7 @@ impl Cluster {
         }
     }
 
-    /// Puts 4 MiB of zero floats, which is too large to be reduced at one node.
+    /// Puts 4 MiB of zero floats, too many to be reduced at one node.
     pub fn put_zeros(&self, node: usize, id: &str) {
         let metadata =
             Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
@@ -498,8 +497,8 @@ pub fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     }
 }
 
-/// Repeats a check until it succeeds. On a busy machine, answers exceed short timeouts, sessions
-/// end, and the directory or a sender hears of a change later than a client.
+/// Repeats a check until it succeeds. On a busy machine, answers are late, sessions end, and
+/// daemons hear of changes later than clients.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {

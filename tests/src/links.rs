@@ -47,7 +47,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until bytes may pass. Returns their number; `None` if the connection was broken.
+    /// Waits until bytes may pass; `None` if the connection was broken.
     fn pass(&self, number: u64, way: Direction, length: usize) -> Option<usize> {
         let mut state = self.state();
         loop {
@@ -99,7 +99,7 @@ impl Links {
         self.shared.change(|state| state.passed.clear());
     }
 
-    /// Holds back the direction's bytes after the first `bytes`, until [`open`](Self::open).
+    /// Holds bytes back after the first `bytes`, until [`open`](Self::open).
     pub fn hold(&self, from: usize, to: usize, bytes: u64) {
         self.shared.change(|state| {
             state.limits.insert((from, to), bytes);
@@ -200,7 +200,7 @@ fn carry(shared: &Arc<Shared>, mut incoming: TcpStream, to: usize) -> io::Result
     Ok(())
 }
 
-/// Reads up to the frame with the connecting node's name. Returns the node and the bytes.
+/// Reads up to the frame with the connecting node's name.
 fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     let mut frame = vec![0; HEADER_BYTES];
     incoming.read_exact(&mut frame)?;

@@ -91,7 +91,7 @@ impl RawClient {
         self.try_send(&frame, time_limit)
     }
 
-    /// Returns `true` if the socket took all bytes. Each wait lasts at most `time_limit`.
+    /// `true` if the socket took all bytes. Each wait lasts at most `time_limit`.
     pub fn try_send(&mut self, bytes: &[u8], time_limit: Duration) -> bool {
         self.stream.set_write_timeout(Some(time_limit)).expect("a socket has a timeout");
         self.stream.write_all(bytes).is_ok()

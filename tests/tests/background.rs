@@ -125,8 +125,8 @@ fn a_store_starts_serves_and_stops() {
     assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
 }
 
-/// Repeats a start that must fail, with a growing time limit, until its output has `reason`, which
-/// a busy machine may log late. Returns the output.
+/// Repeats a start that must fail, with a growing time limit, because a busy machine may log
+/// `reason` late. Returns the output.
 fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
     let mut wait = Duration::from_millis(300);
     loop {
@@ -141,7 +141,7 @@ fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
     }
 }
 
-/// Starts three nodes with `flags`. Without them, the third gets `refusal`.
+/// Starts three nodes. Without `flags`, the third gets `refusal`.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
     let first = [
@@ -300,7 +300,7 @@ fn the_doctor_reports_problems_quickly() {
     let home = Home::new();
     let (code, text) = home.run(&["start", "--memory", "16MiB"]);
     assert_eq!(code, 0, "{text}");
-    // Each check has a second at most, which a busy machine may not grant.
+    // A check has a second at most, which a busy machine may exceed.
     let timed = |command: &mut Command| {
         let began = Instant::now();
         let (code, text) = output_of(command);

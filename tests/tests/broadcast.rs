@@ -19,7 +19,7 @@ fn an_object_moves_from_node_to_node() {
 #[test]
 fn a_get_costs_the_directory_five_messages() {
     const GETS: u64 = 20;
-    // A stall of the machine may end a session. The new session costs more messages.
+    // A stall of the machine may end a session, which costs more messages.
     await_that("a measurement without a lost session", || {
         let cluster = Cluster::start(Plan { nodes: 2, shards: 3, ..Plan::default() });
         let is_lost = || {
@@ -86,8 +86,7 @@ fn receivers_that_come_together_relay() {
     await_that("each receiver to have pulled the object, once", || {
         (0..nodes).map(sent).sum::<u64>() == 5 * (8 << 20)
     });
-    // Copies serve one receiver at a time, and all receivers come early, so they form nearly a
-    // chain.
+    // Copies serve one receiver at a time, and all come early: nearly a chain.
     assert!(sent(0) <= 2 * (8 << 20), "the origin sent {} bytes", sent(0));
 }
 

@@ -1,4 +1,4 @@
-//! One table of cases for the asynchronous client, the blocking client and the command line.
+//! Cases for the asynchronous client, the blocking client and the command line.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use hoplite_tests::contents::bytes;
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A call through any interface. Ids are strings, which all interfaces can express.
+/// Ids are strings, which all interfaces can express.
 #[derive(Debug, Clone)]
 enum Call {
     Put {
@@ -158,7 +158,7 @@ fn cases() -> Vec<Case> {
             },
             Ready(vec![1]),
         ),
-        // At the node of the put, because the directory may answer too late.
+        // At the node of the put: the directory may answer too late.
         Case(1, Call::Wait { ids: vec!["unknown", "given up"], count: 2, timeout }, Ready(vec![1])),
         Case(1, Call::Delete { ids: vec!["given up"] }, Count(1)),
     ]);

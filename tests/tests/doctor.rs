@@ -25,8 +25,8 @@ fn arguments(flags: &[(&str, &Path)]) -> Vec<String> {
     flags.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect()
 }
 
-/// Repeats the doctor until its finding is `verdict`, with a text that contains `says`, because a
-/// check may exceed its time limit on a busy machine.
+/// Repeats the doctor until its finding is `verdict`, with a text that contains `says`: a busy
+/// machine may exceed a check's limit.
 #[track_caller]
 fn assert_says(address: &str, flags: &[String], verdict: &str, says: &str) {
     let is_found =
@@ -34,7 +34,7 @@ fn assert_says(address: &str, flags: &[String], verdict: &str, says: &str) {
     await_that(&format!("{verdict} with {says:?} about {address}"), is_found);
 }
 
-/// Returns the verdict on the directory, and its text; `None` if the credentials took too long.
+/// Returns the directory's verdict and text; `None` if the credentials took too long.
 fn doctor(address: &str, flags: &[String]) -> Option<(String, String)> {
     let mut command = Command::new(program("hoplite"));
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {

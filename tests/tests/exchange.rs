@@ -227,7 +227,7 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
             scope.spawn(move || exchange(&client, (3, Some(1000)), rank, FAILING_TIMEOUT))
         };
         for (rank, call) in [call(0), call(1)].into_iter().enumerate() {
-            // On a busy machine, the other rank may come only after this one's timeout.
+            // On a busy machine, the other rank may be late too.
             let missing = missing(call.join().unwrap());
             assert!(
                 missing == [2] || missing.ends_with(&[2]) && missing[0] == 1 - rank,
@@ -294,12 +294,11 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
             calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
         })
     };
-    // One after the other, because a rank could come after the other's timeout.
+    // One by one, because a rank could exceed the other's timeout.
     for (rank, expected) in [(3, vec![0, 1, 2]), (1, vec![0, 2]), (0, vec![2])] {
         let met = meet(&[rank], FAILING_TIMEOUT / 4);
         assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [expected]);
     }
-    // Now the objects of both are there.
     let met = meet(&[0, 1], FAILING_TIMEOUT / 2);
     assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
     let is_used = |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
@@ -374,7 +373,7 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
         }
         assert_eq!(ids(&cluster), <[&str; 0]>::default());
         let plan = plan(&cluster, 0);
-        // Broken streams resume. A lost or silent member leads to the general path: one reduce.
+        // Broken streams resume. A lost or silent member leads to one reduce, the general path.
         let goes_on = (between, is_silent) == ((SENDER, RECEIVER), false);
         assert!(
             plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }),
@@ -391,7 +390,7 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
         let timeout = FAILING_TIMEOUT * 3;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
-            // Waits, because buffered bytes may complete the exchange.
+            // Buffered bytes may complete the exchange.
             if killed == SENDER {
                 await_given_up(cluster);
             }

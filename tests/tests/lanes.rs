@@ -16,9 +16,9 @@ use prost::Message;
 use serde_json::Value;
 
 const SIZE: usize = 96 << 20;
-/// After these bytes, the rest exceeds the buffers of sockets.
+/// The rest exceeds the buffers of sockets.
 const EARLY: usize = SIZE - (24 << 20);
-/// More than the time for which a store waits for lanes.
+/// More than a store's wait for lanes.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(600);
 
 fn try_request(address: &str, pull: &Pull, most_bytes: usize) -> Option<(RawPeer, Lanes)> {
@@ -38,7 +38,7 @@ fn try_request(address: &str, pull: &Pull, most_bytes: usize) -> Option<(RawPeer
     None
 }
 
-/// Pulls until the store requests lanes, which depends on its measurements.
+/// Pulls until the store requests lanes.
 pub(crate) fn await_request(address: &str, pull: &Pull, most_bytes: usize) -> (RawPeer, Lanes) {
     let mut found = None;
     await_that("the store asks for lanes", || {

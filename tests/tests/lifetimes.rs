@@ -50,8 +50,8 @@ fn holder(cluster: &Cluster, owners: &[&str]) -> hoplite_client::Result<Client> 
     })
 }
 
-/// Puts objects with a growing time to live until `reader` gets one before its end, which a busy
-/// machine may delay. Returns the last object's id and view, and the number of objects.
+/// Puts objects with a growing time to live until `reader` gets one in time. Returns the last
+/// object's id and view, and the number of objects.
 fn got_in_time(
     writer: &Client,
     reader: &Client,
@@ -63,7 +63,7 @@ fn got_in_time(
         let id = format!("{name}-{puts}");
         let put = writer.put_with(&id, &bytes(1, SIZE), for_ttl(ttl, action));
         puts += 1;
-        // The time may be over before the directory has confirmed the put.
+        // The time may be over before the put is confirmed.
         match put.and_then(|()| reader.get(&id, ttl)) {
             Ok(view) => return (id, view, puts),
             Err(error) => assert!(ttl < TIME_LIMIT, "{error}"),

@@ -19,8 +19,7 @@ fn cluster(nodes: usize, memory: &str, store_arguments: &[&str]) -> Cluster {
     Cluster::start(Plan { nodes, memory: memory.to_owned(), store_arguments, ..Plan::default() })
 }
 
-/// Repeats a get until it fails with another error than a timeout, because a busy machine may delay
-/// the answer of the directory.
+/// Repeats a get until it fails with another error than a timeout: a busy directory may be late.
 fn refused_for_room(mut get: impl FnMut() -> ObjectError) -> ObjectError {
     let mut refused = None;
     await_that("an answer of the directory in time", || {
@@ -175,7 +174,7 @@ fn unfreed_objects_fill_the_memory_and_deletes_free_it() {
             let size = 1 + number * 7919 % (300 << 10);
             match client.put_with(&id, &bytes(number as u64, size), within(SHORT)) {
                 Ok(()) => ids.push((id, size)),
-                // A busy directory may confirm the put late. Repeats it.
+                // A busy directory may confirm the put late.
                 Err(Error::Object(ObjectError::Timeout { .. })) => {}
                 Err(error) => break refusal::<()>(Err(error)),
             }

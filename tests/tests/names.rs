@@ -56,7 +56,7 @@ impl Network {
     }
 
     fn name(&self, name: &str, address: &str) {
-        // Writes in place, because daemons have this file mounted.
+        // In place, because daemons have this file mounted.
         fs::write(self.place.path().join("hosts"), format!("{address} {name}\n")).unwrap();
     }
 

@@ -37,7 +37,6 @@ fn kinds(cluster: &Cluster) -> Vec<ProblemKind> {
     problems(cluster).into_iter().map(|problem| problem.kind).collect()
 }
 
-/// Checks that each tool names `kind` as the only problem of node 0.
 fn assert_in_each_tool(cluster: &Cluster, kind: ProblemKind) {
     let own = output_of(cluster, 0, "status");
     let problem = &own["problems"][0];

@@ -42,9 +42,8 @@ fn settle(client: &Client, place: &Path) {
 }
 
 impl Spilling {
-    /// Puts more objects than the memory holds, and waits until the files are complete.
+    /// Puts more than the memory holds, and waits until the files are complete.
     fn with_objects(arguments: &[&str]) -> Self {
-        // The second store has room for copies of all objects.
         let spilling = Self::start_as(arguments, false, "96MiB");
         spilling.put_all(&objects(COUNT));
         spilling.settle();
@@ -59,13 +58,13 @@ impl Spilling {
         self.cluster.kill_store(0);
     }
 
-    /// Starts the store again with `--recover`. Returns the number of objects in its files.
+    /// Starts the store with `--recover`. Returns the number of objects in its files.
     fn recover(&mut self) -> u64 {
         self.start_store(RECOVER);
         self.cluster.client(0).status().unwrap().spill.recovered_objects
     }
 
-    /// Reads all objects at the second store, until it finds this number of them.
+    /// Reads all objects at the second store, until there are this many.
     fn await_listed(&self, count: u64) -> BTreeMap<String, Vec<u8>> {
         let client = self.cluster.client(1);
         let mut found = BTreeMap::new();
@@ -167,7 +166,7 @@ fn a_newer_put_wins() {
     let found = spilling.await_listed(recovered);
     assert!(found["x3"] == bytes(1000, MIB + 1), "the newer put");
     spilling.cluster.store(0).await_log("lists the newer put");
-    // The restarted shard knows nothing of the first put.
+    // The restarted shard has no record of the first put.
     spilling.settle();
     spilling.kill();
     spilling.cluster.restart_shard(0);
@@ -273,7 +272,7 @@ fn without_the_flag_no_object_is_recovered() {
     assert_eq!(spilling.cluster.client(0).status().unwrap().spill.recovered_objects, 0);
     assert!(spilling.files().is_empty());
     spilling.await_listed(0);
-    // The files of a store without the flag have no index.
+    // Without the flag, files have no index.
     spilling.put_all(&objects(COUNT));
     await_that("spilled objects", || {
         spilling.cluster.client(0).status().unwrap().spill.objects > 10

@@ -43,7 +43,7 @@ fn secured(flags: &[(&str, &Path)]) -> Cluster {
     })
 }
 
-/// Starts a store without the last `without` arguments of `cluster`. Returns its error.
+/// Starts a store without the last `without` arguments of `cluster`.
 fn refusal_of_a_store(cluster: &Cluster, without: usize, with: &[(&str, &Path)]) -> String {
     let member = cluster.store_command(7);
     let kept: Vec<_> = member.get_args().take(member.get_args().count() - without).collect();
@@ -430,8 +430,8 @@ fn a_certificate_that_expires_while_a_store_runs_is_named() {
         shard_arguments: with_certificate(&of_shard),
         ..Plan::default()
     });
-    // A read of the metrics rereads the files. Each try doubles the lifetime, because an expired
-    // certificate is ignored.
+    // Reading the metrics rereads the files. Each try doubles the lifetime: an expired certificate
+    // is ignored.
     let takes_over = |store: &Daemon| {
         get(store.addresses().metrics.unwrap(), "/metrics");
         store.log().contains("took over new certificates")

@@ -302,8 +302,8 @@ fn the_files_of_a_killed_store_are_removed_when_the_next_one_starts() {
     spilling.cluster.assert_serves();
 }
 
-/// Puts objects until the store is full for a reason that contains `reason`. A slow disk may exceed
-/// the timeout of a put. Returns their number and the reason.
+/// Fills the store until the reason contains `reason`; a slow disk may exceed a put's timeout.
+/// Returns the number of objects and the reason.
 fn fill(client: &Client, reason: &str) -> (u64, String) {
     let (mut kept, mut late) = (0, 0);
     loop {
@@ -334,7 +334,7 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let client = spilling.cluster.client(0);
     let (kept, text) = fill(&client, "spilling to");
     assert!(text.contains("File too large"), "{text}");
-    // The store tries again at least once a second.
+    // The store retries at least once a second.
     await_that("no part of a file is left", || spilling.files().is_empty());
     let status = client.status().unwrap();
     assert!(

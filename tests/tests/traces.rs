@@ -28,9 +28,9 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// Most memory of 2048 waiting and 16,384 open spans of a kilobyte, and of the puts.
+/// For 2048 waiting and 16,384 open spans of a kilobyte, and the puts.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// With a slow link, reduces wait for late sources.
+/// Makes reduces wait for late sources.
 const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
@@ -86,8 +86,7 @@ impl Collector {
         self.collected.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until the collector has these numbers of spans. A daemon that ends exports its last
-    /// spans for a second only.
+    /// A daemon that ends exports its last spans for a second only.
     fn await_spans(&self, expected: &[(&str, Option<&str>, usize)]) {
         await_that("the spans", || {
             let trace = self.trace();

@@ -1,7 +1,7 @@
 //! Clusters whose daemons have different versions of the protocol, and their upgrade under load.
 //!
-//! Old daemons are the programs of the previous release in the folder `HOPLITE_PREVIOUS`, if it is
-//! set. Otherwise they are today's programs, limited to the oldest version.
+//! Old daemons are the previous release's, in the folder `HOPLITE_PREVIOUS` if set, or else
+//! today's, limited to the oldest version.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"
@@ -36,7 +36,7 @@ fn as_new(plan: &mut Plan) {
     plan.store_arguments = vec!["--drain".to_owned(), "60s".to_owned()];
 }
 
-/// Repeats a call even if its outcome is unknown: no other client uses its ids.
+/// Repeats a call even if its outcome is unknown: its ids are its own.
 fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     retry(what, || {
         call().map_err(|error| match error {
@@ -129,7 +129,7 @@ fn work(
     kept
 }
 
-/// Stops the clients when it is dropped, even after a failed assertion.
+/// Stops the clients on drop, even after a failed assertion.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -138,7 +138,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Waits for all sessions of stores with shards, and returns their protocol versions.
+/// Waits for all sessions, and returns their protocol versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| {
         cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol)

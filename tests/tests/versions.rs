@@ -16,7 +16,7 @@ use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
 const TOO_OLD: u32 = OLDEST - 1;
 const OLDEST: u32 = Version::OLDEST.number();
-/// A field that a later program of this version may add to any message: field 1000, a number.
+/// Field 1000, a number, which a later program of this version may add to any message.
 const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 
 #[test]
@@ -44,7 +44,7 @@ fn a_store_of_a_too_old_version_gets_both_versions_from_the_directory() {
     cluster.assert_serves();
 }
 
-/// Opens a session with a shard. Returns the shard's first message.
+/// Returns the shard's first message.
 fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
     let hello = Hello {
         version,
@@ -69,7 +69,7 @@ fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
     first.map(|first| first.expect("the session is open")).map_err(|status| from_status(&status))
 }
 
-/// Programs of the oldest version insist on their number, and know no ranges.
+/// They insist on their number, and know no ranges.
 #[test]
 fn programs_of_the_oldest_version_are_served_on_each_plane() {
     let mut cluster = Cluster::open(1);

@@ -18,7 +18,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 const MAX_MEMBERS: usize = 6;
 const MAX_RANKS_PER_MEMBER: usize = 3;
 
-/// Runs an attempt as `bytes` describe.
+/// Runs an attempt.
 pub fn events(bytes: &[u8]) {
     let _ = run(&mut Unstructured::new(bytes));
 }
@@ -219,8 +219,7 @@ impl World {
         if completed.is_some() {
             seat.ended_copies += 1;
         }
-        // A member whose copy may become the target waits for the decision, which the report of the
-        // coordinator's own member makes.
+        // Waits for the decision, which the report of the coordinator's own member makes.
         if index == self.own || !self.kind.properties().makes_target || completed.is_some() {
             seat.reports.push_back(Report::Filled);
         }
@@ -444,7 +443,7 @@ impl Seat {
     }
 }
 
-/// Returns the order of stages. A stage only advances, and the last two stages never change.
+/// A stage only advances, and the last two stages never change.
 const fn order(stage: MemberStage) -> u8 {
     match stage {
         MemberStage::AwaitingRoom { .. } => 0,

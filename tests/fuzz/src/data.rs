@@ -21,8 +21,7 @@ use prost::Message;
 
 /// Reads frames until one is refused.
 ///
-/// If the first byte is odd, first gives each header a right checksum, because random ones never
-/// match.
+/// If the first byte is odd, first corrects each checksum: random ones never match.
 pub fn stream(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     while let Some((header, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {

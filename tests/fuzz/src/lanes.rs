@@ -1,5 +1,4 @@
-//! The lanes (connections) of a stream: frames in any order at the receiver, and any measurements
-//! at the sender.
+//! The lanes of a stream: frames in any order at the receiver, and any measurements at the sender.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 const END: u64 = 1 << 16;
 const MAX_LANES: usize = 16;
 
-/// Performs the events that `bytes` describe, at a receiver or a sender.
+/// Performs events at a receiver or a sender.
 pub fn events(bytes: &[u8]) {
     let mut input = Unstructured::new(bytes);
     let _ = match bytes.first() {
@@ -22,7 +21,7 @@ pub fn events(bytes: &[u8]) {
     };
 }
 
-/// Checks that the receiver reads each byte at most once and in order, whatever frames arrive.
+/// Whatever frames arrive, the receiver reads each byte at most once and in order.
 fn receive(input: &mut Unstructured<'_>) -> Result<()> {
     let mut merge = Merge::default();
     let mut lanes: BTreeMap<LaneId, Option<(u64, u64)>> = BTreeMap::new();
@@ -74,8 +73,7 @@ fn receive(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the number of lanes stays within its limit, whatever the kernel and the receiver
-/// report.
+/// Whatever the kernel and the receiver report, the number of lanes stays within its limit.
 fn send(input: &mut Unstructured<'_>) -> Result<()> {
     let lanes = input.int_in_range(0..=2 * MAX_LANES)?;
     let mut host = HostLanes::new(Start { lanes, is_settled: input.arbitrary()? });

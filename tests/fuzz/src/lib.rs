@@ -2,8 +2,7 @@
 //!
 //! Decoders ([`local`], [`session`], [`data`], [`dashboard`]) must not panic, and accepted values
 //! must be bounded and survive a round trip. State machines ([`shard`], [`node`], [`collective`],
-//! [`lanes`]) get any sequence of events that their shells permit. [`samples`] has valid messages
-//! to start from.
+//! [`lanes`]) get any sequence of events that their shells permit, beside the valid [`samples`].
 #![forbid(unsafe_code)]
 
 pub mod dashboard;

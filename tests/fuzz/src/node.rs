@@ -41,7 +41,7 @@ const LARGE: u64 = 40_960;
 const INLINE_BELOW: u64 = 4096;
 const MAX_STEPS: usize = 2_000;
 
-/// Feeds a node with events as `bytes` describe.
+/// Feeds a node with events.
 pub fn events(bytes: &[u8]) {
     let _ = run(&mut Unstructured::new(bytes));
 }
@@ -61,8 +61,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
 struct World {
     node: Node,
     now: Time,
-    /// Checks the answers to clients, whose call numbers are then unique; `None` if clients break
-    /// the protocol.
+    /// Checks the answers to clients; `None` if clients break the protocol.
     checker: Option<Checker>,
     clients: [ClientId; CLIENTS],
     last_number: u64,

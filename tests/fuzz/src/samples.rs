@@ -1,4 +1,4 @@
-//! Valid messages of each kind, as a start for the fuzzer.
+//! Valid messages, as a start for the fuzzer.
 
 use std::net::SocketAddr;
 use std::time::Duration;

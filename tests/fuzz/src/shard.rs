@@ -23,11 +23,11 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 3] = ["x", "y", "z"];
-/// Most ticks until all deadlines have passed. Each open request, copy and tombstone has a few.
+/// Ticks until all deadlines have passed: a few for each open request, copy and tombstone.
 const MAX_LAST_TICKS: usize = 10_000;
 const TICK: Duration = Duration::from_secs(600);
 
-/// Feeds a shard with events as `bytes` describe.
+/// Feeds a shard with events.
 pub fn events(bytes: &[u8]) {
     let _ = run(&mut Unstructured::new(bytes));
 }
@@ -59,7 +59,7 @@ struct Session {
     unanswered: BTreeMap<RequestId, usize>,
     queries: BTreeSet<RequestId>,
     subscriptions: BTreeSet<RequestId>,
-    /// Deletes that wait for absent nodes, and are answered again when these return.
+    /// Deletes that wait for absent nodes, and are answered again later.
     patient: BTreeSet<RequestId>,
 }
 
@@ -135,8 +135,7 @@ impl World {
         }
     }
 
-    /// Lets deadlines pass: all of them without stores, else the deadlines of queries, because
-    /// retain requests repeat.
+    /// Lets deadlines pass: all without stores, else the queries', because retain requests repeat.
     fn finish(mut self) {
         self.tick_while(|world| world.sessions.values().any(|session| !session.queries.is_empty()));
         for (node, session) in &self.sessions {

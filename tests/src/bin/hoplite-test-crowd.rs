@@ -2,8 +2,8 @@
 //! RECEIVERS`.
 //!
 //! The stores have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the
-//! first store; some are complete, so that several chains begin. Begins again after the directory
-//! has ended all sessions, as after a pause of the machine. Ends with its standard input.
+//! first store; some are complete, so that several chains begin. Restarts after the directory has
+//! ended all sessions, as after a pause of the machine. Ends with its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -39,7 +39,6 @@ type Client = DirectoryClient<Channel>;
 struct Node {
     outbox: mpsc::Sender<StoreMessages>,
     inbound: Streaming<ShardMessages>,
-    /// Ends the reports when it is dropped.
     _reports: JoinSet<anyhow::Result<()>>,
 }
 
@@ -106,8 +105,7 @@ async fn gather(
         crowd[0].send(batch.to_vec()).await?;
     }
     crowd[0].send(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
-    // The first third of the receivers forms a chain, whose first quarter sends to the other
-    // receivers.
+    // A third forms a chain, whose first quarter sends to the other receivers.
     let first = receivers.div_ceil(3);
     for (number, node) in crowd.iter_mut().enumerate().skip(1).take(first) {
         let slot = node.pull(number).await?;
@@ -271,7 +269,7 @@ fn publish(id: &str, size_bytes: u64) -> ToShard {
     ToShard::Publish(publication(id, size_bytes))
 }
 
-/// Makes links to the nodes of the rack, and to the same place in other racks. One port is slow.
+/// Links the rack's nodes, and the same place in other racks. One port is slow.
 fn links(number: usize) -> Vec<LinkLoad> {
     let (rack, place) = (number / 32, number % 32);
     let inside = (0..32)

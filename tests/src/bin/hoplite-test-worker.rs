@@ -3,12 +3,12 @@
 //! * `create ID SIZE [DTYPE LENGTH]`: begins an object.
 //! * `write COUNT`: writes COUNT zero bytes.
 //! * `seal`: completes it.
-//! * `get ID`: gets a view, and holds it.
-//! * `put ID SIZE`: puts an object of zeros.
-//! * `own ID SIZE`: puts an object of zeros that this client owns.
+//! * `get ID`: gets and holds a view.
+//! * `put ID SIZE`: puts zeros.
+//! * `own ID SIZE`: puts zeros that this client owns.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
-//! * `reduce-default TARGET SOURCE...`: the same, with default options.
-//! * `reduce-default-async TARGET SOURCE...`: the same, with the asynchronous client.
+//! * `reduce-default TARGET SOURCE...`: with default options.
+//! * `reduce-default-async TARGET SOURCE...`: with the asynchronous client.
 //! * `allreduce TARGET RANK SOURCE...`: adds up arrays as one of several participants.
 #![forbid(unsafe_code)]
 

@@ -143,7 +143,7 @@ const SCRIPTS: &[(&str, Script)] = &[
     }),
 ];
 
-/// Readers of an unfinished object. Its pull continues, because other nodes may depend on it.
+/// An unfinished object's pull continues, because other nodes may depend on it.
 const FOLLOWERS: &[(&str, Script)] = &[
     ("get what is being written, and follow it", |client| {
         let copy = got(client, get_started("half"));

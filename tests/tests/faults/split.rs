@@ -146,7 +146,7 @@ fn the_memory_of_a_shard_that_was_cut_off_beats_no_newer_put() {
     for id in &ids {
         client(2).put_with(id, b"newer", confirmed()).unwrap();
     }
-    // The stores that know of the deletes connect after the others.
+    // The stores that know of the deletes come last.
     split.restore(2, 0);
     split.restore(3, 0);
     await_connected(&split, 2, 2);

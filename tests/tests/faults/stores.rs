@@ -117,7 +117,6 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
         assert!(client.get(id, Duration::from_millis(4800)).unwrap()[..] == expected, "{id}");
         slow += usize::from(began.elapsed() > Duration::from_secs(3));
     }
-    // A busy machine may delay one.
     assert!(slow < 2, "{slow} gets waited for the frozen store");
     let was_requested = |id: &String| {
         let grants = retry("describe", || client.describe(id)).grants;
@@ -167,7 +166,7 @@ fn an_object_whose_only_holder_dies_is_lost() {
         b"inline",
         "the directory has it"
     );
-    // A put of a lost id waits until the directory forgets the loss.
+    // A put waits until the directory forgets the loss.
     for id in ["half", "complete"] {
         let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(1).put_with(id, b"new", confirmed).unwrap();

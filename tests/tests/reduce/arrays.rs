@@ -1,7 +1,7 @@
 use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
 
-/// Integers cover the whole range, so that sums wrap around. Floats are small whole numbers, whose
-/// sums and products are exact in any order.
+/// Integers cover the whole range, so that sums wrap around. Floats are small whole numbers, exact
+/// in any order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrays {
     pub(crate) dtype: Dtype,
@@ -40,7 +40,7 @@ impl Arrays {
         PutOptions { metadata, ..PutOptions::default() }
     }
 
-    /// Returns an element whose value reveals misplaced, missing or duplicate elements.
+    /// The value reveals misplaced, missing or duplicate elements.
     fn element(self, number: u64, index: usize) -> i128 {
         let mut random = (number << 32 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random = (random ^ (random >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

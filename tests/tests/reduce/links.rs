@@ -16,7 +16,7 @@ pub(super) const RECEIVER: usize = 2;
 pub(super) const FIRST_HALF: u64 = 700_000;
 const TURN: u64 = 1_400_000;
 const SECOND_HALF: u64 = 2_100_000;
-/// Bytes after which only the end of a stream is missing.
+/// Only the end of a stream is missing after these bytes.
 pub(super) const END: u64 = 2_700_000;
 
 pub(super) fn linked(nodes: usize) -> (Cluster, Links) {
@@ -356,7 +356,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                     (0, true) => assert_lost(got),
                     (0, false) => {
                         // If a slow machine notices the silent link before the timeout, the general
-                        // path begins, whose target is lost with its coordinator.
+                        // path begins; its target is lost with its coordinator.
                         let error = refusal(got);
                         let is_named = matches!(
                             error,

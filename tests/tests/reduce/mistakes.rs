@@ -20,7 +20,7 @@ fn with_sources() -> Cluster {
     cluster
 }
 
-/// Runs an allreduce in which rank 1 has other arguments. Links hold bytes until all ranks have
+/// Runs an allreduce in which rank 1 has other arguments, and links hold bytes until all ranks have
 /// called.
 fn disagreeing(
     cluster: &Cluster,

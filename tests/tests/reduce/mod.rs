@@ -1,4 +1,4 @@
-//! Reduces with real daemons. Partly written sources stop a reduce at the byte that a test needs.
+//! Reduces with real daemons. Partly written sources stop them at a given byte.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"
@@ -34,8 +34,7 @@ use arrays::Arrays;
 const MIB: usize = 1 << 20;
 const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
 
-/// Plans stores with little memory and short graces, whose reduces are chains in the order of
-/// sources.
+/// Little memory and short graces; reduces are chains in the order of sources.
 fn chained(nodes: usize) -> Plan {
     let all =
         |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();

@@ -1,4 +1,4 @@
-//! Reduce-scatter and allgather, with and without collectives of stores.
+//! Reduce-scatter and allgather, with and without stores' collectives.
 
 use std::thread::{ScopedJoinHandle, scope};
 
@@ -57,8 +57,8 @@ impl Way {
     }
 }
 
-/// Plans links so slow that the first rank waits for late sources for about a second. With fast
-/// links it waits for 2 ms, which any store may need to announce its source.
+/// With slow links, the first rank waits about a second for late sources. With fast links it waits
+/// for 2 ms, which any store may need to announce its source.
 fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
     let mut plan = chained(nodes);
     plan.store_arguments.retain(|argument| !argument.starts_with("--link-bandwidth"));
@@ -66,7 +66,7 @@ fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
     plan
 }
 
-/// Waits for the directory, because small puts return before it knows them.
+/// Small puts return before the directory knows them.
 fn await_sources(cluster: &Cluster, all: &[u64]) {
     for source in ids(all) {
         cluster.client(0).locate(source, TIME_LIMIT).unwrap();

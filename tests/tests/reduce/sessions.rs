@@ -115,7 +115,7 @@ fn a_frozen_member_aborts_the_attempt_and_all_get_the_same_result() {
 
 #[test]
 fn a_participant_that_leaves_costs_the_others_nothing() {
-    // Rank 1 never calls, but its node has its source and takes part.
+    // Rank 1 never calls, but its node has its source.
     let (mut cluster, results) =
         Begun::disturbed(SHORT_GRACE, &[0, 2], |_, halves| finish_all(halves));
     assert_sums(results);

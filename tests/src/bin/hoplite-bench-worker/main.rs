@@ -1,12 +1,12 @@
 //! A worker of `tests/bench` that uses Hoplite.
 //!
-//! Connects to the benchmark's socket, sends `hello RANK`, and then obeys one command per line:
+//! Connects to the benchmark's socket, sends `hello RANK`, and obeys one command per line:
 //!
 //! * `prepare WORKLOAD SIZE ROUND STEPS NANOSECONDS`: creates the objects that exist before the
-//!   clock starts. Training loops use the last two: steps, and mean computing time.
+//!   clock starts. The last two are for training loops: steps, and mean computing time.
 //! * `run NANOSECONDS`: performs the workload at that time of the monotonic clock. Answer: `done
 //!   START END`.
-//! * `check`: compares the result with the expected one, and drops it.
+//! * `check`: compares the result, and drops it.
 //! * `clean`: deletes the objects.
 //!
 //! Other answers are `ok`, or begin with `error`.

@@ -1,7 +1,7 @@
 //! Training loops. Rank 0 is the parameter server or the trainer.
 //!
-//! A reduce of the first gradients chooses its workers. The server then sends each chosen worker a
-//! small object, its turn, with the number of its next model.
+//! A reduce of the first gradients chooses its workers. The server then sends each of them a small
+//! object with the number of its next model.
 
 use std::thread;
 use std::time::Duration;
