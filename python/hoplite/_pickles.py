@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 64
-#: Stored pickles name this module for the functions below: keep it.
+#: Stored pickles name this module: keep it.
 _NAMED_IN_PICKLES = "hoplite._serialize"
-#: A subclass of an array that overrides one of these methods has its own pickling.
+#: Array subclasses that override one of these have their own pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
@@ -52,11 +52,11 @@ def check_fits(size_bytes: int, limit: int) -> None:
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
     """Returns the buffers of a pickle, without copying contiguous arrays.
 
-    With `by_value` and cloudpickle, the pickle may contain lambdas, and functions and classes of
+    With `by_value` and cloudpickle, it may contain lambdas, and functions and classes of
     `__main__`.
 
     Raises:
-        TooLarge: for a value of more than `limit` bytes.
+        TooLarge: for more than `limit` bytes.
         Exception: any exception of a value that cannot be pickled.
     """
     try:
@@ -144,8 +144,7 @@ class _Reducer:
         array = in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # numpy would copy other arrays into the stream, and lose the byte order of non-contiguous
-        # ones.
+        # numpy would copy other arrays, and lose the byte order of non-contiguous ones.
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented
@@ -197,7 +196,7 @@ def _pickler_by_value() -> Callable[..., Any] | None:
 
 
 def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
-    """Reduces an array of a subclass, unless the subclass has its own pickling."""
+    """For subclasses without their own pickling."""
     kind = type(array)
     if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
         return NotImplemented
@@ -216,7 +215,7 @@ def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
 def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
     try:
         (count,) = struct.unpack_from("<Q", contents)
-        # Limits a forged count by the size of the object.
+        # Bounds a forged count.
         lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
     except struct.error as error:
         raise ValueError("the object has the header of a pickle, but other contents") from error

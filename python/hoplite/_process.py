@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hoplite import _native
 
-#: Has no handler, because the program decides about messages.
+#: Without a handler: the program decides about messages.
 logger = logging.getLogger("hoplite")
 
 ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"

@@ -12,7 +12,7 @@ DIRECTORY_VARIABLE = "HOPLITE_BINARIES"
 
 
 def program(name: str) -> str:
-    """Finds a program in `$HOPLITE_BINARIES`, in the package, or on the `PATH`; else raises
+    """Finds a program in `$HOPLITE_BINARIES`, the package, or the `PATH`; else raises
     `FileNotFoundError`.
     """
     directories = [os.environ.get(DIRECTORY_VARIABLE), str(Path(__file__).with_name("_bin"))]

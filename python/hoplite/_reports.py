@@ -35,7 +35,7 @@ class Status(dict[str, Any]):
 
 
 class Objects:
-    """Iterates over objects. A notebook shows the first ones, without advancing the iterator."""
+    """Iterates over objects. A notebook shows the first ones, without advancing it."""
 
     def __init__(self, page: Callable[[bytes], tuple[list[ObjectInfo], bytes | None]]) -> None:
         self._page = page
@@ -61,7 +61,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The link from a store to another store; transfers measure it.
+    """The link from a store to another store, as transfers measured it.
 
     Examples:
         >>> hoplite.Link("node-b", 120.0, 1e9, is_slow=False).node

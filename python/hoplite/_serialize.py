@@ -11,10 +11,8 @@
 | bytearray, memoryview of bytes | none | none | memoryview, read-only, in place |
 | anything else | none | `py1:pickle` | an equal value, with arrays in place |
 
-Arrays have no metadata, so programs in other languages can exchange them.
-
-Only `py1:pickle` reaches the unpickler, if the client allows pickles. `_headers` checks other
-headers.
+Arrays have no metadata, so programs in other languages can exchange them. Only `py1:pickle` reaches
+the unpickler, if the client allows pickles. `_headers` checks other headers.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
 
     from hoplite._memory import Bytes
 
-#: The library of a get's arrays; None for the library of the put.
+#: None: the library of the put.
 Framework = Literal["numpy", "torch", "jax"] | None
 
 TAG_BYTES = b"py1:bytes"
@@ -64,10 +62,10 @@ TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
 TAG_JAX = b"py1:jax"
-#: The tags of libraries for arrays whose dtype the stores know.
+#: For arrays whose dtype the stores know.
 _OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax"}
 
-#: The devices of DLPack in host memory: kDLCPU, kDLCUDAHost.
+#: kDLCPU and kDLCUDAHost, in host memory.
 _HOST_DEVICES = (1, 3)
 
 
@@ -84,7 +82,7 @@ class Encoded(NamedTuple):
 
 
 class Described(Protocol):
-    """Describes an object without its bytes: a `_native.View` or `_native.Reader`."""
+    """An object without its bytes: a `_native.View` or `_native.Reader`."""
 
     @property
     def nbytes(self) -> int: ...
@@ -97,7 +95,7 @@ class Described(Protocol):
 
 
 class View(Described, Protocol):
-    """An object's bytes in the store's memory: a `_native.View`, which is also a buffer."""
+    """Bytes in the store's memory: a `_native.View`, which is also a buffer."""
 
     def tobytes(self) -> bytes: ...
 
@@ -126,8 +124,8 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
     """Encodes a value. Copies only values that are not contiguous.
 
     Args:
-        id: of the object, for errors.
-        limit: the maximum size of an object.
+        id: for errors.
+        limit: the maximum size.
     Raises:
         ObjectTooLarge: for a value above `limit`, before a copy.
         TypeError: for a tensor on an unknown device, or a value that cannot be pickled.
@@ -168,7 +166,6 @@ def _encode(value: object, limit: int) -> Encoded:
     except TooLarge:
         raise
     except Exception as error:
-        # numpy may convert arrays that cannot be pickled.
         with contextlib.suppress(Exception):
             array = np.asarray(value)
             if not array.dtype.hasobject:
@@ -239,7 +236,7 @@ def _encode_arrow(value: object, limit: int) -> Encoded | None:
 def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
     """Encodes another library's array; returns None if DLPack and numpy would lose information.
 
-    Each library raises other exceptions for unsupported arrays, so all are caught.
+    Each library raises other exceptions for unsupported arrays.
     """
     if not hasattr(type(value), "__dlpack__"):
         return None
@@ -254,7 +251,7 @@ def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
     try:
         array = np.from_dlpack(value)
     except Exception:
-        # DLPack or numpy lacks the dtype. A conversion may keep it.
+        # DLPack or numpy lacks the dtype; a conversion may keep it.
         try:
             array, dtype = np.asarray(value), getattr(value, "dtype", None)
             if dtype is None or array.dtype.hasobject or array.dtype != dtype:
@@ -284,7 +281,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
 def encode_alike(
     values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED
 ) -> list[Encoded]:
-    """Encodes values alike: all as pickles if their dtypes, shapes or metadata differ."""
+    """Encodes all as pickles if their dtypes, shapes or metadata differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
@@ -310,7 +307,7 @@ def layout(described: Described, framework: Framework, id: str | bytes = "") -> 
     """Checks an object's header, and returns its layout.
 
     Raises:
-        InvalidMetadata: if the header is malformed, or contradicts the size of the object.
+        InvalidMetadata: if the header is malformed, or contradicts the size.
         TypeError: if `framework` cannot represent the object, or a later version put it.
     """
     try:
@@ -395,11 +392,11 @@ def decode(
     """Makes a value from a complete object.
 
     Args:
-        copy: True makes a private value. False makes one in place, even if a write to it ends the
+        copy: True makes a private value; False makes one in place, even if a write to it ends the
             process. None makes one in place if it can be read-only; tensors and `bytes` cannot.
         allow_pickle: False refuses pickles. Nothing else reaches the unpickler.
     Raises:
-        PickleRefused: for a pickle, if `allow_pickle` is False.
+        PickleRefused: for a refused pickle.
         InvalidMetadata, TypeError: as for `layout`.
     """
     contents: Any = view
@@ -433,7 +430,7 @@ def decode(
 def destination(
     described: Described, framework: Framework, allow_pickle: bool = False, id: str | bytes = ""
 ) -> Destination:
-    """Allocates private memory for an arriving object, whose value is as from `decode`."""
+    """Allocates private memory for an arriving object, with the value of `decode`."""
     kind, dtype, shape = layout(described, framework, id)
     if kind == "pickle":
         check_pickle(allow_pickle, id)
@@ -455,7 +452,7 @@ def destination(
 
 
 def _arrow_of(contents: memoryview, form: _arrow.Form, allow_pickle: bool, id: str | bytes) -> Any:
-    """Makes a value of Arrow or polars. A client that allows pickles trusts all contents."""
+    """A client that allows pickles trusts all contents."""
     try:
         return _arrow.decode(contents, form, trusts=allow_pickle)
     except BadHeader as error:

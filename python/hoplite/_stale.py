@@ -9,9 +9,8 @@ from hoplite import _native
 
 
 class StaleWarning(UserWarning):
-    """A get with `allow_stale=True` returned an object that may be deleted or replaced.
-
-    No shard of the directory confirmed that the object still exists.
+    """A get with `allow_stale=True` returned an object that may be deleted or replaced, because no
+    shard of the directory confirmed it.
 
     Examples:
         >>> import warnings

@@ -1,4 +1,4 @@
-"""Checks the versions of torch and Ray, whose used parts change between versions."""
+"""Checks the versions of torch and Ray, whose used parts change."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ _span: ContextVar[_native.Span | None] = ContextVar("hoplite_span", default=None
 def trace(traceparent: str | None = None) -> Iterator[None]:
     """Puts the calls of a block into a trace of OpenTelemetry.
 
-    The daemons record it if they export traces (`docs/reference/metrics.md`). Each thread, and
-    each task of asyncio, has its own trace.
+    The daemons record it if they export traces (`docs/reference/metrics.md`). Each thread and each
+    task of asyncio has its own trace.
 
     Args:
         traceparent: The calling span, in the form of W3C Trace Context. `None` takes the current

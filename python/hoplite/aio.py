@@ -6,8 +6,8 @@
         await client.put("weights", weights)
         weights = await client.get("weights")
 
-Calls never block the event loop. Cancelling a coroutine cancels its call, in the store too. Any
-number of calls may be in flight.
+Calls never block the event loop, and any number may be in flight. Cancelling a coroutine cancels
+its call, in the store too.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Client(Calls):
                 yield info
 
     def close(self) -> None:
-        """See `hoplite.Client.close`. It is no coroutine, and does not block.
+        """See `hoplite.Client.close`. No coroutine; does not block.
 
         Examples:
             >>> import asyncio

@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 THRESHOLD_BYTES = 1 << 20
 #: Seconds that an object outlives its worker's reference.
 GRACE = 30.0
-#: Seconds for which a get waits; Dask waits as long for a connection.
+#: Seconds that a get waits; Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
-#: Seconds for which a put waits; after that, a copy by Dask is faster.
+#: Seconds that a put waits; after that, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
-#: Ends the id of a mark: a get of the array has failed, so Dask copies it.
+#: Ends a mark's id: a get of the array has failed, so Dask copies it.
 _PLAIN = "/plain"
 _MAX_FAILED_ONCE = 1000
 _PREFIX = "dask/"
@@ -59,7 +59,7 @@ class _Handles:
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: `True` in a worker, where arrays do not change any more, so that they can be put.
+        #: `True` in a worker, where arrays do not change any more.
         self.puts = False
         self._ids: dict[int, str] = {}
         self._failed_once: dict[str, None] = {}
@@ -117,8 +117,7 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Notes a failed get. After a second one, or at once for other errors, Dask copies the
-        array."""
+        """After a second failure, or at once for other errors, Dask copies the array."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -251,7 +250,7 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
-    """Returns the socket if it exists; None to use `$HOPLITE_SOCKET` or the default."""
+    """None to use `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket
@@ -263,7 +262,7 @@ def install(
     socket: str | os.PathLike[str] | None = None,
     threshold: int = THRESHOLD_BYTES,
 ) -> None:
-    """Makes the workers of a Dask cluster, also later ones, send large arrays through Hoplite.
+    """Makes all workers of a Dask cluster, also later ones, send large arrays through Hoplite.
 
     Each program that uses the cluster calls this. Each node needs a store: at `$HOPLITE_SOCKET`, at
     this program's socket, or at the default one. Blocks until all workers are ready.
@@ -271,7 +270,7 @@ def install(
     Args:
         client: The client of Dask; `None` for the current one.
         socket: The store of this node; `None` for the store that `hoplite.init` finds or starts.
-        threshold: The size in bytes from which arrays go through the stores.
+        threshold: In bytes; smaller arrays go through Dask.
 
     Raises:
         ConnectFailed: There is no store here, or on the node of a worker.
@@ -297,15 +296,15 @@ def scatter(
 ) -> Any:
     """Puts arrays into the store of this node, and gives them to the workers.
 
-    Like `distributed.Client.scatter`, but a node's workers share the array. Blocks until they have
+    As `distributed.Client.scatter`, but a node's workers share the array. Blocks until they have
     it.
 
     Args:
         data: An array, or a list, tuple or dict. Arrays of numpy from `install`'s threshold on go
             through the store, other values through Dask.
-        client: The client of Dask for which `install` was called; `None` for the current one.
+        client: The client of Dask, as for `install`; `None` for the current one.
         broadcast: `True` for all workers, `False` for one.
-        options: Further arguments of `distributed.Client.scatter`.
+        options: Of `distributed.Client.scatter`.
 
     Returns:
         A future of Dask, or several. The objects are deleted after their futures.

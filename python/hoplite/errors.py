@@ -1,7 +1,7 @@
 """One class for each kind of error, all of them under `HopliteError`.
 
 Some derive from a class of Python: a `Timeout` is a `TimeoutError`. Errors can be pickled. The
-native half makes the instances (`src/errors.rs`).
+native half makes them (`src/errors.rs`).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class HopliteError(Exception):
     """The base class of all errors of Hoplite.
 
     Attributes:
-        id: The object of the call: `str` if the id is UTF-8, else `bytes`. `None` if the call has
-            no object, or several.
-        retryable: `True` if the same call may succeed later, without a change.
+        id: The object of the call: `str` if the id is UTF-8, else `bytes`; `None` for no object,
+            or several.
+        retryable: `True` if the same call may succeed later.
 
     Examples:
         >>> try:
@@ -87,7 +87,7 @@ class InvalidId(HopliteError, ValueError):
 
 
 class InvalidName(HopliteError, ValueError):
-    """The name of a node or a cluster contains characters that are not allowed."""
+    """The name of a node or a cluster contains forbidden characters."""
 
     name: str
 
@@ -112,7 +112,7 @@ class InvalidRequest(HopliteError, ValueError):
 
 
 class AlreadyExists(HopliteError):
-    """The id names another object. Choose another id, or delete the object first.
+    """The id names another object. Choose another id, or delete it first.
 
     Examples:
         >>> ref = client.put("taken", b"1")
@@ -127,8 +127,7 @@ class AlreadyExists(HopliteError):
 class PutConflict(HopliteError):
     """An accepted put has lost to a put of the same id on the other side of a network split.
 
-    The client of the lost put gets this once, from its next get, put, stat or delete of the id.
-    Repeat that call.
+    Its client gets this once, from its next get, put, stat or delete of the id. Repeat that call.
 
     Examples:
         >>> def publish(id: str, value: object) -> object:
@@ -164,8 +163,7 @@ class StoreFull(HopliteError):
     """There was no room before the timeout.
 
     Attributes:
-        holders: The use of the memory, and the programs that hold objects, in words; empty if
-            unknown.
+        holders: The use of the memory, and programs that hold objects, in words; may be empty.
 
     Examples:
         >>> refs = [client.put(f"big/{k}", np.empty(24 << 20, np.uint8)) for k in range(2)]
@@ -186,8 +184,8 @@ class QuotaExceeded(HopliteError):
     """The put or reduce did not fit a quota before the timeout, or is larger than the quota.
 
     Attributes:
-        user: The number of the user that the quota limits; `None` for a quota of a prefix.
-        prefix: The start of the ids that the quota limits; `None` for a quota of a user.
+        user: The number of the limited user; `None` for a quota of a prefix.
+        prefix: The start of the limited ids; `None` for a quota of a user.
         resource: The exceeded limit: `"memory"`, in bytes, or `"objects"`.
         needed: The bytes or objects that the put needs.
         used: The bytes or objects in use.
@@ -218,14 +216,13 @@ class Timeout(HopliteError, TimeoutError):
 
     Attributes:
         operation: The call: `"get"`, `"put"`, `"reduce"` and so on.
-        waited: The seconds for which it waited.
-        missing: The thing that it waited for: `"object"`, `"sources"`, `"participants"`,
-            `"coordinator"`, `"stores"`, `"seal"`, `"bytes"`, `"peer"`, `"shard"`, `"answer"` or
-            `"replicas"`; `None` if that is unknown.
+        waited: Seconds.
+        missing: `"object"`, `"sources"`, `"participants"`, `"coordinator"`, `"stores"`, `"seal"`,
+            `"bytes"`, `"peer"`, `"shard"`, `"answer"` or `"replicas"`; `None` if unknown.
         missing_ids: At most 8 missing objects; for missing participants, their sources.
         missing_ranks: At most 8 missing participants.
         peers: At most 8 missing stores or directory shards.
-        reason: The reason why the store cannot reach a missing peer, in words.
+        reason: Why the store cannot reach a missing peer, in words.
 
     Examples:
         >>> try:
@@ -249,7 +246,7 @@ class RanksMissing(HopliteError, TimeoutError):
 
     Attributes:
         ranks: The missing participants.
-        waited: The seconds for which the call waited.
+        waited: Seconds.
 
     Examples:
         >>> try:
@@ -281,8 +278,7 @@ class ObjectLost(HopliteError):
 
 
 class Superseded(HopliteError):
-    """A target is being reduced again, because a source was lost: the bytes read so far are
-    wrong."""
+    """A target is being reduced again after a loss of a source: the bytes read so far are wrong."""
 
     id: str | bytes
 
@@ -306,7 +302,7 @@ class Deleted(HopliteError):
 class PickleRefused(HopliteError):
     """The value is or needs a pickle, and this client refuses pickles.
 
-    See `allow_pickle` of `hoplite.connect`. A put raises this error before it sends anything.
+    See `hoplite.connect`. A put raises this error before it sends anything.
 
     Examples:
         >>> ref = client.put("settings", {"lr": 0.1})
@@ -348,7 +344,7 @@ class LimitExceeded(HopliteError):
     """A count or a size exceeds a limit; see `docs/reference/limits.md`.
 
     Attributes:
-        what: The thing that is limited.
+        what: The limited thing.
         maximum: The limit.
 
     Examples:
@@ -362,7 +358,7 @@ class LimitExceeded(HopliteError):
 
 
 class UnknownReference(HopliteError):
-    """The store and this client disagree on the references to objects that the client holds."""
+    """The store and this client disagree on the objects to which the client refers."""
 
     reference: int
 
@@ -451,13 +447,11 @@ class Draining(HopliteError):
 
 
 class SpillFailed(HopliteError):
-    """The store has the object only in a spill file on disk, and cannot read the file.
+    """The object is only in a spill file on disk, which the store cannot read.
 
-    If the file is damaged, the copy is lost, and later gets raise `ObjectLost`. Otherwise, try
-    again.
+    If the file is damaged, the copy is lost, and later gets raise `ObjectLost`. Otherwise, retry.
 
     Attributes:
-        id: The object.
         reason: The file and the failure, in words.
     """
 
@@ -469,11 +463,11 @@ class ConnectFailed(HopliteError, ConnectionError):
     """There is no store to connect to.
 
     Attributes:
-        path: The path of the socket.
+        path: The socket.
         reason: `"NoSuchSocket"`, `"NotListening"`, `"ClosedEarly"`, `"NotASocket"`,
             `"PermissionDenied"`, `"PathTooLong"`, `"TimedOut"`, `"NotAStore"`, `"Refused"`,
             `"Arena"` or `"System"`; `"UntrustedPlace"` if another user could replace the socket;
-            `"UntrustedDaemon"` if the store runs as a user other than this one, root, and
+            `"UntrustedDaemon"` if the store's user is neither this one, root, nor
             `HOPLITE_DAEMON_USER`.
         untrusted: The directory, link or socket that makes the place untrusted; else `None`.
         owner: The user id of its owner, or of the untrusted daemon; else `None`.

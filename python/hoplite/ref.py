@@ -30,7 +30,7 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-#: Seconds for a delete, which is tried once.
+#: Seconds; a delete is tried once.
 _DELETE_TIMEOUT = 5.0
 _BATCH = 1024
 
@@ -38,8 +38,8 @@ _BATCH = 1024
 class Ref(Generic[T_co]):
     """A small handle of an object: its id, dtype, shape, size and cluster.
 
-    A handle can be pickled, and replaces the id in every call. Pass handles to other processes
-    instead of arrays. A `Ref[T]` has a value of type `T`.
+    A handle can be pickled, and replaces the id in every call. Pass it to other processes instead
+    of arrays. A `Ref[T]` has a value of type `T`.
 
     A handle that *owns* its object (`own`) deletes it at the end of a `with` block, or with the
     last reference. Copies own nothing.
@@ -177,8 +177,8 @@ class Ref(Generic[T_co]):
     def own(self) -> Self:
         """Deletes the object when nothing refers to this handle any more, or when the program ends.
 
-        Returns the handle. The deletion happens in the background, also after the client is closed,
-        but not if the process is killed.
+        Returns the handle. Deletes in the background, even after the client is closed, but not if
+        the process is killed.
 
         Raises:
             ClusterMismatch: The handle belongs to another cluster than the client.
@@ -246,7 +246,7 @@ class Ref(Generic[T_co]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ref) or key(self.id) != key(other.id):
             return False
-        # Handles made without a store do not know their cluster.
+        # A handle made without a store does not know its cluster.
         return self.cluster == other.cluster or None in (self.cluster, other.cluster)
 
     def __hash__(self) -> int:
@@ -264,7 +264,7 @@ def key(id: str | bytes | Ref[Any]) -> bytes:
 
 
 class _Reaper:
-    """Deletes in a thread, because owning handles may be collected anywhere, even inside a call."""
+    """Deletes in a thread: owning handles may be collected anywhere, even inside a call."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
@@ -274,7 +274,7 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """Starts the thread. `delete_later` cannot, because it runs in the garbage collector."""
+        """`delete_later` cannot do this, because it runs in the garbage collector."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
-    """Begins a call in the background. Cancelling the future cancels the call."""
-    # Runs in this thread, because Ray may not know the event loop's. Starts a missing store.
+    """Cancelling the future cancels the call."""
+    # In this thread: Ray may not know the event loop's. Starts a missing store.
     socket = _objects.client().socket
     return asyncio.run_coroutine_threadsafe(_perform(call, socket), links.event_loop()[0])
 

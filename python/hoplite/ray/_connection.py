@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """A client that is made on first use, and again if its store did not come back."""
+    """A client made on first use, and again if its store did not come back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
     start a store.
 
     Raises:
-        ConnectionLost: if the store may have performed an unrepeatable call, such as a delete.
+        ConnectionLost: if the store may have performed an unrepeatable call.
     """
     try:
         return act(client())

@@ -12,9 +12,8 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` in the thread that imports the module, or at once if it is imported.
-
-    If `act` raises, the import fails.
+    """Calls `act` in the thread that imports the module, or at once if it is imported. If `act`
+    raises, the import fails.
     """
     if name in sys.modules:
         # Another thread may be importing the module.

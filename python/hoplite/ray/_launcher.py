@@ -2,9 +2,9 @@
 
     python _launcher.py DIRECTORY
 
-It uses only the standard library, to stay small, and is a daemon, because Ray kills workers'
-children. It ends at SIGTERM, or with the node's raylet, and leaves no processes and files. If it is
-killed, the kernel kills its daemons, and the supervisor (`_supervisor.py`) restarts it.
+It is a daemon, because Ray kills workers' children, and small: it uses only the standard library.
+It ends at SIGTERM or with the node's raylet, and leaves no processes and files. If it is killed,
+the kernel kills its daemons, and the supervisor (`_supervisor.py`) restarts it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 #: Files: commands; addresses; reason of a failed start; process id; log.
 SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "launcher.lock", "log"
 
-#: Seconds; a start usually takes milliseconds.
+#: Seconds.
 START_TIMEOUT = 30.0
 #: Seconds until a daemon that does not stop is killed.
 STOP_TIMEOUT = 10.0
@@ -40,7 +40,7 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """A daemon, restarted when it ends. Its first line of output has its addresses."""
+    """Restarted when it ends. Its first line of output has its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -75,7 +75,7 @@ class Daemon:
         return address
 
     def tend(self, now: float) -> bool:
-        """Restarts an ended daemon after the back-off. Returns `True` if the daemon runs."""
+        """Restarts an ended daemon after the back-off. `True` if the daemon runs."""
         if self._process is not None:
             if self._process.poll() is None:
                 return True
@@ -198,7 +198,7 @@ def launch(place: Path) -> None:
 
 
 def lock_soon(lock: int) -> bool:
-    """Locks with retries, because supervisors briefly test the lock. Returns `True` on success."""
+    """Retries, because supervisors briefly test the lock. Returns `True` on success."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +208,7 @@ def lock_soon(lock: int) -> bool:
 
 
 def wake_up_on_signals() -> int:
-    """Returns a descriptor that yields each SIGTERM and SIGCHLD."""
+    """The descriptor yields each SIGTERM and SIGCHLD."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):

@@ -1,8 +1,8 @@
 """Leases: files that show which processes live, and which objects they made and need.
 
-A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the
-supervisor of the node notices. Its name, the *token*, is part of the ids of the process's objects.
-A directory beside it has a file for each *claim*: another process's object that this one needs.
+A *lease* is a file of the node, which its process locks until it ends. The lease's name, the
+*token*, is part of the ids of the process's objects. A directory beside it has a file for each
+*claim*: another process's object that this one needs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ PREFIX = "p-"
 
 
 class Lease:
-    """The lease of this process, until its end or `close`. Raises `FileNotFoundError` without a
-    store.
+    """This process's lease, until its end or `close`. Raises `FileNotFoundError` without a store.
     """
 
     def __init__(self, place: Place, token: str) -> None:
@@ -50,8 +49,7 @@ class Lease:
         return f"{self.place.prefix}{self.token}/"
 
     def claim(self, id: str) -> None:
-        """Keeps an object of another process after the end of that process. Each call needs a
-        `drop`."""
+        """Keeps another process's object after that process ends. Each call needs a `drop`."""
         with self._lock:
             self._counts[id] += 1
             if self._counts[id] == 1:

@@ -20,7 +20,7 @@ from hoplite.ray._supervisor import ACTORS, CREDENTIALS, Node, Settings, Supervi
 
 _HEAD = "node:__internal_head__"
 _LOOPBACK = "127.0.0.1"
-#: Concurrent calls of a supervisor, which answers others while it starts or stops its store.
+#: A supervisor answers calls while it starts or stops its store.
 _CALLS_AT_ONCE = 8
 _POLL_INTERVAL = 0.01
 
@@ -63,7 +63,7 @@ def start_on_all_nodes(
         tls_name: The name in all certificates.
 
     Without any of `token_file` and `tls_...`, the caller's environment decides
-    (`HOPLITE_TOKEN_FILE` and so on), and not the nodes' environments.
+    (`HOPLITE_TOKEN_FILE` and so on), not the nodes'.
 
     Raises:
         RuntimeError: A store did not start, or ran already on some nodes only.
@@ -170,9 +170,8 @@ def refresh(timeout: float = 120.0) -> list[Node]:
 def stop_on_all_nodes(timeout: float = 120.0) -> None:
     """Stops all stores that `start_on_all_nodes` started, with their objects.
 
-    In stores that ran before, it deletes the objects of this Ray cluster. Arrays stay readable.
-    Blocks until all stores have ended; then stores can be started again. Does nothing if none
-    were started.
+    In stores that ran before, deletes this Ray cluster's objects. Arrays stay readable. Blocks
+    until all have ended; then stores can be started again. Does nothing if none were started.
 
     Args:
         timeout: Seconds to wait.
@@ -198,7 +197,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     for supervisor in supervisors:
         ray.kill(supervisor, no_restart=True)
     here().withdraw()
-    # Waits, because a new start would find the ending supervisors.
+    # Else a new start would find the ending supervisors.
     for node, supervisor in found:
         while _known_supervisor(node) == supervisor:
             if time.monotonic() > ends:
@@ -244,7 +243,7 @@ def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
             nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout
         )
     finally:
-        # `wait` ignores errors, because an error of `sees_mark` matters more.
+        # Ignores errors: one of `sees_mark` matters more.
         ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
     blind = [
         node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does

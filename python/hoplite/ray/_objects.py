@@ -23,8 +23,8 @@ from hoplite.ref import T_co
 class Ref(hoplite.Ref[T_co]):
     """A handle that uses the store of its present Ray node.
 
-    Tasks and actors can take and return handles. The object stays until you delete it, or until
-    the job ends.
+    Tasks and actors can take and return handles. The object stays until you or the end of the job
+    delete it.
 
     Examples:
         >>> with hoplite.ray.put(np.ones(3)) as ref:    # deleted at the end of the block
@@ -125,9 +125,7 @@ def _start_here(error: ConnectFailed) -> None:
 
 
 def new_ref() -> Ref[Any]:
-    """Returns a handle of an object that does not exist yet.
-
-    Give it to the tasks that put and get the object. Does not block.
+    """Returns a handle for tasks that put and get a future object. Does not block.
 
     Examples:
         >>> ref = hoplite.ray.new_ref()
@@ -146,7 +144,7 @@ def put(value: T, ref: Ref[Any] | None = None, timeout: TimeLimit = "default") -
         ref: A handle from `new_ref`, or an id; `None` for a new handle.
 
     Raises:
-        StoreFull: As for `hoplite.Client.put` and `client`, which have further errors.
+        StoreFull: As for `hoplite.Client.put` and `client`, with their further errors.
 
     Examples:
         >>> ref = hoplite.ray.put(np.ones((2, 3), np.float32))
@@ -171,9 +169,7 @@ def get(
     refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None
 ) -> list[Any]: ...
 def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> Any:
-    """Gets the value of a handle, or a list of the values of several.
-
-    Blocks until the values are on this node.
+    """Gets one value, or a list of several. Blocks until they are on this node.
 
     Args:
         refs: Handles or ids: one or several.
@@ -182,7 +178,7 @@ def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> 
             and in shared memory.
 
     Raises:
-        Timeout: As for `hoplite.Client.get` and `client`, which have further errors.
+        Timeout: As for `hoplite.Client.get` and `client`, with their further errors.
         TypeError: A handle is an `ObjectRef` of Ray.
 
     Examples:
@@ -248,9 +244,7 @@ def reduce(
 
 def delete(refs: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
     """Deletes one object or several, and returns the number that existed. Blocks until all copies
-    are gone.
-
-    Arrays that programs hold stay readable.
+    are gone. Arrays that programs hold stay readable.
 
     Examples:
         >>> hoplite.ray.delete([hoplite.ray.put(np.ones(3)), hoplite.ray.put(np.ones(3))])

@@ -23,18 +23,18 @@ def _outer_socket() -> str | None:
 
 
 def _root() -> Path:
-    # Ignores TMPDIR, because all processes of a node must use the same directory.
+    # Not TMPDIR: all processes of a node must use the same directory.
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: Socket of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of
-#: another node.
+#: Of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of another
+#: node.
 OUTER_SOCKET = _outer_socket()
 
 
 @dataclass(frozen=True)
 class Place:
-    """The files and id prefixes of a node of a Ray cluster, equal in all processes of the node."""
+    """The files and id prefixes of a node, equal in all its processes."""
 
     cluster: str
     """A hash of Ray's session, which changes when Ray restarts."""
@@ -43,7 +43,7 @@ class Place:
 
     @functools.cached_property
     def socket(self) -> Path:
-        """The path of the store's socket, or of a link to the socket of another program's store."""
+        """The store's socket, or a link to the socket of another program's store."""
         return self.directory / "store.sock"
 
     @functools.cached_property
@@ -52,7 +52,7 @@ class Place:
 
     @functools.cached_property
     def prefix(self) -> str:
-        """The prefix of this cluster's ids: a store may serve several Ray clusters."""
+        """Separates Ray clusters that share a store."""
         return f"{NAMESPACE}/{self.cluster}/"
 
     def job_prefix(self, job_id: str) -> str:

@@ -47,7 +47,7 @@ def ended_jobs() -> set[str]:
 
 
 def raylet_pid() -> int | None:
-    """Returns the process id of the raylet, which ends with its node; None outside workers."""
+    """The raylet ends with its node. None outside workers."""
     parent = os.getppid()
     try:
         is_raylet = Path(f"/proc/{parent}/comm").read_text().strip() == "raylet"
@@ -57,7 +57,7 @@ def raylet_pid() -> int | None:
 
 
 class _Reducer:
-    """Pickles a type as Ray's transports do, but only while one of them sends."""
+    """Pickles a type as Ray's transports do, but only during sends."""
 
     def __init__(self, context: Any, by_ray: _Pickling, before: _Pickling | None) -> None:
         self._context = context
@@ -73,8 +73,8 @@ class _Reducer:
 def keep_serializers(transports: Collection[str]) -> None:
     """Limits the transports' pickling of their types to values that they send. Call it once.
 
-    On first use, Ray replaces a type's serializer also for its own store: a put takes 16 times as
-    long, and each get copies.
+    Else Ray, on first use, replaces a type's serializer also for its own store: a put takes 16
+    times as long, and each get copies.
     """
     contexts: Any = SerializationContext
     serialize = contexts.serialize_rdt_objects

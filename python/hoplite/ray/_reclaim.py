@@ -5,8 +5,7 @@ If this process was killed:
 
 * *The producer has ended*: after a grace period for metadata in flight, its objects are deleted,
   unless the owner, the process that called the method, still claims them.
-* *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to
-  them.
+* *The owner has ended*: the objects that it claimed are deleted: Ray denies access to them.
 
 A supervisor checks the leases of its node. One supervisor also takes over the leases of ended
 nodes, which it finds through their remaining objects.
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: Seconds after the end of a producer. Its last metadata reaches the owner much faster.
+#: Seconds after a producer's end. Its last metadata reaches the owner much faster.
 GRACE = 5.0
 
 
@@ -44,7 +43,7 @@ class Reclaimer:
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
-        """Forgets an adopted lease, which has no objects any more."""
+        """For an adopted lease without objects."""
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:

@@ -16,7 +16,7 @@ from hoplite.ray._place import here
 if TYPE_CHECKING:
     from hoplite.ray.transport import HopliteTransport
 
-#: The names of two transports, because Ray allows one type of tensor for each.
+#: Two transports, because Ray allows one type of tensor for each.
 TENSORS, ARRAYS = "HOPLITE", "HOPLITE_NUMPY"
 COLLECTIVE = "HOPLITE"
 
@@ -31,8 +31,8 @@ def register() -> None:
 
         ray.init(runtime_env={"worker_process_setup_hook": "hoplite.ray.register"})
 
-    It may be called several times, also before Ray is initialized, and does not block. An existing
-    hook can call it.
+    It may be called several times, also before Ray is initialized, and in another hook. It does
+    not block.
 
     Examples:
         >>> hoplite.ray.register()

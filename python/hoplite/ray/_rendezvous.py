@@ -34,9 +34,9 @@ def meet(
     Args:
         prefix: of object ids; the same in all members.
         name: one group of a name can exist at a time.
-        own: this member's description for the others.
+        own: this member's description.
     Returns:
-        A unique name, and the description of each member, by rank.
+        A unique name, and the members' descriptions by rank.
     Raises:
         TimeoutError: names the missing ranks.
     """
@@ -60,7 +60,7 @@ def meet(
 
 
 def clean_up(client: Client, prefix: str, name: str) -> None:
-    """Deletes the objects of `meet`. Rank 0 calls this after all members have returned from it."""
+    """Deletes the objects of `meet`. Rank 0 calls this after all members have returned."""
     client.delete([str(known.id) for known in client.list(_prefix(prefix, name))])
 
 
@@ -116,7 +116,7 @@ class _Host:
         self._own = own
         self._ranks = range(1, size)
         self._joined: dict[str, int] = {}
-        # Descriptions by number. A rank's latest member counts.
+        # By number. A rank's latest member counts.
         self._answers: dict[str, str] = {}
         self._offer: _Offer | None = None
         self._silent: list[int] = []
@@ -141,7 +141,7 @@ class _Host:
         return [rank for rank in self._ranks if rank not in have] or self._silent
 
     def _welcome(self) -> None:
-        # The next look repeats this if the directory cannot be reached.
+        # The next look repeats this.
         with contextlib.suppress(Unavailable):
             for known in self._client.list(f"{self._prefix}join/"):
                 _, rank, number = str(known.id).rsplit("/", 2)

@@ -38,13 +38,13 @@ ACTORS = "hoplite"
 _INTERVAL = 1.0
 #: Seconds between checks for ended nodes and jobs.
 _CLEAN_UP_INTERVAL = 5.0
-#: Seconds per node, so that all supervisors together send at most 20 queries a second.
+#: Seconds per node: all supervisors together send at most 20 queries a second.
 _OTHERS_INTERVAL_PER_NODE = 0.05
 _WAIT_LIMIT = 10.0
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
 _BATCH = 1024
-#: Files: the settings of the store; the raylet's process id, beside another program's store.
+#: The settings of the store; the raylet's process id, beside another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
@@ -94,9 +94,8 @@ def name_of(node_id: str) -> str:
 
 
 class Supervisor:
-    """Manages the store of its node, and deletes unneeded objects.
-
-    All state is on disk, where a restarted actor finds it.
+    """Manages the store of its node, and deletes unneeded objects. All state is on disk, for a
+    restarted actor.
     """
 
     def __init__(self) -> None:
@@ -137,10 +136,10 @@ class Supervisor:
         return None
 
     def attach(self, socket: str | None) -> bool:
-        """Uses a store that another program started. Returns `False` if there is none.
+        """Uses another program's store. Returns `False` if there is none.
 
         Raises:
-            ConnectFailed: if no store listens at a given socket, or this process may not use it.
+            ConnectFailed: if no store listens at a given socket, or it refuses this process.
         """
         with self._lock:
             if self._place.socket.is_symlink():
@@ -175,7 +174,7 @@ class Supervisor:
 
         Raises:
             RuntimeError: if the store did not start, or the node is ending.
-            ConnectFailed: if a store runs but does not answer.
+            ConnectFailed: if a running store does not answer.
         """
         with self._lock:
             if self._is_orphan():
@@ -195,8 +194,7 @@ class Supervisor:
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """Returns the objects of the process of `token` that living processes of this node
-        claim."""
+        """Returns the objects of `token`'s process that living processes of this node claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:
@@ -212,9 +210,8 @@ class Supervisor:
         self._perform(lambda client: client.delete(id, timeout=_WAIT_LIMIT))
 
     def stop(self) -> None:
-        """Stops the daemons, and removes all files on the node.
-
-        If another program started the store, only deletes the objects of this Ray cluster.
+        """Stops the daemons, and removes all files on the node. If another program started the
+        store, only deletes this Ray cluster's objects.
         """
         with self._lock:
             self._is_stopped.set()
@@ -256,9 +253,8 @@ class Supervisor:
             self._start_launcher()
 
     def _clean_up_cluster(self) -> float:
-        """Cleans up after ended nodes and jobs, on the first living node.
-
-        Returns the seconds until the next call.
+        """Cleans up after ended nodes and jobs, on the first living node. Returns the seconds until
+        the next call.
         """
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
@@ -272,14 +268,14 @@ class Supervisor:
         return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        # Lists objects before leases, because a process takes its lease before its puts.
+        # Objects before leases, because a process takes its lease before its puts.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
         self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # Deletes twice, because workers may put objects after the first time.
+        # Twice, because workers may put objects after the first time.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 
@@ -300,7 +296,7 @@ class Supervisor:
         self._reclaimer.forget(token)
 
     def _query_all(self, method: str, *arguments: str) -> set[str]:
-        """Calls a method of all supervisors, and returns the union of the answers.
+        """Returns the union of all supervisors' answers.
 
         Raises:
             ray.exceptions.RayError: if a living node does not answer.
@@ -384,7 +380,7 @@ class Supervisor:
         place = self._place.directory
         for name in (_launcher.READY, _launcher.FAILED):
             (place / name).unlink(missing_ok=True)
-        # Runs without site packages, to stay small.
+        # Without site packages, to stay small.
         command = [sys.executable, "-I", "-S", _launcher.__file__, str(place)]
         subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
         deadline = time.monotonic() + _START_TIMEOUT
@@ -406,7 +402,7 @@ class Supervisor:
             time.sleep(0.05)
 
     def _is_orphan(self) -> bool:
-        """Returns `True` if the node has ended, so that no process may be started."""
+        """`True` if the node has ended: no process may be started."""
         return self._raylet is not None and os.getppid() != self._raylet
 
     def _has_launcher(self) -> bool:
@@ -426,7 +422,7 @@ class Supervisor:
         _launcher.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
     def _clean_up_other_clusters(self) -> None:
-        """Deletes the objects of Ray clusters of this machine that have ended without `stop`."""
+        """Deletes the objects of this machine's Ray clusters that have ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
             try:

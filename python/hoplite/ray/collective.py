@@ -76,14 +76,14 @@ class HopliteGroup(BaseGroup):
     `$HOPLITE_COLLECTIVE_TIMEOUT` seconds, or else `$HOPLITE_TIMEOUT`, or else 5 minutes.
 
     The group ends for all members if a collective fails, times out (`hoplite.Timeout`) or is
-    interrupted (Ctrl-C or `ray.cancel`), or if a member's store ends. A failed send or receive
-    does not end it. Each error after the first byte was sent is also a `RuntimeError`.
+    interrupted (Ctrl-C or `ray.cancel`), or if a member's store ends; not if a send or receive
+    fails. Each error after the first sent byte is also a `RuntimeError`.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = _timeout()
-        # The lease lets supervisors delete the objects of a killed member.
+        # Lets supervisors delete a killed member's objects.
         lease = _objects.lease()
         # Reconnects, if the store has restarted.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
@@ -203,7 +203,7 @@ class HopliteGroup(BaseGroup):
             )
 
     def send(self, tensor: list[Any], send_options: SendOptions) -> None:
-        """Sends a tensor, which may change afterwards. The receiver may get it later."""
+        """The tensor may change afterwards. The receiver may get it later."""
         to = send_options.dst_rank
         room, id = _buffer(_single(tensor)), self._group.id_of_sent(to, 0)
         self._pass(f"send to rank {to}", lambda round: round.put(id, room), id, room.nbytes)
@@ -260,8 +260,7 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group on an interrupt, because the operation may still use the caller's
-        buffers."""
+        """Ends the group on an interrupt: the operation may still use the caller's buffers."""
         try:
             yield
         except BaseException:
@@ -282,7 +281,7 @@ def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
 
 
 def _failed(message: str, cause: BaseException | None) -> Exception:
-    """Returns an error that is an instance of its cause's class, and a `RuntimeError`."""
+    """The error is also an instance of its cause's class, and a `RuntimeError`."""
     if not isinstance(cause, HopliteError):
         return GroupEnded(message)
     error = _and_runtime_error(type(cause))(message)
@@ -308,7 +307,7 @@ def _unpickled(kind: type[HopliteError], message: str, fields: dict[str, Any]) -
 
 
 def _single(tensors: list[Any]) -> Any:
-    """Returns the only tensor of a list. Ray passes lists for several GPUs."""
+    """Ray passes lists for several GPUs."""
     (tensor,) = tensors
     return _checked(tensor)
 

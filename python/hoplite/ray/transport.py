@@ -36,7 +36,7 @@ from hoplite.ray._connection import twice
 logger = logging.getLogger(__name__)
 
 PUT_TIMEOUT = 30.0
-#: Most bytes that Ray itself carries: half of its largest message.
+#: Bytes that Ray itself carries at most: half of its largest message.
 MAX_CARRIED_BYTES = 256 << 20
 
 
@@ -44,7 +44,7 @@ class Tensors(TensorTransportMetadata):
     """An RDT object's id, or contents, and the description of its tensors.
 
     The producer sends an instance first to the owner, the process that called the method. The owner
-    claims the object, so that it stays, while Ray has a reference.
+    claims the object while Ray has a reference.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ def _arrived(
 
 @dataclass
 class Fetch(FetchRequest):
-    """A running get, which is cancelled when nothing refers to it."""
+    """A get, which is cancelled when nothing refers to it."""
 
     future: Future[list[Any]]
 
@@ -156,7 +156,7 @@ class HopliteTransport(TensorTransportManager):
             return Tensors(ray_id, None, [], None)
         id = f"{_objects.lease().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
-        # Without a list, because receivers copy a single tensor while it arrives.
+        # No list: receivers copy a single tensor while it arrives.
         value = plain[0] if len(plain) == 1 else plain
         try:
             twice(_objects.client, lambda client: client.put(id, value, PUT_TIMEOUT))

@@ -71,7 +71,7 @@ class HopliteBackend(C10DBackend):
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
         forward_from_wrapper()
-        # Keeps this object alive, because torch refers only to its C++ half.
+        # torch refers only to the C++ half.
         still_open.add(self)
         prepare_exit()
 
@@ -97,7 +97,7 @@ class HopliteBackend(C10DBackend):
         return self._issued
 
     def split(self, store: Store, ranks: list[int], options: C10DBackend.Options) -> C10DBackend:
-        """Makes a subgroup. torch calls this on all its ranks."""
+        """torch calls this on all ranks of the subgroup."""
         if self._rank not in ranks:
             # torch 2.15 crashes if a backend returns None.
             raise NotImplementedError(
@@ -109,7 +109,7 @@ class HopliteBackend(C10DBackend):
         )
 
     def shutdown(self) -> None:
-        """Leaves the group after its collectives. Ranks call this independently."""
+        """Leaves the group after its collectives, independently of other ranks."""
         if self._members is not None:
             self._members.close()
         self._departed()
@@ -123,7 +123,7 @@ class HopliteBackend(C10DBackend):
         self._departed()
 
     def abandon(self) -> None:
-        """Leaves the group that an ending process has not destroyed."""
+        """Leaves a group that an ending process has not destroyed."""
         if self._members is not None:
             self._members.abandon(f"rank {self._rank} has ended without destroying the group")
         self._departed()
@@ -430,7 +430,7 @@ class HopliteBackend(C10DBackend):
     # Messages
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
-        """Sends a message. The work ends when the store has it."""
+        """The work ends when the store has the message."""
         lent = Lent(self._only(tensors), is_read=True)
         id = self._group.id_of_sent(destination, tag)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds to wait for other ranks: before a log message, and in all.
+#: Seconds to wait for other ranks: until a log message, and in all.
 _WAIT_IN_SILENCE = 10.0
 _WAIT_AT_MOST = 60.0
 

@@ -1,5 +1,4 @@
-"""Converts pages, the descriptions of the objects of a state dict, to JSON and back. JSON is safe
-to read.
+"""Converts pages, the descriptions of a state dict's objects, to JSON, which is safe to read.
 
 Tuples, bytes, dtypes and arrays become dicts of one item, whose key is the kind. Other values, such
 as enum members, turn the page into a pickle, which a reader must allow.
@@ -46,11 +45,9 @@ def encode(page: Page) -> tuple[bytes, bytes]:
 
 
 def decode(user: bytes, contents: bytes, allow_pickle: bool, id: str) -> Page:
-    """Decodes a page.
-
-    Raises:
+    """Raises:
         InvalidMetadata: if the bytes are malformed.
-        PickleRefused: if the page is a pickle, and `allow_pickle` is False.
+        PickleRefused: for a refused pickle.
     """
     if user == TAG_PICKLE:
         check_pickle(allow_pickle, id)

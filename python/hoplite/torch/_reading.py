@@ -166,7 +166,7 @@ def _assembled(
 def _on_threads(
     fetched: list[Fetched], copy: Callable[[Entry, Any], int]
 ) -> Iterator[tuple[Path, int]]:
-    """Copies on several threads: one cannot use the full memory bandwidth."""
+    """Several threads, because one cannot use the full memory bandwidth."""
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
         return [(entry.path, copy(entry, contents)) for entry, contents in item.contents()]

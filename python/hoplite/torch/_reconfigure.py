@@ -4,8 +4,7 @@ Ranks exchange *handles*, which name their stores. Members call `reconfigure` wi
 an unused number, which determines the group's ids. So a group can grow, shrink, merge or split,
 also after an abort.
 
-torch reads rank and size from C++ fields that Python cannot set, so `ReconfigurableGroup` overrides
-these methods.
+`ReconfigurableGroup` overrides torch's rank and size: Python cannot set their C++ fields.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class ReconfigurableBackend(HopliteBackend):
         try:
             hoplite.connect(self._socket).close()
         except ConnectFailed:
-            # The rank that had started the private store has ended.
+            # The rank with the private store has ended.
             self._socket = record.socket or hoplite.init().socket
         is_private = record.is_private or record.socket is None
         handle = Handle(
@@ -175,8 +174,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the socket of a rank's store. On each machine, a private store gives way to a shared
-    one."""
+    """On each machine, a private store gives way to a shared one."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

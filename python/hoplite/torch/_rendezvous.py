@@ -4,8 +4,8 @@ Each rank uses the store of its node. If there is none, and all ranks are on one
 private store, which ends with the rank that started it.
 
 The ranks exchange records through torch's key-value store, which torchrun reuses after a restart.
-To ignore old records, each rank sends a random number, and rank 0 replies with a new token. A new
-rank times out if an old rank 0 replies.
+To ignore old records, each rank sends a random number, and rank 0 replies with a new token. A rank
+to which an old rank 0 replies times out.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class Agreement(NamedTuple):
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
-    """Agrees with all ranks. Raises `DistBackendError` if a rank has a problem, such as no
-    store."""
+    """Raises `DistBackendError` if a rank has a problem, such as no store."""
     # Rank 0 answers while this rank looks for its store.
     number = "" if rank == 0 else _request_token(store, rank)
     own = own_record()
@@ -118,8 +117,7 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """Returns the socket of a rank's store, or of the first one on its machine; never of a private
-    one."""
+    """Returns the rank's socket, or the first one on its machine; never of a private store."""
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next(
         (other.socket for other in candidates if other.socket and not other.is_private), None
@@ -166,8 +164,7 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
 def _private_socket(
     store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
 ) -> str | None:
-    """Returns the socket of one private store for all ranks; None if they are on several
-    machines."""
+    """Returns a private store's socket for all ranks; None if they are on several machines."""
     if len({record.host for record in records}) > 1:
         return None
     if (started := next((record.socket for record in records if record.socket), None)) is not None:

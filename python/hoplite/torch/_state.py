@@ -11,7 +11,7 @@ import torch
 
 from hoplite._memory import memory_of
 
-#: A value's place: each container's kind (dict, list or tuple), and key or index.
+#: Each container's kind (dict, list or tuple), and key or index.
 Path = tuple[tuple[Literal["d", "l", "t"], Any], ...]
 Shape = tuple[int, ...]
 
@@ -41,8 +41,7 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Describes the tensors in one object. A rank's last page has no tensors, but all other
-    values."""
+    """Describes one object. A rank's last page has no tensors, but all other values."""
 
     entries: list[Entry]
     values: dict[Path, Any]
@@ -56,7 +55,7 @@ class Leaves(NamedTuple):
 
 
 def flatten(state: Any) -> Leaves:
-    """Returns the tensors and values by path. Raises `TypeError` for other objects."""
+    """Returns tensors and values by path. Raises `TypeError` for other objects."""
     leaves = Leaves({}, {})
     _flatten(state, (), leaves)
     return leaves
@@ -152,8 +151,7 @@ class Part(NamedTuple):
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """Returns this process's part; None outside the mesh. Raises `TypeError` unless it is dense and
-    plain."""
+    """None outside the mesh. Raises `TypeError` unless the tensor is dense and plain."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not is_distributed(tensor):
         _check_plain(path, tensor)
@@ -223,7 +221,7 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """Returns `True` if a copy only moves bytes in host memory, as any thread may."""
+    """`True` if a copy only moves bytes in host memory, as any thread may."""
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
 
@@ -251,7 +249,7 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Smaller parts share objects, because each object costs as much time as about 1 MiB of bytes.
+#: Smaller parts share objects: an object costs as much time as about 1 MiB.
 ALONE_BYTES = 1 << 20
 #: The target size of a shared object.
 BUNDLE_BYTES = 4 << 20
@@ -266,7 +264,7 @@ class Bundle(NamedTuple):
 
 
 def starts(entries: Iterable[Entry]) -> list[int]:
-    """Returns the position of each part in its object, and the end of the last part."""
+    """Returns each part's position in its object, and the last part's end."""
     found, end = [], 0
     for entry in entries:
         found.append(end)

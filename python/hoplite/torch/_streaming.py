@@ -27,8 +27,8 @@ class stream_state_dict:
             model.load_weights(tensors)
 
     An iterator and a context manager. Each step blocks until the next tensor is here. Further
-    arguments and errors are as for `get_state_dict`. If the version is lost on the way, the stream
-    raises `VersionLost`: discard its tensors.
+    arguments and errors are as for `get_state_dict`. If the version is lost on the way, raises
+    `VersionLost`: discard its tensors.
 
     Args:
         copy: `True` yields private tensors. `False` yields tensors in the memory of the store;

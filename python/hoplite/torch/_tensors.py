@@ -34,8 +34,7 @@ class Reduction(NamedTuple):
 
 
 class Lent:
-    """Lends the memory of a tensor to a collective, or of a copy if the tensor is not
-    contiguous."""
+    """Lends a collective the memory of a tensor, or of a copy if it is not contiguous."""
 
     def __init__(
         self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False
@@ -115,7 +114,7 @@ def split(buffer: Buffer, count: int) -> list[Buffer]:
 
 
 def split_rows(buffer: Buffer, tensor: torch.Tensor, rows: list[int], count: int) -> list[Buffer]:
-    """Splits a tensor along the first dimension: by `rows`, or evenly without any."""
+    """Splits along the first dimension: by `rows`, or else evenly."""
     total = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if total % count:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class RankFailed(HopliteError, RuntimeError):
-    """Another rank failed, so no rank has a result. The message has the rank and the reason."""
+    """Another rank failed, so no rank has a result. The message has rank and reason."""
 
     ranks: tuple[int, ...]
     """The failed ranks of the group."""

@@ -9,8 +9,8 @@
 | `weights-data/TOKEN/RANK/I` | tensors and their parts |
 
 Tokens are unique: readers never mix versions, even if another writer takes over. A version can be
-read while it is written: each page precedes its object. Waiting readers poll for the failure of
-their version, and for a newer complete one.
+read while it is written, because each page precedes its object. Waiting readers poll for the
+failure of their version, and for a newer complete one.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Wanted(NamedTuple):
 
 
 class Versions:
-    """The versions of one state dict. Methods run in the thread of the link."""
+    """Methods run in the thread of the link."""
 
     def __init__(
         self,
@@ -185,8 +185,7 @@ class Versions:
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """Puts the description of an object. A page without entries follows the last object of a
-        rank."""
+        """Puts an object's description. A page without entries follows a rank's last object."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -208,7 +207,7 @@ class Versions:
             )
 
     async def forget_old(self, keep: int) -> None:
-        """Keeps the `keep` newest complete versions, and unfinished ones after the newest."""
+        """Keeps the `keep` newest complete versions, and later unfinished ones."""
         known = await self.known()
         if known.complete:
             newest = known.complete[-1].number
@@ -236,7 +235,7 @@ class Versions:
     # Reading
 
     async def find(self, wanted: Wanted, deadline: Deadline) -> Turn:
-        """Waits for a version. Raises `VersionLost`; or `Timeout` with the existing versions, or
+        """Waits for a version. Raises `VersionLost`; `Timeout` with the existing versions; or
         `Unavailable` if the directory cannot be reached at the deadline."""
         while True:
             try:
@@ -358,7 +357,7 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Polls, and queues an error when the version fails or is deleted, or a newer one is
+        """Polls. Queues an error when the version fails or is deleted, or a newer one is
         complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)

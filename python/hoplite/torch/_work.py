@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _NO_TIMEOUT = timedelta(0)
 
-#: Many threads, because callbacks may wait for operations with further callbacks.
+#: Callbacks may wait for operations with further callbacks.
 _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-torch-callback")
 
 
 class Work(dist.Work):
-    """An operation, which owns its tensors until it is done."""
+    """It owns its tensors until it is done."""
 
     def __init__(
         self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None
@@ -60,7 +60,7 @@ class Work(dist.Work):
     # Methods that torch calls
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits for the operation, by default for the operation's own timeout.
+        """Waits, by default for the operation's own timeout.
 
         Raises:
             DistBackendError: if the operation failed, or the timeout passed.
@@ -128,7 +128,7 @@ _FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank"
 
 
 def forward_from_wrapper() -> None:
-    """Patches torch's `Work`, the wrapper. Repeated calls have no effect."""
+    """Patches torch's `Work`, the wrapper. Idempotent."""
     global _is_forwarding
     if not _is_forwarding:
         _is_forwarding = True
@@ -149,7 +149,7 @@ def _forwarding(name: str, original: Callable[[dist.Work], Any]) -> Callable[[di
 
 
 def _inside(work: dist.Work) -> Work | None:
-    """Returns the `Work` that torch's wrapper contains, if any."""
+    """Returns the `Work` in torch's wrapper, if any."""
     if type(work) is not dist.Work:
         return None
     _query.is_active, _query.answer = True, None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Seconds for an object: a gigabyte over a slow network.
 PUT_TIMEOUT = 300.0
-#: Concurrent puts: one is copied while the next is announced.
+#: One is copied while the next is announced.
 MAX_PUTS = 4
 #: Seconds for pending puts after a failure.
 END_TIMEOUT = 5.0
@@ -56,7 +56,7 @@ def put_state_dict(
 ) -> Version:
     """Puts a new version of a state dict.
 
-    Blocks until all tensors are in the stores. Receivers get the first ones earlier. With
+    Blocks until all tensors are in the stores; receivers get the first ones earlier. With
     `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all ranks
     if some have no `DTensor`; otherwise each puts its own version.
 
@@ -77,7 +77,7 @@ def put_state_dict(
     Raises:
         TypeError: The state dict contains something else, at the named place.
         StoreFull: As for `hoplite.Client.put`, which has further errors.
-        RankFailed: Another rank raised. Then this version does not exist, and its readers get
+        RankFailed: Another rank raised. This version does not exist, and its readers get
             `VersionLost` or the next version.
 
     Examples:
@@ -146,7 +146,7 @@ def put_tensors(
 
 
 class _Writing:
-    """A version that is being put. Readers that wait for it are told of errors."""
+    """Readers that wait for it are told of errors."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
@@ -248,8 +248,7 @@ def at_once(
 ) -> None:
     """Runs calls with limited concurrency.
 
-    After a failure, it calls `failed`, and cancels calls that are still in flight some seconds
-    later.
+    After a failure, calls `failed`, and some seconds later cancels the calls in flight.
     """
     running: deque[Future[None]] = deque()
     try:

@@ -6,8 +6,7 @@
     dcp.save(state_dict, storage_writer=HopliteWriter("run-7"))
     dcp.load(state_dict, storage_reader=HopliteReader("run-7"))
 
-A checkpoint is in memory. It ends with the stores, or when `delete` or later checkpoints delete
-it.
+A checkpoint is in memory, until the stores end, or `delete` or later checkpoints delete it.
 """
 
 from __future__ import annotations
