@@ -1,5 +1,3 @@
-//! Errors of models and orders.
-
 use hoplite_core::topology::TopologyError;
 
 /// Reason why a cost model, order of ranks or SMT solver's answer is invalid.

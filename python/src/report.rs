@@ -1,5 +1,3 @@
-//! Converts results for Python.
-
 use hoplite_client::{
     Description, Grant, LifetimeReport, Location, LocationState, Locations, MemberPosition,
     NodeStatus, ObjectId, ObjectSummary, Owner, PeerLink, ReduceRecord, Retention,

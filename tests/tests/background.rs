@@ -1,4 +1,3 @@
-//! `hoplite start`, `hoplite stop` and `hoplite doctor`.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

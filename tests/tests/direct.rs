@@ -183,7 +183,6 @@ impl Relayed {
 fn each_session_has_a_direct_connection() {
     let relayed = Relayed::start(Fate::Passes);
     relayed.assert_serves(0);
-    // A stall of the machine may end a session.
     assert!(relayed.relay.direct_connections() >= relayed.stores.len());
 }
 

@@ -1,4 +1,3 @@
-//! `hoplite doctor` with right, wrong and no credentials.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

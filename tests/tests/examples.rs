@@ -1,5 +1,3 @@
-//! Runs the examples of the Rust client.
-
 use std::process::Command;
 
 use hoplite_tests::cluster::{Cluster, program, retry};

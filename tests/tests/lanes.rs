@@ -1,4 +1,3 @@
-//! The lanes of transfers, as tools show them.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

@@ -1,4 +1,3 @@
-//! Daemons start, end, and cost little in between.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

@@ -1,4 +1,3 @@
-//! Objects with a time to live or an owner, and leftovers of clients that have ended.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

@@ -1,4 +1,3 @@
-//! Values of metrics, and docs/reference/metrics.md.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"
@@ -124,7 +123,6 @@ fn work_of_daemons_is_counted() {
         shard = text(&cluster.shards[0]);
         value(&shard, "hoplite_directory_nodes{state=\"connected\"}") == 2.0
     });
-    // A pause of some seconds ends a session.
     assert!(value(&shard, "hoplite_directory_sessions_opened_total") >= 2.0);
     assert!(value(&shard, "hoplite_directory_received_messages_total{kind=\"publish\"}") >= 4.0);
     assert!(value(&shard, "hoplite_directory_objects") >= 3.0);

@@ -1,4 +1,3 @@
-//! Daemons find peers by name after their addresses change.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

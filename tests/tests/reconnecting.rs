@@ -1,5 +1,3 @@
-//! Clients survive a restart of their store.
-
 use std::sync::Mutex;
 use std::time::Duration;
 

@@ -143,7 +143,6 @@ fn deleted_objects_stay_deleted() {
     assert!(["x0", "x1", "x2"].iter().all(|id| !found.contains_key(*id)), "{:?}", found.keys());
     spilling.cluster.store(0).await_log("it was deleted");
     assert_eq!(spilling.cluster.client(0).status().unwrap().spill.unrecovered_objects, 1);
-    // Only the file knows the first delete.
     spilling.settle();
     spilling.kill();
     spilling.cluster.restart_shard(0);

@@ -1,4 +1,3 @@
-//! Stores that move cold objects to files when their memory is full.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

@@ -57,7 +57,6 @@ fn put(client: &Client, id: &str, value: &[u8], metadata: Metadata) {
             PutOptions { metadata: metadata.clone(), ..PutOptions::default() },
         );
         match put {
-            // An earlier attempt may have succeeded.
             Err(Error::Object(ObjectError::AlreadyExists { .. })) if is_repeated => Ok(()),
             put => {
                 is_repeated = true;
@@ -171,7 +170,6 @@ fn an_upgrade_of_one_daemon_at_a_time_loses_nothing_and_fails_no_call() {
             .enumerate()
             .map(|(node, socket)| scope.spawn(move || work(&socket, node, &rounds[node], stop)))
             .collect();
-        // Each mixture of versions serves all clients for some rounds.
         let go_on = || {
             let before: Vec<u64> =
                 rounds.iter().map(|count| count.load(Ordering::Relaxed)).collect();

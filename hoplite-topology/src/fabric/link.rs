@@ -1,5 +1,3 @@
-//! Links of a network.
-
 use hoplite_core::topology::place::Path;
 
 /// One direction of a link.

@@ -1,5 +1,3 @@
-//! Exact cost of given orders.
-
 use hoplite_core::topology::{Link, Links, Matrix, TopologyError};
 use hoplite_topology::cost::{Evaluator, cost, radices};
 use hoplite_topology::{Error, Model};

@@ -1,5 +1,3 @@
-//! Fair rates, loads and probes.
-
 use std::collections::BTreeSet;
 
 use hoplite_core::topology::probe::{BLOCK, Samples, percentile};

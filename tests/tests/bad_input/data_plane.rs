@@ -1,5 +1,3 @@
-//! Invalid input between stores, and peers that do not read.
-
 use bytes::Bytes;
 use hoplite_core::{ErrorCode, ObjectId, PutId};
 use hoplite_proto::PROTOCOL_VERSION;

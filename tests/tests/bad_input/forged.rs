@@ -1,4 +1,3 @@
-//! Clients that write garbage into the headers of objects.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

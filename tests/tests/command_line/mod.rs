@@ -1,4 +1,3 @@
-//! Command line with daemons of `hoplite up`.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"
@@ -195,7 +194,6 @@ fn stat_and_status_show_the_location_of_objects() {
     assert_eq!(stat["grants"][0]["sender"], "node-0");
     let status = up.json(0, &["status", "--json"]);
     assert_eq!(status["node"], "node-0");
-    // A pause of the machine ends sessions.
     eventually("the session", || {
         up.json(0, &["status", "--json"])["shards"][0]["connected"] == true
     });

@@ -1,5 +1,3 @@
-//! Stores that reach different shards.
-
 use std::thread;
 use std::time::{Duration, Instant};
 

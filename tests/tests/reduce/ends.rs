@@ -1,5 +1,3 @@
-//! Reduces that are aborted or lack memory.
-
 use hoplite_client::{PutOptions, ReduceOptions};
 use hoplite_core::error::Missing;
 use hoplite_tests::cluster::{Cluster, Plan, Worker};
