@@ -31,8 +31,6 @@ class KnowsHoplite:
 
 
 class Servers:
-    """Sends each request to several servers concurrently."""
-
     def __init__(self, urls: list[str]) -> None:
         self._clients = [transfer.HTTPVLLMWeightSyncClient(url) for url in urls]
         self._pool = ThreadPoolExecutor(len(urls))

@@ -48,7 +48,6 @@ async def followed(
     name: str,
     *arguments: Any,
 ) -> Any:
-    """Calls `name`. A blocking client reports progress inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
     progress = (

@@ -88,8 +88,6 @@ def _to_device(on_device: Any, pinned: Any) -> None:
 
 
 class _Lane:
-    """A stream of a device, and the pinned buffers of its copies."""
-
     def __init__(self, torch: Any, contents: Any, ready: Any) -> None:
         self._cuda = torch.cuda
         self._parts = contents.split(CHUNK_BYTES)

@@ -108,8 +108,6 @@ class Layout(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """Private memory for an arriving object, and a function that makes its value."""
-
     room: Any
     finish: Callable[[], Any]
 

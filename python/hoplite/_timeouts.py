@@ -26,6 +26,5 @@ class Deadline:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def pause(self, longest: float) -> float:
-        """Returns `longest` seconds, or the remaining time if less."""
         left = self.left()
         return longest if left is None else min(left, longest)

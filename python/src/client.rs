@@ -53,7 +53,8 @@ pub(crate) struct AsyncClient {
 }
 
 impl Client {
-    /// Performs `work` while other threads run Python. `_keep` releases the buffers afterwards.
+    /// Performs `work` while other threads run Python. `_keep` releases the buffers once this
+    /// thread is attached again.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,

@@ -32,8 +32,6 @@ TYPED = (hoplite.HopliteError, TypeError, ImportError)
 
 
 class Trap:
-    """Runs code if it is unpickled."""
-
     def __reduce__(self) -> Any:
         return _trap, ()
 

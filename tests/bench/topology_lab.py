@@ -54,7 +54,6 @@ def measure(
     is_labelled: bool,
     schedule: str = "auto",
 ) -> dict[str, Measured]:
-    """Measures each workload in a new lab, with ranks in the order of its hosts."""
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")
     labels = (

@@ -183,7 +183,6 @@ class Docker:
 
 
 def small_root(root: Path, programs: Iterable[str | Path]) -> None:
-    """Makes a root directory of this machine's programs and libraries."""
     for directory in ("bin", "sbin", "lib", "lib64"):
         (root / "usr" / directory).mkdir(parents=True, exist_ok=True)
         (root / directory).symlink_to(f"usr/{directory}")

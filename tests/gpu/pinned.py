@@ -44,7 +44,6 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def check(client: hoplite.Client, sizes: list[int]) -> bool:
-    """Puts and gets tensors of many sizes and kinds, and compares them."""
     wrong = []
     tensors = {
         f"{size} bytes": torch.randint(0, 255, (size,), dtype=torch.uint8, device="cuda")

@@ -15,7 +15,7 @@ use prost::Message;
 use serde_json::Value;
 
 const SIZE: usize = 96 << 20;
-/// The rest exceeds the buffers of sockets.
+/// After these bytes, the rest exceeds the buffers of sockets.
 const EARLY: usize = SIZE - (24 << 20);
 /// More than a store's wait for lanes.
 const OPEN_TIMEOUT: Duration = Duration::from_millis(600);

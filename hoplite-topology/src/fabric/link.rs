@@ -30,7 +30,7 @@ pub enum LinkId {
         /// `true` if the flow goes towards the higher coordinate.
         is_ahead: bool,
     },
-    /// Path between two nodes of a measured network.
+    /// Path from one node of a measured network to another, which no other pair shares.
     Pair(u32, u32),
     /// Uplink that the nodes of a group share in a measured network.
     Uplink {

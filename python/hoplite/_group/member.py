@@ -181,7 +181,6 @@ class Group:
             self.link.release()
 
     def abort(self, reason: str) -> None:
-        """Fails all pending operations, and leaves."""
         self.link.run(self._give_up(reason))
         self.close()
 

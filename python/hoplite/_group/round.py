@@ -106,7 +106,6 @@ class Round:
 
 
 async def at_once(*parts: Awaitable[Any]) -> None:
-    """Runs all parts. A failure cancels the others."""
     if len(parts) == 1:
         await parts[0]
         return

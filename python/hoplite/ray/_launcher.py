@@ -164,7 +164,6 @@ class Launcher:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file atomically."""
     unfinished = path.with_suffix(".new")
     unfinished.write_text(text)
     unfinished.rename(path)

@@ -43,7 +43,6 @@ class Reclaimer:
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
-        """For an adopted lease without objects."""
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:

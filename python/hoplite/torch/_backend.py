@@ -123,7 +123,6 @@ class HopliteBackend(C10DBackend):
         self._departed()
 
     def abandon(self) -> None:
-        """Leaves a group that an ending process has not destroyed."""
         if self._members is not None:
             self._members.abandon(f"rank {self._rank} has ended without destroying the group")
         self._departed()

@@ -114,7 +114,6 @@ def split(buffer: Buffer, count: int) -> list[Buffer]:
 
 
 def split_rows(buffer: Buffer, tensor: torch.Tensor, rows: list[int], count: int) -> list[Buffer]:
-    """Splits along the first dimension: by `rows`, or else evenly."""
     total = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if total % count:

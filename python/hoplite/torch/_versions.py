@@ -388,8 +388,6 @@ class Versions:
 
 
 class Fetched:
-    """An object of a version, in the store's memory."""
-
     def __init__(self, page: Page) -> None:
         self.page = page
         self.view: _native.View | None = None

@@ -149,7 +149,6 @@ def _forwarding(name: str, original: Callable[[dist.Work], Any]) -> Callable[[di
 
 
 def _inside(work: dist.Work) -> Work | None:
-    """Returns the `Work` in torch's wrapper, if any."""
     if type(work) is not dist.Work:
         return None
     _query.is_active, _query.answer = True, None

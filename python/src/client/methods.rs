@@ -68,7 +68,7 @@ macro_rules! methods {
                 self.max_object_bytes
             }
 
-            /// In bytes; larger puts always wait for the directory.
+            /// In bytes; puts from this size on wait for the directory.
             #[getter]
             fn confirmed_from_bytes(&self, py: Python<'_>) -> PyResult<u64> {
                 Ok(usable(py, self.process, &self.client)?.confirmed_from_bytes())

@@ -39,7 +39,6 @@ def weights(trained: Any) -> dict[str, Any]:
 
 
 def compare(train: Callable[..., Any], *arguments: Any) -> None:
-    """Compares training with Hoplite and with Gloo."""
     outcomes = {
         backend: run(SIZE, train, backend, *arguments, setting=Setting(is_launched=True))
         for backend in ("hoplite", "gloo")

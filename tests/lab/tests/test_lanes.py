@@ -88,7 +88,6 @@ class Lanes(unittest.TestCase):
         return found[0] if found else None
 
     def transfer(self, name: str) -> float:
-        """Returns the time of a transfer to another host."""
         self.put(0, name)
         begun = time.monotonic()
         self.assertEqual(self.client(1, "get", name), CONTENTS)
