@@ -482,7 +482,7 @@ class Client(Many):
             ids: The objects; they need not exist yet.
 
         Raises:
-            Timeout: As for `get`. The first error ends the call.
+            Timeout: As for `get`, which has more errors. The first one ends the call.
 
         Examples:
             >>> refs = [client.put(None, np.full(2, k)) for k in range(3)]
@@ -516,7 +516,7 @@ class Client(Many):
             The values of all participants, in the order of `ids`.
 
         Raises:
-            Timeout: As for `put` and `get`.
+            Timeout: As for `put` and `get`, which have more errors.
 
         Examples:
             >>> from concurrent.futures import ThreadPoolExecutor
@@ -622,7 +622,7 @@ class Client(Many):
 
         Raises:
             InvalidRequest: The first axis cannot be divided by the number of participants.
-            TypeMismatch: As for `allreduce`, with its further errors. Some participants may have an
+            TypeMismatch: As for `allreduce`, which has more errors. Some participants may have an
                 error, and others their part.
 
         Examples:
@@ -741,7 +741,7 @@ class Client(Many):
         Raises:
             RanksMissing: Names participants that did not come in time.
             ValueError: There is no such rank.
-            Timeout: As for `put` and `get`, with their further errors. Objects may stay under ids
+            Timeout: As for `put` and `get`, which have more errors. Objects may stay under ids
                 that begin with `name` and a slash.
 
         Examples:

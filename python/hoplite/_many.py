@@ -164,7 +164,7 @@ class Many:
         Raises:
             LimitExceeded: There are more than 65,536 values, or another limit of the store. Nothing
                 was put.
-            AlreadyExists: As for `put`, with its further errors.
+            AlreadyExists: As for `put`, which has more errors.
 
         Examples:
             >>> client.put_many({"step/1": np.ones(2), "step/2": np.zeros(2)})
@@ -235,7 +235,7 @@ class Many:
 
         Raises:
             LimitExceeded: There are more than 65,536 ids, or another limit of the store.
-            Timeout: As for `get`, with its further errors.
+            Timeout: As for `get`, which has more errors.
 
         Examples:
             >>> refs = client.put_many((None, np.full(2, k)) for k in range(3))

@@ -144,7 +144,7 @@ def put(value: T, ref: Ref[Any] | None = None, timeout: TimeLimit = "default") -
         ref: A handle from `new_ref`, or an id; `None` for a new handle.
 
     Raises:
-        StoreFull: As for `hoplite.Client.put` and `client`, with their further errors.
+        StoreFull: As for `hoplite.Client.put` and `client`, which have more errors.
 
     Examples:
         >>> ref = hoplite.ray.put(np.ones((2, 3), np.float32))
@@ -178,7 +178,7 @@ def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> 
             and in shared memory.
 
     Raises:
-        Timeout: As for `hoplite.Client.get` and `client`, with their further errors.
+        Timeout: As for `hoplite.Client.get` and `client`, which have more errors.
         TypeError: A handle is an `ObjectRef` of Ray.
 
     Examples:
