@@ -1,3 +1,5 @@
+//! Tests of the store's side alone: creation, prefault, bounds, sockets.
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;

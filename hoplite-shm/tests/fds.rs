@@ -1,3 +1,5 @@
+//! Tests of file descriptors that travel over Unix sockets.
+
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

@@ -175,17 +175,11 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SharedError {
     #[error("there are groups for {count} nodes, not for {nodes}")]
-    Groups {
-        count: usize,
-        nodes: usize,
-    },
+    Groups { count: usize, nodes: usize },
     #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
     TooDeep { levels: usize },
     #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
-    Levels {
-        given: usize,
-        levels: usize,
-    },
+    Levels { given: usize, levels: usize },
     #[error("the capacity of an uplink must be above zero and finite")]
     Capacity,
     #[error(transparent)]

@@ -74,11 +74,7 @@ pub enum NetworkError {
     #[error("{switches} switches do not form two equal halves")]
     OddSwitches { switches: u32 },
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
-    NoSuchSize {
-        fabric: &'static str,
-        hosts: u32,
-        needed: &'static str,
-    },
+    NoSuchSize { fabric: &'static str, hosts: u32, needed: &'static str },
 }
 
 impl Network {

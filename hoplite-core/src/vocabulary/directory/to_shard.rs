@@ -14,20 +14,36 @@ pub enum ToShard {
     /// The store has begun or completed a copy. Answered by `Published` on request, or if the copy
     /// is rejected.
     Publish(Publish),
-    Unpublish { id: ObjectId, put: PutId, reason: UnpublishReason },
+    Unpublish {
+        id: ObjectId,
+        put: PutId,
+        reason: UnpublishReason,
+    },
     /// Requests a slot of a sender of the object. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
     /// Withdraws a `Query`, or the wait for a `Delete`, which goes on. The store must still return
     /// a slot that was `Granted` at the same time.
-    Cancel { request: RequestId },
+    Cancel {
+        request: RequestId,
+    },
     /// Returns a slot whose pull did not bring all bytes. A complete pull returns its slot by
     /// [`Publish::slot`].
-    ReturnSlot { grant: GrantId, outcome: PullOutcome },
+    ReturnSlot {
+        grant: GrantId,
+        outcome: PullOutcome,
+    },
     /// Deletes an object at all stores. Answered by `DeleteDone` when all nodes have dropped their
     /// copies or are lost; answered again if the delete waits for lost nodes.
-    Delete { request: RequestId, id: ObjectId, terms: DeleteTerms },
+    Delete {
+        request: RequestId,
+        id: ObjectId,
+        terms: DeleteTerms,
+    },
     /// Tells a shard that a put was deleted at another shard of the id.
-    Forget { id: ObjectId, put: PutId },
+    Forget {
+        id: ObjectId,
+        put: PutId,
+    },
     /// Requests `Locations` now and at every change, until `Unsubscribe`.
     Subscribe {
         request: RequestId,
@@ -35,7 +51,9 @@ pub enum ToShard {
         wants: Wants,
     },
     /// Ends a subscription. Changes may still be in flight.
-    Unsubscribe { request: RequestId },
+    Unsubscribe {
+        request: RequestId,
+    },
     /// Persistently slow links of the store, which transfers avoid.
     SlowLinks {
         /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
@@ -46,10 +64,16 @@ pub enum ToShard {
     /// Answered by `Replication` if the shard leads.
     Lead(Lead),
     /// The store cannot keep the copy that a `Replicate` orders.
-    NotReplicated { id: ObjectId, put: PutId, reason: Obstacle },
+    NotReplicated {
+        id: ObjectId,
+        put: PutId,
+        reason: Obstacle,
+    },
     /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
     /// it gets no new ones.
-    Drain { is_draining: bool },
+    Drain {
+        is_draining: bool,
+    },
     /// The store's new list of shards, since protocol version 10.
     Shards(ShardList),
 }

@@ -14,22 +14,49 @@ use crate::vocabulary::placement::ShardList;
 #[expect(missing_docs, reason = "most names say it")]
 pub enum ToStore {
     /// Answers `Publish`.
-    Published { id: ObjectId, put: PutId, verdict: Verdict },
+    Published {
+        id: ObjectId,
+        put: PutId,
+        verdict: Verdict,
+    },
     /// Answers `Query` with a sender slot.
     Granted(Grant),
     /// Answers `Query` with the bytes. From now on, the receiver is a complete, evictable location.
-    Inline { request: RequestId, id: ObjectId, put: PutId, metadata: Metadata, bytes: InlineBytes },
+    Inline {
+        request: RequestId,
+        id: ObjectId,
+        put: PutId,
+        metadata: Metadata,
+        bytes: InlineBytes,
+    },
     /// A query or a delete failed.
-    Failed { request: RequestId, error: Error },
-    Drop { id: ObjectId, put: PutId, reason: DropReason },
+    Failed {
+        request: RequestId,
+        error: Error,
+    },
+    Drop {
+        id: ObjectId,
+        put: PutId,
+        reason: DropReason,
+    },
     /// The store must pin its copy.
-    Promote { id: ObjectId, put: PutId },
+    Promote {
+        id: ObjectId,
+        put: PutId,
+    },
     /// The store must keep a pinned copy, because the last copy of an inline object is lost. It
     /// answers with `Publish` if it has memory.
-    TakeOver { id: ObjectId, put: PutId, metadata: Metadata, bytes: InlineBytes },
+    TakeOver {
+        id: ObjectId,
+        put: PutId,
+        metadata: Metadata,
+        bytes: InlineBytes,
+    },
     /// A closer receiver needs this slot. The store ends the pull, returns the slot with
     /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and queries again to resume.
-    GiveWay { grant: GrantId },
+    GiveWay {
+        grant: GrantId,
+    },
     Placed(Placed),
     /// Answers `Delete`: only the lost stores in `absent` may still have a copy. If the delete
     /// waits for them, a second answer follows once `absent` is empty.
@@ -40,7 +67,10 @@ pub enum ToStore {
         absent: Named<NodeId>,
     },
     /// Answers `Subscribe`, now and at every change.
-    Locations { request: RequestId, locations: Locations },
+    Locations {
+        request: RequestId,
+        locations: Locations,
+    },
     /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.
     Replicate(Replicate),
     Replication(Replication),
