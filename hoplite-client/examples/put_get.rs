@@ -13,7 +13,7 @@ use hoplite_client::{Client, ObjectView, default_socket_path};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> hoplite_client::Result<()> {
     let client = Client::connect(default_socket_path()).await?;
-    // Copies the bytes once, into the store's memory.
+    // Copies the bytes once, into the memory of the store.
     client.put("example/sevens", &vec![7; 1 << 20]).await?;
     // The view reads in place; the store keeps the object while the view lives.
     let view: ObjectView = client.get("example/sevens", Duration::from_secs(5)).await?;
