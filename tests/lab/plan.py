@@ -39,11 +39,11 @@ def parse_rate(text: str) -> int:
 @dataclass(frozen=True)
 class Plan:
     """Attributes:
-        rate_bits_s: of each host's link, in each direction.
+        rate_bits_s: the rate of each host's link, in each direction.
         racks: the number of racks, with consecutive hosts. Each rack has a bridge; the middle
             bridge joins the racks.
         in_turn: `True` if hosts are placed in the racks in turn.
-        uplink_bits_s: between each rack and the middle; by default the rate of a host.
+        uplink_bits_s: the rate between a rack and the middle bridge; by default a host's rate.
         congestion_control: with bbr, the streams into one host share its link unfairly.
         flow_cap_bits_s: the highest rate of one TCP connection, as in some clouds.
     """
@@ -131,7 +131,7 @@ class Plan:
         return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s, _HOST_QUEUE_BYTES)])
 
     def ports_script(self) -> tuple[str, str]:
-        """The same, once all hosts exist."""
+        """Returns input of `ip` and `tc` for the hosts' ports, once all hosts exist."""
         ip, tc = [], []
         for host, name in enumerate(self.host_names):
             bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else "middle"

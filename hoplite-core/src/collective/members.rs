@@ -29,7 +29,7 @@ const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// By target, each with the last attempt and the search's end.
+    /// Targets of lost coordinators, with the last attempt and the search's end.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 
@@ -187,8 +187,8 @@ impl Memberships {
         self.refused(ctx, membership, Failure::Refused(error));
     }
 
-    /// Returns the member that fills `copy`, and the order in which its ranges become valid; `None`
-    /// if participants get the whole copy.
+    /// Returns the member that fills `copy`, and the order in which its ranges become valid.
+    /// Returns `None` without a member, or for a small target, copied at once.
     pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
         let plan = &member.plan;
@@ -322,7 +322,7 @@ impl Memberships {
         }
     }
 
-    /// Uses `failure` only if bytes are missing. It is `None` if the member's copy was dropped.
+    /// Uses `failure` only if the member misses bytes. `failure` is `None` if its copy was dropped.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,

@@ -24,7 +24,7 @@ pub(super) struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SourcePlace {
     Apart,
-    /// This store fetches the source, which counts as joined.
+    /// This store fetches the source. It counts towards `request.count`.
     Fetching(CallId),
     Here {
         copy: CopyId,

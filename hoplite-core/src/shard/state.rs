@@ -12,9 +12,10 @@ use crate::vocabulary::directory::{DeleteTerms, DeleteWait, DropReason, RequestI
 
 /// Most senders that a query can ask to avoid. The shard ignores further ones.
 pub(super) const MAX_AVOIDED: usize = 64;
-/// Most copies considered for one receiver: more than a query can avoid.
+/// Most copies examined to choose a receiver's sender: more than the senders that a query avoids.
 pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
-/// Most waiting receivers that are passed over because of slow links: more than a store reports.
+/// Most waiting receivers passed over because of slow links: more than the slow links that a store
+/// reports.
 pub(super) const MAX_PASSED: usize = 2 * MAX_SLOW_PEERS;
 pub(super) const MAX_GROUPS: usize = 64;
 

@@ -6,14 +6,15 @@ use super::tree::{Tree, Vertex, VertexId};
 
 /// Most slow streams that one call reroutes.
 const MAX_REROUTED: usize = 32;
-/// Most vertices tried in exchange for one: more than the slow peers in a store's report.
+/// Most partners tried when exchanging one vertex: more than the slow peers that a store reports.
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
     /// Exchanges vertices, each within its group, so that fewer streams use slow links. Returns the
     /// vertices whose streams change.
     ///
-    /// `is_slow` gets the data of a stream's sender and of its consumer, `None` for the receiver.
+    /// `is_slow` gets the data of a stream's sender and of its consumer, `None` if the
+    /// receiver consumes it.
     ///
     /// Source: Cloud Collectives (Luo et al.) first swaps the node at a ring's worst hop.
     pub fn reroute(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
@@ -56,7 +57,7 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns vertices that may trade places with this one: the newest in its group whose nodes
+    /// Returns vertices that may trade places with `vertex`: the newest in its group whose nodes
     /// can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) =

@@ -19,7 +19,7 @@ use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
 pub(crate) trait MemberHost: Send + Sync + 'static {
-    /// Takes part in the collective until the result is dropped.
+    /// Takes part in the collective until the caller drops the returned value.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
     fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
@@ -27,9 +27,9 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
-/// This store's part in a collective, until dropped.
+/// This store's part in a collective. The store leaves when the value is dropped.
 pub(crate) struct Enlisted {
-    /// At most `Filled`, and then `Done` or `Failed`.
+    /// At most two: `Filled`, then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     decide: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,

@@ -5,11 +5,12 @@
 //! are far apart.
 
 pub(super) const UNKNOWN: u32 = u32::MAX;
-/// Two round trips are alike up to this ratio, because two levels of a network differ by a half.
+/// Round trips are alike if the longer is at most this percentage of the shorter. Network levels
+/// differ by 50%.
 const ALIKE_PERCENT: u64 = 125;
-/// At most one in this many of a node's round trips may be longer than its group's.
+/// At most one in this many round trips of a node may be longer than in the node's group.
 const PER_DELAY: usize = 16;
-/// The largest group that may join another one: only delays may have separated it.
+/// Groups up to this size may join another one, because delays may have separated them.
 const MAX_DELAYED: usize = 2;
 
 /// Groups nodes whose `rows` of round trips to the landmarks are alike, into at most `most` groups,
