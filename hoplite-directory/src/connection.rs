@@ -127,7 +127,19 @@ enum Admitted {
 enum Refused {
     /// No token, or another cluster or version.
     Rejected(Error),
+    Handshake(io::Error),
     Broken,
+}
+
+impl Refused {
+    /// A peer that only closes its connection, such as a health check, is no stranger.
+    fn of_handshake(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::InvalidData {
+            Self::Handshake(error)
+        } else {
+            Self::Broken
+        }
+    }
 }
 
 impl From<io::Error> for Refused {
@@ -205,6 +217,9 @@ impl Gate {
                     Err(Refused::Rejected(error)) => {
                         gate.refusals.report(&gate.events, peer, &error);
                     }
+                    Err(Refused::Handshake(error)) => {
+                        gate.refusals.report_handshake(&gate.events, peer, &error);
+                    }
                     Err(Refused::Broken) => {
                         gate.refusals.connections.fetch_add(1, Ordering::Relaxed);
                     }
@@ -219,7 +234,8 @@ impl Gate {
         let token = token.as_ref();
         let mut socket = match (tls, socket) {
             (Some(tls), Socket::Tcp(stream)) => {
-                let stream = accept_tls(tls.server(Protocol::Http2), stream).await?;
+                let accepted = accept_tls(tls.server(Protocol::Http2), stream).await;
+                let stream = accepted.map_err(Refused::of_handshake)?;
                 Protocol::Http2.check(stream.get_ref().1).map_err(io::Error::other)?;
                 Socket::Tls(Box::new(stream.into()))
             }

@@ -1,5 +1,5 @@
-use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::{fmt, io};
 
 use hoplite_core::error::Error;
 use hoplite_daemon::is_notable;
@@ -26,5 +26,18 @@ impl Refusals {
             tracing::warn!(%peer, %error, "refused a peer of the control plane");
         }
         events.push_stranger(kind, format!("refused {peer}: {error}"));
+    }
+
+    /// Counts a TLS handshake that failed, for example because of the peer's certificate.
+    pub(crate) fn report_handshake(
+        &self,
+        events: &Events,
+        peer: impl fmt::Display,
+        error: &io::Error,
+    ) {
+        if is_notable(&self.connections) {
+            tracing::warn!(%peer, %error, "a TLS handshake of the control plane failed");
+        }
+        events.push_stranger(EventKind::Stranger, format!("refused {peer}: {error}"));
     }
 }

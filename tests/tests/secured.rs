@@ -335,6 +335,7 @@ fn a_store_and_a_shard_count_the_handshakes_that_fail() {
     cluster.restart_shard(0);
     await_that("a handshake that fails", || count(&cluster.stores[0], failures) > 0);
     await_that("the shard has counted it", || count(&cluster.shards[0], refused) > 0);
+    cluster.shards[0].as_ref().unwrap().await_log("a TLS handshake of the control plane failed");
     cluster.kill_shard(0);
     show(&ours);
     cluster.restart_shard(0);
