@@ -53,6 +53,9 @@ class Objects:
     def __next__(self) -> ObjectInfo:
         return next(self._objects)
 
+    def __repr__(self) -> str:
+        return "<hoplite.Objects: iterate over them, or make a list>"
+
     def _repr_html_(self) -> str:
         objects, rest = self._page(b"")
         title = f"{len(objects)} objects" if rest is None else f"The first {len(objects)} objects"

@@ -78,6 +78,7 @@ def test_objects(client: hoplite.Client, odd: list[hoplite.Ref]) -> None:
     assert len(list(listing)) == len(ODD), "the table has not moved the iterator"
     assert next(client.list("html/")).nbytes == 24
     assert "0 objects" in Shown(client.list("nothing has this name")._repr_html_()).texts
+    assert repr(listing).startswith("<hoplite.Objects")
 
 
 def test_one_object(client: hoplite.Client, odd: list[hoplite.Ref]) -> None:

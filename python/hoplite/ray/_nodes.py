@@ -45,7 +45,7 @@ def start_on_all_nodes(
     are used, so every job may call this. Blocks until all stores are ready.
 
     Args:
-        memory: The size of each store, in bytes or as in `"64GiB"`; `None` for 30% of the
+        memory: The size of each new store, in bytes or as in `"64GiB"`; `None` for 30% of the
             machine.
         token_file: A file with a secret, at this path on each node, which only Ray's user may
             read. The stores listen on the network, and refuse peers without the secret.

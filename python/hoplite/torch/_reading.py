@@ -73,14 +73,14 @@ def get_state_dict(
 ) -> Weights:
     """Gets one version of a state dict, completely or not at all.
 
-    Takes the newest complete version. Without one, waits for the version that is being put, or the
-    next one if its writer dies. Blocks until all tensors are here.
+    Takes the newest complete version, or else the one that is being put, and the next one if its
+    writer dies. Blocks until all tensors are here.
 
     Args:
-        into: A state dict whose tensors, on any device, are filled after all bytes have arrived. A
-            `DTensor` gets this rank's part, whatever the writer's mesh.
+        into: A state dict whose tensors are filled, on any device, after all bytes have arrived; of
+            a `DTensor`, this rank's part, whatever the writer's mesh.
         version: Only this version.
-        newer_than: Waits for a version begun after this one. If this one does not exist, takes any.
+        newer_than: Waits for a version that was begun after this one; for any if it is unknown.
         strict: With `into`, `True` requires the same tensors and values; `False` fills the
             tensors that both have.
         client: `None` for that of `hoplite.init`. Its store needs room for the version.
