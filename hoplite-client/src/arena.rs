@@ -1,4 +1,4 @@
-//! The arena: the store's shared memory, mapped for writing at the first write.
+//! The arena: the store's shared memory, mapped for reading, and for writing at the first write.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -18,8 +18,8 @@ const MAX_TRIES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Set once this connection's own store has granted writes: otherwise a store with read access
-    /// could make the client write.
+    /// Set once this connection's own store has granted writes. Grants of other connections do not
+    /// count: else a store with read access could make the client write.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,

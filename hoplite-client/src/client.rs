@@ -184,8 +184,8 @@ impl Client {
         call.run(Wait::of("put", &id), Repeat::Harmless, create).await
     }
 
-    /// Waits until the whole object is on this node, and returns a view in the store's memory; for
-    /// at most 4 KiB, of a copy.
+    /// Waits until the whole object is on this node, and returns a view of the store's memory, or
+    /// of a copy if the object has at most 4 KiB.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone; `Deleted`; `StoreFull` if there is no memory

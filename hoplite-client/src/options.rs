@@ -117,7 +117,8 @@ pub enum Confirmation {
     /// [`crate::Client::confirmed_from_bytes`] on, are [`Confirmation::Confirmed`].
     #[default]
     BySize,
-    /// The directory accepts the object before the call returns, which reports a conflicting put.
+    /// The directory accepts the object before the call returns, so the call reports a conflicting
+    /// put.
     Confirmed,
 }
 

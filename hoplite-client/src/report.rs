@@ -16,7 +16,7 @@ use hoplite_proto::v1;
 /// Description of an object by this store and the best-informed directory shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// The shard's address.
+    /// Address of the best-informed shard.
     pub shard: String,
     /// Object and its copies.
     pub locations: Locations,
@@ -158,7 +158,7 @@ pub struct NodeStatus {
     pub links: Vec<PeerLink>,
     /// Most connections (lanes) of one transfer; 0: unknown.
     pub max_lanes: u32,
-    /// Open connections of transfers to other stores, beyond each first one.
+    /// Open connections of transfers to other stores, beyond each transfer's first.
     pub extra_lanes: u64,
     /// Present problems.
     pub troubles: Troubles,
@@ -295,7 +295,7 @@ pub struct PlaceKeys {
 pub struct ShardStatus {
     /// The shard's address.
     pub address: String,
-    /// If `false`, the numbers are zero.
+    /// `true` if connected; otherwise the numbers are zero.
     pub connected: bool,
     /// Protocol version; zero if not connected.
     pub protocol: u32,

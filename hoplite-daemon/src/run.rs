@@ -98,7 +98,7 @@ fn serve_until_stopped<P>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
-        // A signal right after an announcement counts.
+        // Before any announcement: a signal right after it counts.
         let shutdown = stop_on_signals()?;
         tokio::spawn(return_memory());
         let metrics = match start.metrics {

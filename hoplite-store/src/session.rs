@@ -210,7 +210,7 @@ impl Session {
         Time::ZERO + self.started.elapsed()
     }
 
-    /// Renews the lease, unless the shard runs in this process.
+    /// Renews the lease, unless the shard runs in this process and needs none.
     fn answered(&self, pinged_at: Time) {
         if !self.link.is_in_process() {
             self.engine.apply(Event::ShardAnswered { shard: self.shard, pinged_at });

@@ -33,7 +33,7 @@ pub struct Stage {
     pub bytes: f64,
     /// Bandwidth of each ring.
     pub bytes_per_second: f64,
-    /// Predicted time of both.
+    /// Predicted time of the reduce-scatter and the allgather.
     pub seconds: f64,
 }
 

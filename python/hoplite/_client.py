@@ -33,7 +33,8 @@ class Client(Many):
     * **Threads**: any number may share a client. Other threads run while a call waits or copies.
       Ctrl-C interrupts a call.
     * **Processes**: a client belongs to the process that made it. In a forked child, its methods
-      raise `ForkedChild`. A client cannot be pickled: pass `Ref`s, and call `hoplite.init()` there.
+      raise `ForkedChild`. A client cannot be pickled: pass `Ref`s, and call `hoplite.init()` where
+      they arrive.
     * **Ids**: a `str` (its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A `Ref` of another cluster
       raises `ClusterMismatch`.
     * **Timeouts**: in seconds; `None` waits for ever. The default is `$HOPLITE_TIMEOUT` (`30s`,
@@ -190,8 +191,8 @@ class Client(Many):
     ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle.
 
-        Blocks until the bytes are copied into the store, which may wait for room. A put of the same
-        value under the same id succeeds.
+        Blocks until the bytes are copied into the store; a full store makes it wait. A put of the
+        same value under the same id succeeds.
 
         Args:
             id: The name; `None` for a new random one.
@@ -359,7 +360,8 @@ class Client(Many):
         Args:
             id: The object; it need not exist yet.
             out: A contiguous array or tensor with the object's dtype and shape, also on a CUDA
-                device; or a buffer of bytes, such as a `bytearray`, filled from its start.
+                device; or a buffer of bytes, such as a `bytearray`, filled from its start with any
+                object.
             progress: As for `get`.
 
         Returns:
@@ -800,7 +802,8 @@ class Client(Many):
         theirs. Arrays that programs hold stay readable.
 
         Returns:
-            The number of objects that existed. It also names lost nodes that may have copies.
+            The number of objects that existed. The result also names lost nodes that may have
+            copies.
 
         Raises:
             Timeout: Not all copies are known to be gone in time. `peers` names the nodes.

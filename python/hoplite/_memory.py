@@ -28,6 +28,7 @@ def raw_tensor(tensor: Any, torch: Any) -> Bytes:
 
 
 def memory_of(tensor: Any, torch: Any) -> Bytes:
+    """Returns the memory of a contiguous tensor, writable and in place."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
     # A dimension of one element has any stride.

@@ -41,9 +41,10 @@ def init(
     """Connects this process to the store of its node, and returns the client.
 
     Every call returns the same client, unless it was closed, disconnected or inherited by a fork.
-    The store is the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If you named
-    none and none listens there, this starts a private store with a separate cluster, and warns with
-    the logger `hoplite`. The private store ends with this process. Child processes find it.
+    The store is the one at `socket`, else `$HOPLITE_SOCKET`, else the default socket. If no store
+    listens there, and you named none, this starts a private store with a separate cluster, and
+    warns with the logger `hoplite`. The private store ends with this process. Child processes find
+    it.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 

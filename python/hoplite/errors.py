@@ -127,7 +127,8 @@ class AlreadyExists(HopliteError):
 class PutConflict(HopliteError):
     """An accepted put has lost to a put of the same id on the other side of a network split.
 
-    Its client gets this once, from its next get, put, stat or delete of the id. Repeat that call.
+    The lost put's client gets this once, from its next get, put, stat or delete of the id. Repeat
+    that call.
 
     Examples:
         >>> def publish(id: str, value: object) -> object:
@@ -217,8 +218,9 @@ class Timeout(HopliteError, TimeoutError):
     Attributes:
         operation: The call: `"get"`, `"put"`, `"reduce"` and so on.
         waited: Seconds.
-        missing: `"object"`, `"sources"`, `"participants"`, `"coordinator"`, `"stores"`, `"seal"`,
-            `"bytes"`, `"peer"`, `"shard"`, `"answer"` or `"replicas"`; `None` if unknown.
+        missing: The call waited for the `"object"`, `"sources"`, `"participants"`,
+            `"coordinator"`, `"stores"`, `"seal"`, `"bytes"`, `"peer"`, `"shard"`, `"answer"` or
+            `"replicas"`; `None` if unknown.
         missing_ids: At most 8 missing objects; for missing participants, their sources.
         missing_ranks: At most 8 missing participants.
         peers: At most 8 missing stores or directory shards.
@@ -447,7 +449,7 @@ class Draining(HopliteError):
 
 
 class SpillFailed(HopliteError):
-    """The object is only in a spill file on disk, which the store cannot read.
+    """The store has the object only in a spill file on disk, and cannot read it.
 
     If the file is damaged, the copy is lost, and later gets raise `ObjectLost`. Otherwise, retry.
 

@@ -45,7 +45,7 @@ impl Slot {
         let mut letters = lock(&self.letters);
         letters.push((number, letter));
         if letters.len() == 1 {
-            // Fails only if it is readable already.
+            // Fails only if the bell is readable already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }

@@ -26,7 +26,7 @@ pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node
     all
 }
 
-/// Nodes with a prefix: slow links first, then by ascending bandwidth.
+/// Links of nodes with a prefix: slow ones first, then by ascending bandwidth.
 pub(super) fn links<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Link)> {
     let mut all = told(snapshot, |load| &load.links);
     all.retain(|(node, link)| node.node.starts_with(prefix) || link.peer.starts_with(prefix));

@@ -464,7 +464,7 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Refuses all requests if the store is too old for one of them.
+    /// Refuses all requests if the store is too old for one: it would perform only the others.
     fn check_version(&self, requests: &[Request]) -> Result<()> {
         let numbers = requests.iter().map(|request| match request {
             Request::Node(request) => request.oldest_version(),
@@ -517,6 +517,7 @@ impl Shared {
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
+            // The store's reason for closing.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
             // The unreadable answer may contain a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {

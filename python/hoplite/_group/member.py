@@ -172,7 +172,7 @@ class Group:
         operation.finish(error)
 
     def hello(self, timeout: float) -> None:
-        """Checks that rank 0's objects are visible. Raises the error of `failed`."""
+        """Checks that rank 0's objects are visible; else raises the error of `failed`."""
         self.link.run(self._hello(timeout))
 
     def close(self) -> None:
@@ -181,6 +181,7 @@ class Group:
             self.link.release()
 
     def abort(self, reason: str) -> None:
+        """Fails all pending operations, and leaves."""
         self.link.run(self._give_up(reason))
         self.close()
 
@@ -349,7 +350,7 @@ class Group:
             return
         self._watcher = self.link.loop.create_task(self._watch())
         for rank, process in neighbours.items():
-            # Else timeouts reveal a death.
+            # Without pidfds, timeouts reveal a death.
             with contextlib.suppress(OSError):
                 exit = os.pidfd_open(process)
                 self._exits.append(exit)
@@ -399,7 +400,7 @@ class Group:
     async def _announce_death(self, rank: int, process: int) -> None:
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
-                # In order. Only the first rank that leaves puts an end.
+                # The rank left in order. Only the first rank that leaves puts an end.
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return

@@ -115,7 +115,7 @@ async def at_once(*parts: Awaitable[Any]) -> None:
     except BaseException:
         for task in tasks:
             task.cancel()
-        # The caller may use the buffers afterwards.
+        # Waits, because the caller may use the buffers afterwards.
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
 

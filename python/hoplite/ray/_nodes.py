@@ -171,7 +171,8 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     """Stops all stores that `start_on_all_nodes` started, with their objects.
 
     In stores that ran before, deletes this Ray cluster's objects. Arrays stay readable. Blocks
-    until all have ended; then stores can be started again. Does nothing if none were started.
+    until the started stores have ended; then stores can be started again. Does nothing if none were
+    started.
 
     Args:
         timeout: Seconds to wait.

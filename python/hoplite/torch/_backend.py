@@ -97,7 +97,7 @@ class HopliteBackend(C10DBackend):
         return self._issued
 
     def split(self, store: Store, ranks: list[int], options: C10DBackend.Options) -> C10DBackend:
-        """torch calls this on all ranks of the subgroup."""
+        """Makes a subgroup. torch calls this on all ranks of this group."""
         if self._rank not in ranks:
             # torch 2.15 crashes if a backend returns None.
             raise NotImplementedError(

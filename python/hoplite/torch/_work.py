@@ -27,7 +27,7 @@ _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-tor
 
 
 class Work(dist.Work):
-    """It owns its tensors until it is done."""
+    """An operation, which owns its tensors until it is done."""
 
     def __init__(
         self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None

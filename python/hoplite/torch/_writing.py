@@ -146,7 +146,7 @@ def put_tensors(
 
 
 class _Writing:
-    """Readers that wait for it are told of errors."""
+    """Readers that wait for the version are told of errors."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
