@@ -248,7 +248,7 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// Returns the TLS settings for clients without certificates.
+    /// Returns the TLS settings for clients without certificates, which authenticate otherwise.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];

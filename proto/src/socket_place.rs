@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
         if kind == FileType::Directory {
             return Ok(Entry::Directory(opened));
         }
-        // In a sticky directory, any user creates entries, but only the owner replaces one.
+        // In a sticky directory, any user creates entries, but only an entry's owner replaces it.
         if self.is_shared && !self.users.includes(found.st_uid)? {
             return Err(Distrust::Owner { path: self.at.join(name), owner: found.st_uid }.into());
         }

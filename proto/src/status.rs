@@ -54,7 +54,7 @@ pub fn to_status(error: &Error) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-/// Returns the error in the status' details, or else for its code.
+/// Returns the error in the status' details, or else an error for its code.
 pub fn from_status(status: &Status) -> Error {
     let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
     let typed = details.into_iter().find(|detail| detail.type_url == DETAIL_TYPE);

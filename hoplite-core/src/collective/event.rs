@@ -65,8 +65,8 @@ pub enum CollectiveEffect {
         attempt: AttemptId,
         error: Error,
     },
-    /// Start a member's exchange, which fills a copy, until `CancelCombine`. Send `Filled` when the
-    /// copy has all bytes, and `CombineEnded` when the exchange no longer uses its sources.
+    /// Start a member's exchange, which fills a copy. `CancelCombine` ends it. Send `Filled` when
+    /// the copy has all bytes, and `CombineEnded` when the exchange no longer uses its sources.
     StartExchange {
         combine: CombineId,
         copy: CopyId,

@@ -29,7 +29,8 @@ const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// Targets of lost coordinators, with the last attempt and the search's end.
+    /// Targets whose coordinator left without a decision, with the last attempt and the search's
+    /// end.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 

@@ -19,13 +19,13 @@
 //!
 //! # Attempts and failures
 //!
-//! Attempts have numbers ([`AttemptId`]), also the general path. A store refuses plans of attempts
-//! that are over (`outcomes`), and of older ones.
+//! Attempts have numbers ([`AttemptId`]), also on the general path. A store refuses plans of ended
+//! attempts (`outcomes`), and of older ones.
 //!
-//! Before the commit, a member that fails aborts the attempt for good. All members drop their
-//! copies, and the general path begins under another put id. A disagreement about the operation or
-//! type fails the whole call. After the commit, members that miss bytes fetch them from others. So
-//! no two ranks get different bits.
+//! Before the commit, a member that fails aborts the attempt. All members drop their copies, and
+//! the general path begins under another put id. A disagreement about the operation or type fails
+//! the whole call. After the commit, members that miss bytes fetch them from others. So no two
+//! ranks get different bits.
 //!
 //! If the coordinator is lost before its commit arrives, participants look for the target elsewhere
 //! for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store sends the error
@@ -34,9 +34,9 @@
 //! # Collectives of parts
 //!
 //! Members of a reduce_scatter or an allgather exchange on a ring, in private copies from which
-//! participants copy their parts. They need no commit. At the end, or after a failure, the
-//! coordinator makes an empty target. A participant that gets this target instead of its part makes
-//! the part with a reduce or with gets.
+//! participants copy their parts. These collectives need no commit. At the end, or after a failure,
+//! the coordinator makes an empty target. A participant that gets this target instead of its part
+//! makes the part with a reduce or with gets.
 //!
 //! An all_to_all also deletes its sources, and its participants end together. Without a successful
 //! attempt, each pair of ranks exchanges a separate object. See [`Properties`].

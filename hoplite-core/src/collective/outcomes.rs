@@ -1,4 +1,4 @@
-//! Attempts that are over. A store refuses their plans and older ones, and ignores a second
+//! Ended attempts. A store refuses plans of these and older attempts, and ignores a second
 //! rejection.
 
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use crate::time::Time;
 /// sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 /// Shortest wait of a participant for another attempt after ranks disagreed about the operation.
-/// Ranks retry at once, but a store may be busy.
+/// Ranks retry at the same time, but a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
 /// Most ended attempts that a store remembers: enough for the seconds in which members may still

@@ -223,7 +223,7 @@ impl Progress {
         stream
     }
 
-    /// Returns the stream to another member, which has its first `offset_bytes`.
+    /// Returns the stream to another member, which has the first `offset_bytes`.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
         let mut stream = self.stream(self.program.steps_to(member));
         stream.pass(offset_bytes);
@@ -315,7 +315,7 @@ impl Progress {
         final_bytes
     }
 
-    /// Returns `true` if the member's own sources are combined.
+    /// Returns `true` if own sources are combined.
     pub fn is_folded(&self) -> bool {
         self.fold.as_ref().is_none_or(|fold| fold.done_bytes == fold.size_bytes)
     }

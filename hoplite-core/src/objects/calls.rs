@@ -86,8 +86,8 @@ pub(crate) struct WaitCall {
     pub(crate) count: usize,
     pub(crate) ready: BTreeSet<usize>,
     pub(crate) queries: BTreeSet<RequestId>,
-    /// Objects about which the directory has not answered; `None` if the call waits for the
-    /// objects.
+    /// Objects about which the directory has not answered; `None` if the call waits for the objects
+    /// themselves.
     pub(crate) unanswered: Option<BTreeSet<usize>>,
 }
 

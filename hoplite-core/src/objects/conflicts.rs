@@ -11,7 +11,7 @@ const MAX_CONFLICTS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// Lost puts, numbered by age.
+    /// Lost puts unknown to their clients, numbered by age.
     waiting: BTreeMap<(ClientId, ObjectId), u64>,
     noted: u64,
 }

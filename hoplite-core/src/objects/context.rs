@@ -265,7 +265,7 @@ impl Context {
     }
 
     /// Returns the shard for reads of `id`. A shard that was disconnected may list puts deleted in
-    /// that time, so others come first for a while.
+    /// that time, so other shards come first for a while.
     pub(crate) fn reading_shard(&self, id: &ObjectId) -> Option<usize> {
         let sessions = &self.sessions;
         let doubts =

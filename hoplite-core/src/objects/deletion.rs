@@ -59,7 +59,7 @@ impl DeleteStep {
 pub(crate) struct DeleteCall {
     pub(crate) queries: BTreeSet<RequestId>,
     deleted: usize,
-    /// By query and reporting shard.
+    /// Unreachable stores that may have a copy, by query and reporting shard.
     absent: BTreeMap<(RequestId, usize), Named<NodeId>>,
     /// Just restarted shards that performed a delete without a shard that ran before. The call
     /// waits until the leases of their previous runs have ended.

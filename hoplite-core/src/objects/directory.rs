@@ -1,14 +1,14 @@
 //! Queries to the directory's shards, and messages from them.
 //!
-//! # Failures and their detection
+//! # Failures
 //!
 //! * **A sender dies or sends damaged bytes.** The receiver queries for another sender, with pauses
 //!   if failures repeat, and resumes at its offset (`gets.rs`).
 //! * **A sender freezes.** Idle senders send keepalives, so five seconds of silence end the pull.
-//! * **A transfer stalls although its sender lives.** A receiver without a byte or a forwarded sign
-//!   of life of the producer for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
-//! * **Two stores pull from each other.** A store leaves and serves a sender that requests bytes
-//!   from it (`gets.rs`).
+//! * **A transfer stalls although its sender lives.** A receiver without a byte or a new sign of
+//!   life of the producer for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
+//! * **Two stores pull from each other.** A store leaves a sender that requests bytes from the
+//!   store, and serves that sender (`gets.rs`).
 //! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
 //!   aborts its unsealed puts (`requests.rs`).
 //! * **A store dies.** Its shards notice a closed connection, or six seconds without an answer to a

@@ -301,8 +301,8 @@ impl Objects {
         }
     }
 
-    /// Also publishes at `shard` if it is no longer responsible, so that it stops its orders and
-    /// hears of the copy's end.
+    /// Also publishes at `shard`, which ordered the copy, if it is no longer responsible, so that
+    /// it stops its orders and hears of the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

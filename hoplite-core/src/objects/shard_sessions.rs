@@ -5,9 +5,9 @@
 //! store, cut off or frozen, does not hear of this, but must not serve its old copy.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping,
-//! the shard waits for this store. A store serves local copies only under leases
-//! ([`returning`](super::returning)). It checks this when a get arrives, so a stopped process
-//! answers nothing before a shard has answered it again.
+//! the shard waits for this store. A store serves a local copy only with a lease of a shard that
+//! knows the copy ([`returning`](super::returning)). The store checks this when a get arrives, so a
+//! stopped process answers nothing before a shard has answered it again.
 //!
 //! A shard in the store's process stops and resumes with the store, so its lease lasts as long as
 //! the session.
@@ -176,7 +176,7 @@ impl ShardSessions {
         self.version(shard).is_some_and(|version| version.at_least(number))
     }
 
-    /// Accepts a shard that is not connected.
+    /// Checks the version of a shard, if connected.
     ///
     /// # Errors
     /// [`Error::VersionMismatch`] with the shard's version as `ours`, because clients decode it

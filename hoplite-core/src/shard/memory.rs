@@ -2,13 +2,13 @@
 //!
 //! A store that was cut off publishes its copies again. If the shard has listed a copy's put since
 //! its start, but does not list it any more, the put was deleted or lost. A lost object may come
-//! back. A deleted one may not.
+//! back, a deleted one not.
 //!
 //! The shard therefore remembers each loss until the id is deleted. Puts whose producer gives up,
 //! or whose writer accepts another put, leave no copy that may come back.
 //!
 //! The memory is bounded. The shard accepts publications of a store that was away during a
-//! forgotten loss, because it may have the last copy.
+//! forgotten loss, because the store may have the last copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,7 +16,7 @@ use crate::time::Time;
 use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 
-/// Smaller objects arrive before a receiver could change its sender.
+/// Smaller objects use slow links: they arrive before a receiver could change its sender.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {

@@ -1,7 +1,7 @@
 //! Clusters close nodes: a dendrogram, an order of its leaves, and groups on several levels.
 //!
 //! Source: PLink and Cloud Collectives, section II-A, cluster by latency. Average linkage, with
-//! which one fast link does not join two racks, and levels where the distance jumps are ours.
+//! which one fast link does not join two racks, and levels where the distance jumps, are ours.
 
 use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;

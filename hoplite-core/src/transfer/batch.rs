@@ -119,7 +119,7 @@ pub struct AnswerQueue {
 }
 
 impl AnswerQueue {
-    /// Adds a message. When full, the store does not read, and its session must end.
+    /// Adds a message. [`Full`]: the store does not read, and its session must end.
     pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
         if self.messages.len() >= MAX_QUEUED_ANSWERS {
             return Err(Full);

@@ -37,7 +37,7 @@ pub const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_millis(100);
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a receiver keeps an idle connection to a sender.
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for which a sender keeps an idle connection. It is longer, so receivers usually close it.
+/// Time for which a sender keeps an idle connection: longer, so receivers usually close it.
 pub const SERVER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the time within which a sender forwards a producer's sign of life: a quarter of the

@@ -5,7 +5,7 @@
 //! of two when its sender requests bytes from it; signs end longer cycles.
 //!
 //! A producer makes growing [`Sign`]s, and relays pass on the latest. In a cycle, the greatest sign
-//! goes round once.
+//! goes round once, then no new one comes.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl StallDetector {
         Self { timeout, latest, news_at: now }
     }
 
-    /// Notes that bytes of the object arrived.
+    /// Notes arrived bytes.
     pub const fn arrived(&mut self, now: Time) {
         self.news_at = now;
     }

@@ -5,7 +5,7 @@ use std::fmt;
 /// Kind of a call that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Waits for memory, another put of the same id, or the directory.
+    /// Waits for memory, another put of the id, or the directory.
     Put,
     /// Waits for an object.
     Get,

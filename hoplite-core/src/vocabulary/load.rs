@@ -167,8 +167,8 @@ pub struct LinkLoad {
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
-    /// Number of parallel connections (lanes) that the last trial chose for all transfers to this
-    /// peer together; zero before a trial.
+    /// Number of connections (lanes) that the last trial chose for all transfers to this peer
+    /// together; zero before a trial.
     pub lanes: u32,
 }
 

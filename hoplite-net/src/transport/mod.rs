@@ -25,8 +25,8 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// Time without an acknowledgement after which the kernel closes a connection, by default 15
-/// minutes.
+/// Time without an acknowledgement after which the kernel closes a connection (Linux's default: 15
+/// minutes).
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// Kind of a transport.

@@ -188,14 +188,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// Makes the header of a block; `None` if it is too long.
+    /// Makes the header of a block; `None` if the block is too long.
     pub fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
         let length_bytes =
             u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
         Some(Self { kind: Kind::Block, length_bytes, payload_crc, offset_bytes })
     }
 
-    /// Makes another header; `None` if the payload is too long.
+    /// Makes another frame's header; `None` if the payload is too long.
     pub fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
         let length_bytes = u32::try_from(payload.len())
             .ok()

@@ -30,7 +30,7 @@ pub(crate) enum Phase {
 pub(crate) struct ActivePull {
     pub(crate) pull: PullId,
     pub(crate) sender: NodeId,
-    /// Shard that granted the pull. `grant` is `None` once its session is lost.
+    /// Shard that granted the pull. `grant` is `None` once the shard's session is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
     /// Outcome to report if this store ended the pull.

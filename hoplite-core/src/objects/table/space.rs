@@ -54,7 +54,7 @@ impl Table {
         victim.map_or(Room::None, Room::AfterEvicting)
     }
 
-    /// Ignores fragmentation.
+    /// Counts evictable and clean copies too. Ignores fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
         let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
         HEADER_BYTES + size_bytes

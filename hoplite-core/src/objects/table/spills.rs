@@ -208,7 +208,7 @@ impl Spills {
         !self.wasteful.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
-    /// Returns the file with the copies written to it.
+    /// Returns a mostly useless file, with the copies written to it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
         let file = self.wasteful.pop_first()?;
         let used = self.files.get_mut(&file)?;

@@ -54,7 +54,7 @@ pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-// All of this is inlined into each version of `combine`.
+// Everything below is inlined into each version of `combine`.
 
 #[inline(always)]
 fn combine_as<T: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
