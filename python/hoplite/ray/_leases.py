@@ -27,8 +27,7 @@ PREFIX = "p-"
 
 
 class Lease:
-    """This process's lease, until its end or `close`. Raises `FileNotFoundError` without a store.
-    """
+    """This process's lease, until its end or `close`. Raises `FileNotFoundError` without a store."""
 
     def __init__(self, place: Place, token: str) -> None:
         self.place = place

@@ -46,8 +46,8 @@ def encode(page: Page) -> tuple[bytes, bytes]:
 
 def decode(user: bytes, contents: bytes, allow_pickle: bool, id: str) -> Page:
     """Raises:
-        InvalidMetadata: if the bytes are malformed.
-        PickleRefused: for a refused pickle.
+    InvalidMetadata: if the bytes are malformed.
+    PickleRefused: for a refused pickle.
     """
     if user == TAG_PICKLE:
         check_pickle(allow_pickle, id)
