@@ -25,7 +25,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Gets of small objects return bytes instead of references.
+    /// Answers a batch: gets of small objects with their bytes, other gets with references.
     pub(crate) fn end_batch(&mut self, key: CallKey) {
         let Some(mut answers) = self.ctx.batches.remove(key) else { return };
         self.calls.leave_batch(key);
@@ -48,7 +48,7 @@ impl Objects {
             }
         }
         self.ctx.push(Effect::Reply { client, call, response: Ok(Response::Batch(answers)) });
-        // Only now, because the effect above reads these copies.
+        // Released only now, because the reply above reads these copies.
         held.into_iter().for_each(|copy| self.release(ClientId::STORE, copy));
     }
 

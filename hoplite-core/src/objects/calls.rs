@@ -19,7 +19,7 @@ use crate::metadata::Metadata;
 use crate::shard::RequestId;
 use crate::time::Time;
 
-/// Most bytes, outside the arena, of puts that wait for memory.
+/// Most bytes that puts waiting for memory may hold outside the arena.
 const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ pub(crate) enum Call {
     Subscription {
         query: RequestId,
     },
-    /// `reduced` holds the answer's indices once the target is complete.
+    /// `reduced`: indices of the reduced sources, once the target is complete.
     Reduce {
         target: ObjectId,
         sources: usize,
@@ -182,7 +182,7 @@ impl Calls {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
-    /// An item of a batch was checked with its batch.
+    /// Checks a client's number of ids in open requests. A batch's items were checked together.
     pub(crate) fn check_ids(&self, limits: &Limits, key: CallKey, ids: usize) -> Result<()> {
         if key.is_item() {
             return Ok(());
@@ -276,7 +276,7 @@ impl Calls {
         timeout: Duration,
     ) {
         if let Call::Create(CreateCall { contents: Some(contents), .. }) = &mut call {
-            // Without a copy, the bytes keep a connection's much larger buffer.
+            // Copied, to free the connection's much larger receive buffer.
             contents.bytes = Bytes::copy_from_slice(&contents.bytes);
         }
         self.handed_over_bytes += call.handed_over_bytes();
@@ -351,8 +351,8 @@ impl Calls {
         self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
-    /// At the limit, a client can still put, because `Write` has a reserve of one reference for
-    /// each possible open call.
+    /// Checks the limit of a client's references. `Write` may exceed it by one reference for each
+    /// possible open call, so the client can still put.
     pub(crate) fn check_may_refer(
         &self,
         limits: &Limits,

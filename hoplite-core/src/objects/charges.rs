@@ -6,7 +6,7 @@ use crate::id::ObjectId;
 use crate::message::ClientId;
 
 impl Objects {
-    /// Returns `false` if a new object must wait for room in its payer's quota.
+    /// Returns `false` if a new object must wait because its payer's quota is used up.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`] if the object is larger than the whole quota.

@@ -33,7 +33,8 @@ impl Objects {
         plan: Box<Plan>,
         membership: MembershipId,
     ) -> CombineId {
-        // The copy too: the exchange may still send its bytes once the copy is complete.
+        // Holds the filled copy too: the exchange may still send its bytes once the copy is
+        // complete.
         let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
         let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
         self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange {
@@ -65,8 +66,8 @@ impl Objects {
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
-    /// Ends a combination that no longer touches memory. Returns its user, and the valid bytes
-    /// unless the filled copy is gone.
+    /// Ends a combination that no longer touches memory. Returns its user, and the number of valid
+    /// bytes unless the filled copy is gone.
     pub(crate) fn combine_ended(
         &mut self,
         combine: CombineId,
@@ -81,7 +82,7 @@ impl Objects {
         Some((user, is_live.then_some(valid_bytes)))
     }
 
-    /// Returns `None` if this node should have the input, but lacks it or has another size.
+    /// Returns `None` if the input should be at this node, but is missing or has another size.
     pub(crate) fn resolve_input(&self, input: &HopInput) -> Option<CombineInput> {
         if input.node != *self.ctx.node() {
             return Some(CombineInput::Remote(input.clone()));
@@ -93,7 +94,7 @@ impl Objects {
                 Some(CombineInput::Remote(input.clone()))
             }
             Some(copy) => Some(CombineInput::Local { copy, base_bytes: input.base_bytes }),
-            // A local hop that has not begun is awaited like a remote one.
+            // A hop of this node that has not begun: its output is pulled like a remote input.
             None => input.is_hop.then(|| CombineInput::Remote(input.clone())),
         }
     }

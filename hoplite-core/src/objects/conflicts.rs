@@ -11,13 +11,13 @@ const MAX_CONFLICTS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// Lost puts unknown to their clients, numbered by age.
+    /// Lost puts to report to their clients, numbered by age.
     waiting: BTreeMap<(ClientId, ObjectId), u64>,
     noted: u64,
 }
 
 impl Conflicts {
-    /// A full list forgets its oldest conflict.
+    /// If the list is full, the oldest conflict is dropped.
     pub(crate) fn note(&mut self, client: ClientId, id: ObjectId) {
         if self.waiting.len() >= MAX_CONFLICTS
             && let Some((oldest, _)) = self.waiting.iter().min_by_key(|(_, number)| **number)

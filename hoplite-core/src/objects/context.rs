@@ -111,7 +111,8 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// Ignores an older place than the known one. Returns `true` for a change.
+    /// Sets this node's place, unless the known place has a newer version. Returns `true` for a
+    /// change.
     pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
@@ -169,7 +170,7 @@ impl Context {
         effects.append(&mut self.effects);
     }
 
-    /// Answers a call that did not wait, or that stays open.
+    /// Answers a call that did not wait, or a subscription, which stays open.
     pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
         self.reply_after(Duration::ZERO, key, response);
     }

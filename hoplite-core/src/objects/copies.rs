@@ -15,7 +15,7 @@ impl Objects {
         self.make_room(|copies, limits| copies.find_room(limits, size_bytes))
     }
 
-    /// Ignores the limit on the number of objects, because the copy exists.
+    /// Allocates memory for an existing copy, without the limit on the number of objects.
     pub(crate) fn allocate_again(&mut self, size_bytes: u64) -> Option<Extent> {
         self.make_room(|copies, _| copies.find_extent(size_bytes))
     }
@@ -32,7 +32,7 @@ impl Objects {
                         Error::ObjectLost { id: id.clone() },
                         UnpublishReason::Evicted,
                     );
-                    // Gets that waited until the copy may be served fetch the object now.
+                    // Gets that waited for this copy now fetch the object.
                     self.wake(&id);
                 }
                 Room::AfterDropping(copy) => self.copies.drop_memory(&mut self.ctx, copy),
@@ -73,8 +73,8 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// Hides a copy from new users, and frees it after its present ones. The caller wakes waiting
-    /// calls.
+    /// Hides a copy from new users, and frees it after its present users. The caller wakes the
+    /// waiting calls.
     pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.is_live() {
@@ -153,7 +153,8 @@ impl Objects {
         self.release(client, copy);
     }
 
-    /// Ignores an unknown reference: the client may have released it already.
+    /// Releases a client's reference. Ignores an unknown one, which the client may already have
+    /// released.
     pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
         if !self.calls.remove_reference(client, copy) {
             return;

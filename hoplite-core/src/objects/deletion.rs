@@ -9,7 +9,7 @@ use crate::shard::{DeleteTerms, DeleteWait, RequestId};
 pub(crate) struct DeleteStep {
     wait: DeleteWait,
     put: Option<PutId>,
-    /// Shard that has deleted the object, while the id's other shard repeats the delete.
+    /// Shard that has deleted the object; `Some` while the id's other shard repeats the delete.
     done_by: Option<usize>,
 }
 
@@ -59,9 +59,9 @@ impl DeleteStep {
 pub(crate) struct DeleteCall {
     pub(crate) queries: BTreeSet<RequestId>,
     deleted: usize,
-    /// Unreachable stores that may have a copy, by query and reporting shard.
+    /// Unreachable stores that may have a copy, for each query and the shard that reported them.
     absent: BTreeMap<(RequestId, usize), Named<NodeId>>,
-    /// Just restarted shards that performed a delete without a shard that ran before. The call
+    /// Just restarted shards that performed a delete, if no shard without a restart did. The call
     /// waits until the leases of their previous runs have ended.
     young: BTreeSet<usize>,
 }

@@ -40,8 +40,8 @@ use crate::shard::{
 };
 use crate::version::Version;
 
-/// Shortest time limit of a query for a sender while clients read a growing copy. The store repeats
-/// the query.
+/// Shortest time limit of a query while clients read the growing copy, or a shard ordered it. Then
+/// the store repeats the query.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {
@@ -77,7 +77,7 @@ impl Objects {
                     .unwrap_or(self.ctx.now())
                     .since(self.ctx.now());
                 let live = self.copies.live(&id);
-                // Clients that read a growing copy set no deadline.
+                // Clients that read a growing copy have no open get with a deadline.
                 let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
                 let is_followed = is_followed || self.orders.contains_key(&id);
                 let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
@@ -99,7 +99,7 @@ impl Objects {
 
     pub(crate) fn rehome_queries(&mut self, changed: usize) {
         self.move_queries(Some(changed));
-        // A lost shard needs no report on its grants.
+        // A lost shard forgets its grants, so none is reported.
         self.copies.forget_grants_of(changed);
     }
 
@@ -125,7 +125,8 @@ impl Objects {
         if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
             return;
         }
-        // A shard that has left the directory hears of no deletes, so it may list deleted objects.
+        // A shard removed from the directory is not told of deletes, so it may list deleted
+        // objects.
         if self.ctx.sessions.is_removed(shard)
             && matches!(
                 message,
@@ -193,7 +194,7 @@ impl Objects {
         if let Error::Deleted { id } = &error
             && self.queries.is_subscription_at(shard, request)
         {
-            // The id was deleted before its put, which ends only work on making the object.
+            // This id was deleted without a put. Only work that makes the object must end.
             if self.queries.purpose_at(shard, request) == Some(Purpose::Target) {
                 self.ctx.notify(Notice::TargetDeleted(id.clone()));
             }
@@ -248,7 +249,7 @@ impl Objects {
         self.ctx.push(Effect::ShardsChanged { added: Vec::new(), left: vec![shard] });
     }
 
-    /// Tells a shard the list of shards, unless it is the configured one.
+    /// Sends a shard the list of shards, unless the list is still the configured one.
     pub(crate) fn tell_list(&mut self, shard: usize) {
         let shards = &self.ctx.config().shards;
         if shards.version() > 0 && self.ctx.sessions.knows(shard, Version::WITH_SHARD_CHANGES) {

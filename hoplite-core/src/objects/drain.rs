@@ -83,10 +83,10 @@ impl Objects {
         }
     }
 
-    /// Unpins a copy if enough other stores have a pinned one. Otherwise notes the obstacle to
-    /// further copies.
+    /// Unpins a copy if enough other stores have a pinned one. Otherwise notes why no further copy
+    /// is made.
     pub(crate) fn drain_told(&mut self, shard: usize, copy: CopyId, news: &Replication) {
-        // A report from before the shard knew of the drain counts this copy.
+        // Before a shard knows of the drain, its reports count this store's copy too.
         let may_be_early = self.ctx.sessions.knows(shard, Version::WITH_TERMS) && !news.is_draining;
         let Some(drain) = self.drain.as_mut().filter(|_| !may_be_early) else { return };
         let Some(left) = drain.left.get(&copy).copied() else { return };
@@ -111,8 +111,8 @@ impl Objects {
         self.publish(copy);
     }
 
-    /// Ends the drain once all objects have moved, or none can. `is_busy`: the store takes part in
-    /// reduces or collectives.
+    /// Ends the drain once all objects have moved, or no other store can keep them. `is_busy`: this
+    /// store takes part in reduces or collectives.
     pub(crate) fn settle_drain(&mut self, is_busy: bool) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining)
         else {
@@ -130,7 +130,7 @@ impl Objects {
         }
     }
 
-    /// Open calls alone do not make the drain fail.
+    /// At the deadline, a drain fails only if objects are left.
     pub(crate) fn drain_expired(&mut self) {
         let Some(drain) = self.drain.as_ref().filter(|drain| drain.state == DrainState::Draining)
         else {
@@ -160,7 +160,7 @@ impl Objects {
         for key in callers {
             self.finish(key, Ok(Response::Drain(report.clone())));
         }
-        // Last, because the store stops then, and the answers must be sent.
+        // Last, because the process then stops, and the answers must be sent first.
         self.ctx.push(Effect::DrainEnded { report });
     }
 

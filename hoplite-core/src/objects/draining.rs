@@ -4,10 +4,10 @@ use crate::message::{CallKey, CopyId, DrainReport, DrainState};
 use crate::shard::Obstacle;
 use crate::time::Time;
 
-/// A pinned copy that still has to move to other stores.
+/// Pinned copy that still has to move to other stores.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Left {
-    /// `true` once a shard has reported too few copies.
+    /// `true` once a shard has reported that other stores have too few copies.
     pub(crate) is_reported: bool,
     pub(crate) obstacle: Option<Obstacle>,
 }

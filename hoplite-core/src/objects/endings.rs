@@ -84,7 +84,7 @@ impl Objects {
             if !self.copies.is_live(copy) {
                 continue;
             }
-            // If this store is cut off, the id may belong to a newer put.
+            // If this store may not serve the copy, the id may belong to a newer put.
             if !self.may_serve(copy) {
                 self.delete_later(copy);
                 continue;
@@ -101,7 +101,8 @@ impl Objects {
         self.delete(CallKey::of(ClientId::STORE, call), ids, 0, terms);
     }
 
-    /// Returns `false` unless `call` was the store's own delete of ended objects.
+    /// Handles the end of the store's own delete of ended objects. Returns `false` for another
+    /// call.
     pub(crate) fn doomed_deleted(&mut self, call: CallId) -> bool {
         let Some((_, copies)) = self.lifetimes.deleting.take_if(|(deleting, _)| *deleting == call)
         else {

@@ -10,7 +10,7 @@ use crate::time::Time;
 
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
-    /// By shard; `None` while connected.
+    /// Each shard's latest fault; `None` while connected.
     shards: Vec<Option<Fault>>,
     peers: PeerFaults,
     incompatible: Option<Fault>,

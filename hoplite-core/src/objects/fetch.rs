@@ -11,18 +11,18 @@ use crate::time::Time;
 /// once.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
-/// Most avoided senders in a query: the wire format's limit.
+/// Most senders that a query can name as avoided: the wire format's limit.
 const MAX_AVOIDED: usize = 64;
 
-/// Lasts while a call waits for the object or a transfer runs.
+/// Search for an object and its transfer, while a call or an order waits.
 #[derive(Debug)]
 struct Fetch {
     step: FetchStep,
     avoid: Vec<NodeId>,
-    /// Failed transfers since bytes last arrived.
+    /// Number of failed transfers since the last that brought bytes.
     failures: u32,
-    /// `true` if the store could not use bytes in a shard's answer, for example without memory. The
-    /// shard may then lack this store's copy, so the store publishes it.
+    /// `true` if the store dropped bytes that a shard sent, for example without memory. The shard
+    /// may then no longer list this store's copy, so the store publishes a later one there too.
     has_declined: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum FetchStep {
         size_bytes: u64,
     },
     Pulling,
-    /// `until` ends a pause after failures, or the time for a collective to make the object here.
+    /// Until a pause after failures ends, or until a collective should have made the object here.
     BackingOff {
         until: Time,
     },
@@ -48,7 +48,7 @@ pub(crate) enum FetchStep {
 #[derive(Debug, Default)]
 pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
-    /// Fetches that back off after transfers without a byte.
+    /// Fetches that pause after a transfer that brought no byte.
     stalled: BTreeSet<ObjectId>,
 }
 
@@ -70,8 +70,8 @@ impl Fetches {
         self.by_id.entry(id.clone()).or_insert_with(|| Fetch::new(step)).step = step;
     }
 
-    /// Begins a fetch, unless there is one. It queries the directory at `until`, unless a
-    /// coordinator's plan comes first.
+    /// Begins a fetch, unless one runs. It queries the directory at `until`, unless a coordinator's
+    /// plan to make the object arrives first.
     pub(crate) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
         if !self.contains(id) {
             self.by_id.insert(id.clone(), Fetch::new(FetchStep::BackingOff { until }));
@@ -108,7 +108,8 @@ impl Fetches {
         }
     }
 
-    /// Returns `true` to query again at once. Otherwise schedules a retry.
+    /// Notes a failed transfer. Returns `true` to query at once; otherwise schedules the next
+    /// query.
     pub(crate) fn failed(
         &mut self,
         ctx: &mut Context,

@@ -11,7 +11,7 @@ use crate::message::CopyId;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gathered {
-    /// Memory for the step's output. Its inputs are in the arena.
+    /// Memory for the output. All inputs are in the arena.
     Here(Extent),
     /// The waiter is queued: memory is lacking, or inputs are loading.
     Coming,
@@ -19,8 +19,8 @@ pub(crate) enum Gathered {
 }
 
 impl Objects {
-    /// Call it again until the result is `Here`, or call [`Objects::stop_gathering`]. Until then,
-    /// the inputs stay in the arena.
+    /// Reserves the memory and loads spilled inputs. Repeat the call until it returns `Here`, or
+    /// call [`Objects::stop_gathering`]. Until then, the inputs stay in the arena.
     pub(crate) fn gather(
         &mut self,
         waiter: SpaceWaiter,
@@ -32,7 +32,7 @@ impl Objects {
             return Gathered::Failed(error);
         }
         if inputs.iter().any(|input| self.copies[input].is_away()) {
-            // No load has begun, or one has failed.
+            // A load has not begun, or has failed.
             self.stop_gathering(&waiter);
         }
         if !self.gatherings.contains(&waiter) {

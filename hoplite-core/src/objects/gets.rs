@@ -19,11 +19,11 @@ use crate::message::{
 };
 use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason};
 
-/// After this many failed senders, a fetch no longer leaves silent senders early.
+/// After this many failed senders, a fetch waits the full timeout for a silent sender.
 const MOST_EARLY_LEAVES: usize = 3;
 
-/// A client with more open calls gets references, because bytes would wait in the store until the
-/// client reads its answers.
+/// Most open calls of a client that still gets bytes. Further gets return references, because
+/// unread answers would hold their bytes in the store.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
@@ -37,8 +37,9 @@ impl Objects {
         self.retry_get(key, &id, terms);
     }
 
-    /// An empty copy, or one unknown to the directory, must be complete. A stale copy, which may be
-    /// deleted elsewhere, answers only gets that allow it.
+    /// Answers a get from a local copy. An empty copy, or one unknown to the directory, must be
+    /// complete. A stale copy, whose object may be deleted elsewhere, answers only gets that allow
+    /// it.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -54,9 +55,9 @@ impl Objects {
         if !is_ready || (is_stale && !(allow_stale && local.is_complete())) {
             return None;
         }
-        // An object made elsewhere has not been compared with this call's agreement.
+        // An object that another store made was not yet compared with this call's agreement.
         let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
-        // A batch holds references until all of its objects are there.
+        // A batch holds references until its other objects are there.
         let is_small =
             until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
         if is_small && self.calls.open_calls(key.client) <= MAX_CALLS_FOR_CONTENTS {
@@ -105,7 +106,8 @@ impl Objects {
         }
     }
 
-    /// Keeps other stores' requests for the copy. Returns `true` if there was a fetch.
+    /// Stops a fetch, but keeps other stores' waiting requests for the copy. Returns `true` if one
+    /// ran.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         self.decline_order(id, Obstacle::Failed);
@@ -129,7 +131,7 @@ impl Objects {
         if let Some((copy, _)) = self.copies.live(id) {
             self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
         }
-        // A create may wait for the copy's end.
+        // A create may wait until this copy is gone.
         self.wake(id);
     }
 
@@ -253,8 +255,8 @@ impl Objects {
         self.wake(&grant.id);
     }
 
-    /// Returns `true` if a pull may leave a silent sender for another complete copy. After many
-    /// failures it stays: the network may be slow.
+    /// Returns `true` if a pull may leave a silent sender early, because another complete copy
+    /// exists. After many failures the pull stays: the network may be slow.
     fn is_replaceable(&self, grant: &Grant) -> bool {
         let failed = self.fetches.avoided(&grant.id).len();
         failed < MOST_EARLY_LEAVES
@@ -327,7 +329,7 @@ impl Objects {
     pub(crate) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
         self.decline_order(id, Obstacle::Failed);
         if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
-            // A call with a later deadline has come since.
+            // Another call with a later deadline has begun since the query.
             return self.query_again(id);
         }
         self.fetches.remove(&mut self.ctx, id);
@@ -354,7 +356,7 @@ impl Objects {
         if has_declined || is_ordered {
             self.publish(copy);
         } else {
-            // The answering shard counts the copy already.
+            // The shard that sent the bytes already lists this store's copy.
             self.publish_elsewhere(copy, shard);
         }
     }

@@ -57,7 +57,8 @@ impl Lifetimes {
         Ok(())
     }
 
-    /// `ends_in` is the rest of a time to live from an earlier run.
+    /// Begins a copy's lifetime. `ends_in`: the rest of a time to live that began in an earlier
+    /// run.
     pub(super) fn begin(
         &mut self,
         ctx: &mut Context,
@@ -88,7 +89,7 @@ impl Lifetimes {
         }
     }
 
-    /// Returns `false` if the copy was queued for deletion before.
+    /// Queues a copy for its delete. Returns `false` if it was already queued.
     pub(super) fn end(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let Some(ending) = self.endings.get_mut(&copy).filter(|ending| !ending.is_over) else {
             return false;

@@ -14,36 +14,34 @@ pub(crate) enum Deadline {
     Republish(CopyId),
     Settled,
     Trusted(usize),
-    /// The end of the session with a removed shard.
+    /// Time to end the session with a removed shard.
     Left(usize),
     Hop(HopOwner),
     Reduce(ObjectId),
     Drain,
     Spill,
-    /// The end of a time to live, or the next attempt to delete.
+    /// Time to delete an object after its time to live, or to repeat a failed delete.
     Lifetime(CopyId),
     Owner(Owner),
 }
 
-/// A message between the store's state machines. The router delivers it after the current event is
-/// complete, so no machine is called while its state is half changed.
+/// Message between the store's state machines. Delivered after the current event.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// The answer to this store's own call, as
-    /// [`ClientId::STORE`](crate::message::ClientId::STORE).
+    /// Answer to this store's own call, as [`ClientId::STORE`](crate::message::ClientId::STORE).
     Answer(CallId, Result<Response, Error>),
     BatchAnswered(CallKey),
-    /// The report on a hop that this store both coordinates and performs.
+    /// Report on a hop that this store both coordinates and performs.
     Report(HopId, HopReport),
     Changed(ObjectId),
     TargetPublished(ObjectId),
-    /// The store has dropped a deleted copy, or a reduce's target.
+    /// The store has dropped a copy that was deleted, or a reduce's target.
     Gone(ObjectId, CopyId, Error),
-    /// Carries an error unless the reduce or collective succeeded.
+    /// The reduce or collective has ended, with an error unless it succeeded.
     ReduceEnded(CallKey, ObjectId, Option<Error>),
     /// The target, the source's index, and the source's locations.
     SourceLocated(ObjectId, usize, Locations),
-    /// Empty for an unknown target.
+    /// A target's locations; empty if the directory does not know it.
     TargetLocated(Locations),
     /// A target was deleted before the directory knew it.
     TargetDeleted(ObjectId),

@@ -9,17 +9,18 @@ use crate::message::{CallKey, ClientId};
 use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
-/// Conflicting publications after which the store tells a shard to forget the other put: over five
-/// seconds. The other store should withdraw its put within two seconds of a shard's return.
+/// Number of conflicting publications, over more than five seconds, after which the store tells a
+/// shard to forget the other put. The other store should withdraw its put within two seconds of a
+/// shard's return.
 const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 
-/// Small, because a store may have a million objects.
+/// One shard's knowledge of the copy. Small, because a store may have a million objects.
 #[derive(Debug)]
 struct ShardView {
     shard: usize,
-    /// Last run of the shard that proved to have recorded the put.
+    /// Latest run of the shard that has certainly recorded the put.
     listed_in: Option<ShardRun>,
     is_told: bool,
     /// `true` until the shard confirms that the put was not deleted while contact was lost.
@@ -30,14 +31,14 @@ struct ShardView {
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     shards: Vec<ShardView>,
-    /// An earlier put of the id. The store compares the bytes once this copy is complete.
+    /// Earlier put of the id at another store. Its bytes are compared once this copy is complete.
     pub(crate) rival: Option<Rival>,
     pub(crate) sealer: Option<CallKey>,
     was_told: bool,
-    /// Only shard that this store has told to order further copies.
+    /// One shard that orders other stores to make further copies.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
-    /// `true` while a repeated put awaits the number of stores, which may be too few.
+    /// `true` while a repeated put waits for the number of stores, to learn if they suffice.
     pub(crate) counts_nodes: bool,
     republish_at: Option<Time>,
     disputes: u32,
@@ -84,7 +85,7 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.is_unverified)
     }
 
-    /// Returns `true` if the shard had to confirm the put.
+    /// Notes a shard's confirmation of the put. Returns `true` if it was needed.
     pub(crate) fn verified(&mut self, shard: usize) -> bool {
         let view = self.shards.iter_mut().find(|view| view.shard == shard);
         view.is_some_and(|view| std::mem::take(&mut view.is_unverified))
@@ -132,7 +133,7 @@ impl Publication {
         self.was_told && self.watched_by().next().is_none()
     }
 
-    /// A new session begins without publications.
+    /// Resets the verdicts of a shard whose session began or ended.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
@@ -146,7 +147,7 @@ impl Publication {
         self.lead
     }
 
-    /// Drops the previous lead's reports.
+    /// Sets the lead, and drops the previous lead's reports.
     pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
         (self.lead, self.replication) = (lead, None);
     }
@@ -159,7 +160,7 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.has_accepted)
     }
 
-    /// An acceptance counts for a quorum, and while the shard orders the id's puts.
+    /// Notes a shard's acceptance. It counts for a quorum, and if the shard orders the id's puts.
     pub(crate) fn accept(&mut self, shard: usize) {
         self.view_mut(shard).has_accepted = true;
     }

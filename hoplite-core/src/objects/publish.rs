@@ -45,7 +45,7 @@ impl Objects {
         }
     }
 
-    /// Skips `answered_by`, which lists the copy already.
+    /// Publishes at all shards except `answered_by`, which already lists the copy.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
@@ -62,7 +62,7 @@ impl Objects {
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
         let returning = self.begin_publication(copy, shard);
         let local = &self.copies[&copy];
-        // The store acts on the verdict about a put, and must know when a dispute ends.
+        // The verdict on a put, an unverified copy or a disputed copy has consequences here.
         let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
         let wants_answer = must_answer || local.publication.is_disputed();
         let mut metadata = local.metadata.clone();
@@ -89,8 +89,8 @@ impl Objects {
         self.tell_lead(copy);
     }
 
-    /// If this run of the shard had listed the put, returns the time since contact was lost: the
-    /// shard rejects puts deleted since.
+    /// Notes a publication at a shard. If this run of the shard had listed the put, returns the
+    /// time since contact was lost: the shard rejects a put deleted in that time.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -99,7 +99,8 @@ impl Objects {
         let is_witness = publication.was_listed_by(shard, self.ctx.sessions.run(shard));
         let returns = is_first && is_witness && !is_produced;
         let must_verify = returns || (publication.is_returning() && !is_produced);
-        // With an absence of zero, the shard rejects a recovered put unless it remembers the loss.
+        // With an absence of zero, the shard rejects a recovered put that it neither lists nor
+        // remembers as lost.
         let absence = if self.ctx.sessions.is_first(shard) {
             Duration::ZERO
         } else {
@@ -203,7 +204,8 @@ impl Objects {
     }
 
     pub(crate) fn remember_end(&mut self, message: ToShard) {
-        // A shard that is away must hear of all ended puts, however long it stays away.
+        // Keeps all ended puts while a shard is disconnected, because that shard must learn of them
+        // later.
         if self.ctx.sessions.are_all_up() {
             self.recent_ends.forget_older(self.ctx.now(), self.ctx.limits().tombstone_ttl);
         }
@@ -214,7 +216,7 @@ impl Objects {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
-    /// Tells a shard of a put's end. Returns `false` if the store remembers none.
+    /// Tells a shard of a put's end. Returns `false` if the store no longer remembers it.
     pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
@@ -235,8 +237,8 @@ impl Objects {
             DropReason::Lost => {
                 let Some(copy) = self.copies.public_put(id, put) else { return };
                 match self.copies[&copy].location_state() {
-                    // Only the id's first shard decides. This one may lack a session that the first
-                    // has.
+                    // Only the id's first shard decides. This shard may have no session with a
+                    // store that has the bytes.
                     LocationState::Partial if self.ctx.first_shard(id) != Some(shard) => {
                         self.publish_again_later(copy);
                     }
@@ -246,7 +248,6 @@ impl Objects {
                         self.fail_gets(id, &error);
                         self.wake(id);
                     }
-                    // All bytes are here, so the object is not lost.
                     LocationState::Complete => self.publish(copy),
                     LocationState::Producing => {}
                 }
@@ -254,7 +255,7 @@ impl Objects {
         }
     }
 
-    /// Calls for the whole object keep waiting for the put that replaces this one.
+    /// Drops a put that another put replaces. Calls for the whole object then wait for the new put.
     fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_received() {
@@ -282,8 +283,8 @@ impl Objects {
         }
         if let Some(copy) = copy {
             let error = Error::Deleted { id: id.clone() };
-            // Gets that wait for a returning copy have seen none of its bytes: they look for its
-            // replacement.
+            // While the copy was returning, gets waited without its bytes. They look for a newer
+            // put.
             let was_served = self.may_serve(copy);
             self.detach(copy, error.clone());
             if was_served {
@@ -301,8 +302,8 @@ impl Objects {
         }
     }
 
-    /// Also publishes at `shard`, which ordered the copy, if it is no longer responsible, so that
-    /// it stops its orders and hears of the copy's end.
+    /// Publishes a pinned copy. Includes `shard`, which ordered it, even if `shard` is no longer
+    /// responsible: it then stops its orders and is told of the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

@@ -134,14 +134,15 @@ impl Objects {
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
-    /// Requests further copies. Returns `None` if the put need not wait.
+    /// Requests further copies for a repeated put. Returns `None` if the put need not wait for
+    /// them.
     fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
         if replicas.to_keep() == 1 || !self.is_put(copy) {
             return None;
         }
         let local = &self.copies[&copy];
         let is_more = replicas.wanted > local.metadata.replicas.wanted;
-        // A shard of an older version reports at most as many nodes as the object had copies.
+        // A shard of an older version does not report all stores that could keep a copy.
         let first = self.ctx.first_shard(&local.id);
         let tells_all =
             first.is_none_or(|shard| self.ctx.sessions.knows(shard, Version::WITH_TERMS));
@@ -269,7 +270,8 @@ impl Objects {
         Ok(copy)
     }
 
-    /// Once the directory accepts the target, the call gets the `reduced` sources' indices.
+    /// Once the directory accepts the target, the call is answered with `reduced`, the reduced
+    /// sources' indices.
     pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
@@ -295,7 +297,7 @@ impl Objects {
     pub(crate) fn abandon_put(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        // If no shard knows this put, or another exists, waiting calls may still get the object.
+        // If no shard knows this put, or another put exists, waiting calls keep waiting.
         let is_all_there_was = local.publication.is_only_known_put();
         let error = Error::ObjectLost { id: id.clone() };
         self.abandon(copy, error.clone(), UnpublishReason::Aborted);
@@ -380,7 +382,7 @@ impl Objects {
     ) {
         let local = &self.copies[&copy];
         if local.is_comparing {
-            // Only one comparison at a time. For another put, publish the copy again later.
+            // One comparison at a time. A later publication reports a third put again.
             if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
                 self.publish_again_later(copy);
             }
@@ -400,17 +402,16 @@ impl Objects {
             return;
         }
         match (equal, self.copies.publication_mut(copy).rival.take()) {
-            // The directory has accepted the put during the comparison.
             (_, None) => {}
             (Some(true), Some((winner, _))) => self.adopt(copy, winner),
-            // The first put may have died with its holder. The next publication will tell.
+            // The store with the first put may be dead. The next publication's verdict decides.
             (None, _) => self.publish_again_later(copy),
             (Some(false), Some((winner, _))) => self.lost_conflict(copy, winner),
         }
     }
 
     fn adopt(&mut self, copy: CopyId, winner: PutId) {
-        // The second shard may have accepted the copy under its old put id.
+        // The id's second shard may still list the copy under its old put id.
         self.unpublish(copy, UnpublishReason::Conceded);
         self.lifetimes.forget(&mut self.ctx, copy);
         self.copies.rename_put(copy, winner);
@@ -435,7 +436,7 @@ impl Objects {
                 self.conflicts.note(writer, id.clone());
             }
         }
-        // All nodes must agree on the contents. Waiting calls get the first put.
+        // The directory keeps the first put, so waiting calls get that put.
         let reason = match self.reason_to_leave(copy) {
             UnpublishReason::Evicted => UnpublishReason::Conceded,
             unfinished => unfinished,
@@ -460,7 +461,7 @@ impl Objects {
                 self.ctx.notify(Notice::TargetPublished(id.clone()));
             }
             self.answer_sealer(copy);
-            // A repeated put may wait for this.
+            // A repeated put of the id may wait for this acceptance.
             self.wake(&id);
         }
     }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-/// A set in the order of arrival. Each operation takes O(log n).
+/// Set in the order of arrival. Each operation takes O(log n).
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     by_place: BTreeMap<u64, T>,

@@ -23,9 +23,9 @@ use crate::quota::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
-    /// Charged to no quota: not, or no longer, a put of this store's clients.
+    /// Charged to no quota: not a put of this store's clients, or no longer pinned.
     Nobody,
-    /// Charged only to id prefixes: the user is unknown, as after a recovery.
+    /// Charged only to id prefixes: the user is unknown, for example after a recovery.
     Unknown,
     User(u32),
 }
@@ -163,7 +163,7 @@ impl Quotas {
         self.has_new_room |= is_charged;
     }
 
-    /// Of several excesses, prefers one that a wait cannot end.
+    /// Of several exceeded quotas, reports one that no wait can satisfy.
     pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return Ok(());
@@ -193,7 +193,7 @@ impl Quotas {
         payer
     }
 
-    /// Ends a reservation that a copy takes over. Wakes no waiter, because no room was gained.
+    /// Ends a reservation, which a copy takes over. Wakes no waiter, because no quota is freed.
     pub(crate) fn take_reservation(&mut self, id: &ObjectId) -> Payer {
         let has_new_room = self.has_new_room;
         let payer = self.end_reservation(id);
@@ -256,8 +256,8 @@ impl Quotas {
 }
 
 impl Entry {
-    /// Notes an excess of this quota, if none is known, or if only this one is final: the object
-    /// alone exceeds the limit.
+    /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless only the new one
+    /// is final (the object alone exceeds the limit).
     fn check(
         &self,
         needed: QuotaUse,
@@ -280,8 +280,7 @@ impl Entry {
     }
 }
 
-/// Returns the longest of `prefixes` that begins `id`. Each step takes the last prefix up to `rest`
-/// in byte order, and shortens `rest` to their common bytes.
+/// Returns the longest of `prefixes` that begins `id`.
 fn longest_prefix<'a>(
     prefixes: &'a BTreeMap<ObjectId, Entry>,
     id: &[u8],

@@ -40,8 +40,8 @@ impl Objects {
         }
     }
 
-    /// Returns `None` if a shard has the copy's bytes, no shard has accepted its put, or it is
-    /// being deleted.
+    /// Describes a copy for a recovery. Returns `None` if a shard has its bytes, no shard has
+    /// accepted its put, or it is being deleted.
     fn describe_spilled(&self, copy: CopyId, offset_bytes: u64) -> Option<SpilledObject> {
         let local = &self.copies[&copy];
         let is_known = local.publication.was_accepted() || local.publication.is_recovered();
@@ -80,7 +80,7 @@ impl Objects {
             let record = SpillRecord { file: file.file, offset_bytes: object.offset_bytes };
             found.push((record, self.recover_object(record, object)));
         }
-        // A later object of the same file may have ended one of the copies.
+        // A later object of the file with the same id may have dropped an earlier copy.
         let live = |copy: Option<CopyId>| copy.filter(|copy| self.copies.is_live(*copy));
         let copies: Vec<CopyId> = found.iter().filter_map(|(_, copy)| live(*copy)).collect();
         let dropped =
@@ -94,7 +94,7 @@ impl Objects {
         self.copies.adopt_file(&mut self.ctx, file, copies);
     }
 
-    /// Returns `None` for an object that cannot be, or already was, recovered.
+    /// Returns `None` for an object that cannot be recovered, or already was.
     fn recover_object(&mut self, record: SpillRecord, object: SpilledObject) -> Option<CopyId> {
         let (id, lifetime, ends_in) = (object.id.clone(), object.lifetime(), object.ends_in);
         if let Some((other, local)) = self.copies.live(&id) {
@@ -151,8 +151,8 @@ impl Objects {
             return;
         };
         let shards = &self.ctx.config().shards;
-        // After a change of the list of shards, a shard may never have known the put, and answer
-        // that it was deleted.
+        // If the list of shards was changed, a responsible shard may never have known the put, and
+        // would wrongly report its delete.
         if shards.version() > 0 {
             return;
         }
@@ -167,7 +167,7 @@ impl Objects {
         publication.is_recovered() && !publication.was_accepted()
     }
 
-    /// No client has read the copy.
+    /// Drops a recovered copy, which no client has read.
     pub(crate) fn drop_recovered(&mut self, copy: CopyId, reason: Unrecovered) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);

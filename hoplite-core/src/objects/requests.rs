@@ -13,7 +13,7 @@ use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Requ
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::Locations;
 
-/// Replaces a timeout of zero by the time for one answer of the directory.
+/// Replaces a timeout of zero by the time limit for the directory's answer.
 const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
@@ -27,8 +27,8 @@ fn of_client(mut request: Request) -> Request {
 }
 
 impl Objects {
-    /// Serves a checked request, except reduces, collectives and deletes, which concern reduces'
-    /// targets.
+    /// Serves a checked request. [`node`](crate::node) serves reduces, collectives, and deletes,
+    /// which may end reduces.
     pub(crate) fn request(&mut self, key: CallKey, request: Request) {
         match self.with_default_replicas(of_client(request)) {
             Request::Create { id, size_bytes, metadata, timeout } => {
@@ -231,7 +231,7 @@ impl Objects {
         }
     }
 
-    /// The daemon watches the growing copy's progress in shared memory.
+    /// Waits for more bytes of a growing copy. The daemon watches the progress in shared memory.
     fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
@@ -254,7 +254,7 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// The daemon queries the shards, and limits the time.
+    /// Begins an inspection. The daemon queries the shards and applies the time limit.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),

@@ -27,7 +27,8 @@ pub(super) const SETTLING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ShardSessions {
     shards: Vec<ShardSession>,
-    /// Time when every reachable shard should be connected, after contact with all was lost.
+    /// After contact with all shards was lost: the time by which each reachable shard should
+    /// reconnect.
     settled_at: Time,
 }
 
@@ -69,7 +70,7 @@ impl ShardSessions {
         Self { shards: vec![ShardSession::NONE; count], settled_at: Time::ZERO }
     }
 
-    /// Others are preferred at first, because the new shard does not know all copies.
+    /// Adds a shard. Others are preferred at first, because the new shard does not know all copies.
     pub(crate) fn add(&mut self) {
         self.shards.push(ShardSession { has_joined: true, ..ShardSession::NONE });
     }
@@ -117,8 +118,7 @@ impl ShardSessions {
         };
     }
 
-    /// Returns the times until which other shards are preferred. Call [`trust`](Self::trust) at
-    /// each.
+    /// Returns the times at which a shard may become trusted. Call [`trust`](Self::trust) at each.
     pub(crate) fn doubted_until(&self, shard: usize) -> impl Iterator<Item = Time> + use<> {
         let session = self.shards.get(shard).copied();
         session
@@ -133,12 +133,12 @@ impl ShardSessions {
         self.shards.get(shard).is_none_or(|session| session.young_until.is_none())
     }
 
-    /// Returns `true` for a while after an absence without a restart.
+    /// Returns `true` for a while after the shard was disconnected without a restart.
     pub(crate) fn has_just_returned(&self, shard: usize) -> bool {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
-    /// Stops preferring other shards once the time is over. Returns `true` for a change.
+    /// Ends the preference for other shards if its time is over. Returns `true` for a change.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let Some(session) = self.shards.get_mut(shard) else { return false };
         let doubts = [&mut session.young_until, &mut session.returned_until];

@@ -27,7 +27,7 @@ use crate::id::ObjectId;
 use crate::message::{CopyId, SpillFault, SpillFile, SpillRecord};
 use crate::shard::UnpublishReason;
 
-/// Time after a failed read in which gets of the copy fail at once.
+/// After a failed read, gets of the copy fail at once for this time.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,6 @@ impl Objects {
         if self.ctx.is_shutting_down() {
             return;
         }
-        // Compaction is first, because it frees space in the files.
         while self.copies.begin_compaction(&mut self.ctx) {}
         while self.copies.begin_batch(&mut self.ctx) {}
     }

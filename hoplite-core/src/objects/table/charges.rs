@@ -16,7 +16,8 @@ impl Table {
         self.copies.values().map(|local| local.charge()).chain(self.quotas.reserved())
     }
 
-    /// Sums the quota's use over all copies. Without limits, removes the quota.
+    /// Sets a quota's limits, and computes its use from all copies. Without limits, removes the
+    /// quota.
     pub(crate) fn set_quota(
         &mut self,
         subject: QuotaSubject,

@@ -30,10 +30,10 @@ pub(crate) enum Phase {
 pub(crate) struct ActivePull {
     pub(crate) pull: PullId,
     pub(crate) sender: NodeId,
-    /// Shard that granted the pull. `grant` is `None` once the shard's session is lost.
+    /// Shard that granted the pull. `grant` is `None` once the session with it is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
-    /// Outcome to report if this store ended the pull.
+    /// Outcome to report if this store ended the pull itself.
     pub(crate) ends_as: Option<PullOutcome>,
     pub(crate) offset_bytes: u64,
 }
@@ -66,8 +66,8 @@ pub(crate) struct LocalCopy {
     pub(crate) retention: Retention,
     pub(crate) creator: Option<ClientId>,
     pub(super) payer: Payer,
-    /// `true` if the directory may know the copy. Only nodes that were told the id request a
-    /// private copy, such as a reduce's partial result.
+    /// `true` if the directory may know the copy. A private copy, such as a reduce's partial
+    /// result, is requested only by nodes that a coordinator told its id.
     pub(crate) is_public: bool,
     /// Reason why the copy was deleted, lost or given up, for the writer.
     pub(crate) detached: Option<Box<Error>>,
@@ -79,7 +79,7 @@ pub(crate) struct LocalCopy {
 }
 
 impl LocalCopy {
-    /// A copy made by a client or reduce is a put, so it is pinned.
+    /// Makes a copy. If a client or a reduce makes its bytes, it is a pinned put.
     pub(crate) fn begin(object: Object, extent: Extent, phase: Phase) -> Self {
         let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });

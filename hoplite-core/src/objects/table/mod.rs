@@ -47,10 +47,10 @@ pub(crate) enum Room {
 #[derive(Debug)]
 pub(crate) struct Table {
     allocator: Allocator,
-    /// Boxed, because the map allocates spare entries.
+    /// Boxed, because the map's unused entries take memory too.
     copies: BTreeMap<CopyId, Box<LocalCopy>>,
     index: BTreeMap<ObjectId, CopyId>,
-    /// With extents' lengths, the least recently used first.
+    /// Evictable copies and the lengths of their extents, in order of use.
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
@@ -184,7 +184,7 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Users keep the copy's memory. Returns `false` if the copy was detached before.
+    /// Detaches a copy; its users keep the memory. Returns `false` if it was detached before.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
@@ -235,7 +235,7 @@ impl Table {
         if local.is_pinned() {
             local.retention = Retention::Evictable;
             self.pinned_bytes -= local.extent.length_bytes;
-            // The copy is only a cache now, like a fetched copy.
+            // An unpinned copy is only a cache, so no quota is charged for it.
             self.quotas.subtract(self.copies[&copy].charge());
             self.copy_mut(copy).payer = Payer::Nobody;
             self.keep(copy);
@@ -254,7 +254,7 @@ impl Table {
         is_more
     }
 
-    /// Makes the copy one of another put with equal bytes, without its first put's lifetime.
+    /// Gives the copy the id of another put with equal bytes, and drops the first put's lifetime.
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
@@ -271,7 +271,7 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Wakes no waiter, because no memory was gained.
+    /// Wakes no waiter, because the search has freed no memory.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
@@ -317,7 +317,7 @@ impl Table {
         self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
     }
 
-    /// The pulls continue without their grants.
+    /// Forgets a lost shard's grants. Their pulls continue.
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
@@ -329,8 +329,8 @@ impl Table {
         }
     }
 
-    /// Ends the pull with this grant, so that another receiver can use the sender. Keeps a pull
-    /// that neither a local client nor a shard's order needs.
+    /// Ends the pull of this grant, so that another receiver can use the sender. Only if a local
+    /// client or a shard's order needs the copy.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,
@@ -349,7 +349,7 @@ impl Table {
         }
     }
 
-    /// The sender itself waits for bytes of this store.
+    /// Ends the pull from a sender that itself waits for this store's bytes.
     pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
         if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
             active.end_as(ctx, PullOutcome::SenderStalled);
@@ -384,7 +384,7 @@ impl Table {
         was_comparing
     }
 
-    /// Only references and serves keep the copy now.
+    /// Ends the writing of a copy. Only references and serves then keep its memory.
     pub(crate) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).phase = Phase::Receiving { pull: None, valid_bytes: 0 };
         self.settle(ctx, copy);
@@ -410,7 +410,7 @@ impl Table {
             if is_pinned {
                 self.pinned_bytes -= extent.length_bytes;
             }
-            // A copy that is only in a file has no memory.
+            // A copy that is only in a spill file has no memory to free.
             if extent.length_bytes > 0 {
                 ctx.push(Effect::CopyClosed { copy });
                 self.free(extent);

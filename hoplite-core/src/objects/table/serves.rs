@@ -6,7 +6,7 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, ServeId};
 
 impl Table {
-    /// If `is_expected`, the serve waits for a copy that has not begun.
+    /// Serves a copy. If `is_expected`, the request waits for a copy that has not begun.
     pub(crate) fn serve(
         &mut self,
         ctx: &mut Context,
@@ -17,7 +17,7 @@ impl Table {
     ) {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
-            // A request that expects a private copy knows its id.
+            // A private copy is served only to requests that expect it.
             Some(copy) if is_expected || self[&copy].is_public => match self[&copy].is_resident() {
                 true => self.accept_serve(ctx, serve, copy),
                 false => self.serve_spilled(ctx, serve, copy),

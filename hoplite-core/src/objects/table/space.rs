@@ -25,7 +25,8 @@ impl Table {
         Ok(())
     }
 
-    /// Finds memory, or the copy to evict first, unless all evictions would free too little.
+    /// Finds memory, or the first copy to evict. Evicts nothing if all evictions would free too
+    /// little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()
@@ -54,7 +55,8 @@ impl Table {
         victim.map_or(Room::None, Room::AfterEvicting)
     }
 
-    /// Counts evictable and clean copies too. Ignores fragmentation.
+    /// Returns `true` if free memory, evictable and clean copies would suffice. Ignores
+    /// fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
         let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
         HEADER_BYTES + size_bytes
@@ -77,7 +79,7 @@ impl Table {
         self.free(room);
     }
 
-    /// Wakes no waiter, because no memory was gained.
+    /// Wakes no waiter, because the search has freed no memory.
     pub(crate) fn give_back_after_search(&mut self, rooms: impl IntoIterator<Item = Extent>) {
         let has_new_space = self.has_new_space;
         for room in rooms {
@@ -95,7 +97,7 @@ impl Table {
         self.evictions += 1;
     }
 
-    /// Names this store, because other stores' clients may see the error.
+    /// Makes an error that names this store, because other stores' clients may see it.
     pub(crate) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes: HEADER_BYTES + size_bytes,

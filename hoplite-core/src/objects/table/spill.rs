@@ -13,11 +13,11 @@ const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
 
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
 
-/// A move of a spill file's remaining copies to a new file.
+/// Move of a spill file's remaining copies to a new file.
 #[derive(Debug)]
 pub(crate) struct Compaction {
     old: SpillFile,
-    /// Old records, with the copies' sizes.
+    /// Records in the old file, with the copies' sizes.
     moved: Vec<(SpillRecord, u64)>,
     again: bool,
 }
@@ -119,7 +119,6 @@ impl Table {
         let Some(spills) = &self.spills else { return picked };
         let room_bytes = spills.room_in_files();
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
-        // The list begins with the most recently used copy.
         for (copy, bytes) in spills.dirty.iter().rev().take(MAX_EXAMINED) {
             let is_first = picked.copies.is_empty();
             let is_full =
@@ -136,7 +135,7 @@ impl Table {
         picked
     }
 
-    /// Returns the live copies of a written file with their offsets.
+    /// Handles a written file. Returns its live copies with their offsets.
     pub(crate) fn spilled(
         &mut self,
         ctx: &mut Context,
@@ -201,7 +200,7 @@ impl Table {
                 moved.sort_unstable();
                 spills.written(ctx, file, batch, moved);
             }
-            // The next load of the copy fails at the damaged record.
+            // The damaged record stays. The next load of its copy fails.
             Err(SpillFault::Damaged(_)) => {}
             Err(fault @ SpillFault::Unread(_)) => {
                 spills.directory_failed(ctx, old.directory, fault)
@@ -211,7 +210,7 @@ impl Table {
         (places, compaction)
     }
 
-    /// Releases the old records, once the new file has its index.
+    /// Releases the old file's records, once the new file's index is written.
     pub(crate) fn end_compaction(&mut self, ctx: &mut Context, compaction: Compaction) {
         let Some(spills) = &mut self.spills else { return };
         for (record, size_bytes) in compaction.moved {
@@ -282,7 +281,7 @@ impl Table {
         self.reconsider_file(copy);
         if is_live && is_loaded {
             ctx.push(Effect::CopyCompleted { copy });
-            // Callers that wait for the copy queue for memory.
+            // Calls that wait for this copy are among the waiters for memory.
             self.has_new_space = true;
             self.settle(ctx, copy);
         } else if !is_live {
@@ -297,7 +296,7 @@ impl Table {
         }
     }
 
-    /// Returns `true` if this store has the copy's bytes nowhere else.
+    /// Returns `true` if this store has the copy's bytes only in this record.
     pub(crate) fn record_failed(&mut self, copy: CopyId, record: SpillRecord) -> bool {
         let local = self.copies.get(&copy).filter(|local| local.is_live() && local.is_away());
         let is_needed = local.is_some_and(|local| local.record() == Some(record));
@@ -307,7 +306,7 @@ impl Table {
         is_needed
     }
 
-    /// Refuses soon after a failed read.
+    /// Serves a spilled copy, or refuses soon after a failed read.
     pub(super) fn serve_spilled(&mut self, ctx: &mut Context, serve: ServeId, copy: CopyId) {
         let now = ctx.now();
         let local = self.copy_mut(copy);
@@ -337,7 +336,7 @@ impl Table {
         }
     }
 
-    /// Keeps a record that is being written or loaded.
+    /// Drops a copy's record, unless it is being written or loaded.
     pub(super) fn forget_spilled(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = &self.copies[&copy];
         let Some(spilled) = &local.spilled else { return };

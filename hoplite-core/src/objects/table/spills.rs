@@ -26,7 +26,7 @@ const MAX_BATCHES: usize = 2;
 pub(crate) struct Spilled {
     pub(crate) record: SpillRecord,
     pub(crate) step: SpillStep,
-    /// Last failed read, and the time of the next attempt.
+    /// Latest failed read: the time of the next attempt, and the error.
     pub(crate) fault: Option<(Time, String)>,
 }
 
@@ -62,9 +62,9 @@ const fn is_wasteful(live_bytes: u64, length_bytes: u64) -> bool {
 pub(super) struct Batch {
     pub(super) copies: Vec<(CopyId, u64)>,
     pub(super) length_bytes: u64,
-    /// Copies' memory in the arena; zero for copies from a file.
+    /// Memory of the copies in the arena; zero if they come from a file.
     pub(super) arena_bytes: u64,
-    /// Compacted file; `None` for copies from the arena.
+    /// Old file of a compaction; `None` for copies from the arena.
     pub(super) compacts: Option<SpillFile>,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Spills {
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
     wasteful: BTreeSet<SpillFile>,
-    /// `true` from `START_PERCENT` of use down to `STOP_PERCENT`.
+    /// `true` once use exceeds `START_PERCENT`, until it falls to `STOP_PERCENT`.
     is_above: bool,
     pub(super) status: SpillStatus,
 }
@@ -175,7 +175,7 @@ impl Spills {
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.file_bytes + writing))
     }
 
-    /// Chooses in turn. If no directory is usable, sets a deadline to try again.
+    /// Chooses the next usable directory. If none is usable, sets a deadline to try again.
     pub(super) fn choose_directory(&mut self, ctx: &mut Context) -> Option<usize> {
         let count = self.directories.len();
         let in_turn = (0..count).map(|step| (self.next_directory + step) % count);
@@ -208,7 +208,7 @@ impl Spills {
         !self.wasteful.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
-    /// Returns a mostly useless file, with the copies written to it.
+    /// Returns a file that is more than half useless, and the copies written to it.
     pub(super) fn take_wasteful(&mut self) -> Option<(SpillFile, &[CopyId])> {
         let file = self.wasteful.pop_first()?;
         let used = self.files.get_mut(&file)?;
@@ -216,7 +216,8 @@ impl Spills {
         Some((file, &used.copies))
     }
 
-    /// Removes a file that no copy needs. With `again`, compacts a still wasteful file later.
+    /// Ends a compaction: removes the file if no copy needs it, or with `again` compacts it once
+    /// more.
     pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile, again: bool) {
         let Some(used) = self.files.get_mut(&file) else { return };
         used.is_compacting = false;
@@ -312,7 +313,7 @@ impl Spills {
         self.file_bytes -= used.length_bytes;
         self.wasteful.remove(&file);
         ctx.push(Effect::RemoveSpillFile { file });
-        // The disk has room again.
+        // The removed file has freed disk space.
         for directory in &mut self.directories {
             if matches!(directory.fault, Some(SpillFault::Full(_))) {
                 *directory = Directory::default();
