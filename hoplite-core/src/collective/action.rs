@@ -27,45 +27,45 @@ pub(crate) struct Context<'a> {
     pub(crate) outbox: &'a mut Outbox,
 }
 
-/// An action for the store, which performs all actions in order after the current event.
+/// Action for the store, which performs all actions in order after the current event.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Perform(CollectiveEffect),
     Withdraw(RequestId),
-    /// Query the directory for these missing sources, by rank. Nodes that put one later also learn
-    /// that ranks disagreed about the operation.
+    /// Query the directory for these missing sources, by rank. If ranks have disagreed about the
+    /// operation, the stores that later put these sources are told.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
     /// Answer rank 0's call, unless it has ended, with the number of combined sources.
     Answer(CallKey, Result<usize>),
     Reduce {
-        /// Rank 0's call, which may have ended.
+        /// Rank 0's call, which may already have ended.
         key: CallKey,
-        /// Its timeout is the rest of the call's time.
+        /// The reduce. Its timeout is the time left for the call.
         request: Reduce,
         reason: String,
-        /// The open queries for sources, with their answers; `None` after a failed attempt, which
-        /// withdrew them.
+        /// Open queries for sources, with their answers. `None` after a failed attempt, because its
+        /// queries were withdrawn.
         found: Option<Found>,
     },
-    /// Make an empty target, which ends the exchange for participants.
+    /// Put an empty target, by which participants learn that the exchange is over.
     Announce(ObjectId, Metadata, Duration),
     Remember(ReduceRecord),
     /// Allocate a member's copy and start its exchange. Then call
     /// `Memberships::exchange_started` or `Memberships::refused`.
     Open(MembershipId),
     LackRoom(MembershipId),
-    /// Make a member's copy the target. The call, if any, is answered with this number of sources
-    /// once the directory confirms.
+    /// Make a member's copy the target. Once the directory accepts it, answer the call, if any,
+    /// with the number of sources.
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
     CompleteParts(ObjectId, CopyId),
-    /// Fail this node's participants in a target, or only this call.
+    /// Fail this node's participants in a target, or only the given call.
     FailParticipants(ObjectId, Option<CallKey>, Error),
     EndMember {
         membership: MembershipId,
         target: ObjectId,
         put: PutId,
         copy: Option<CopyId>,
-        /// The error for readers of the copy.
+        /// Error for readers of the copy.
         error: Error,
     },
     /// Fail the participants that wait for a lost coordinator's target, unless this store has a
@@ -84,28 +84,28 @@ pub(crate) struct Found {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     Search(ObjectId),
-    /// Stop telling nodes with later sources that ranks disagreed about the operation.
+    /// End of the time in which stores of later sources are told that ranks disagreed.
     Disagreement(ObjectId),
     Member(MembershipId),
     Orphan(ObjectId),
-    /// A participant that joined after ranks disagreed gets that error, unless another attempt has
-    /// begun.
+    /// A participant that joined after ranks disagreed fails with this error now, unless another
+    /// attempt has begun.
     Join(CallKey, ObjectId),
 }
 
 #[derive(Debug)]
 pub(super) enum Step {
     Act(Action),
-    /// A message between the coordinator and the member of the same store.
+    /// Message between the coordinator and the member of the same store.
     Deliver(CollectiveEvent),
-    /// The coordinator's member must make its copy the target. This call, if any, waits for it.
+    /// Make the copy of the coordinator's own member the target. Then answer the call, if any.
     Commit(MembershipId, Option<(CallKey, usize)>),
     HasParts(PutId),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Steps that the current event or step has added. They run before the older `steps`.
+    /// Steps added by the current event or step. They run before the older `steps`.
     fresh: Vec<Step>,
     steps: VecDeque<Step>,
     timers: BTreeSet<(Time, Timer)>,

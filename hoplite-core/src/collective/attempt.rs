@@ -3,7 +3,7 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// The coordinator's decision about one attempt at a collective.
+/// Coordinator's decision about one attempt at a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
     /// Undecided: the member at the coordinator's store misses bytes. In a collective of parts,
@@ -15,12 +15,12 @@ pub enum AttemptState {
     Aborted,
 }
 
-/// An action of the coordinator after a member's report.
+/// Action of the coordinator after a member's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// Dismiss an unneeded member.
+    /// Release a member that is no longer needed.
     Dismiss(EnlistmentId),
     /// Take the general path (a reduce and a broadcast) for this reason.
     FallBack(String),
@@ -28,13 +28,13 @@ pub enum AttemptAction {
     Fail(Error),
 }
 
-/// The coordinator's state of an attempt.
+/// Coordinator's state of an attempt.
 #[derive(Debug)]
 pub struct Attempt {
     kind: Collective,
     target: ObjectId,
     members: Vec<AttemptMember>,
-    /// The member at the coordinator's store. Its last byte decides an allreduce, because its copy
+    /// Member at the coordinator's store. Its last byte decides an allreduce, because its copy
     /// survives all other members.
     own: Option<EnlistmentId>,
     state: AttemptState,
@@ -82,12 +82,12 @@ impl Attempt {
         self.own
     }
 
-    /// Returns the decision.
+    /// Returns the coordinator's decision.
     pub const fn state(&self) -> AttemptState {
         self.state
     }
 
-    /// Returns `true` if no member still exchanges bytes, or after an abort.
+    /// Returns `true` once no member exchanges bytes, or after an abort.
     pub fn is_over(&self) -> bool {
         let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
@@ -148,8 +148,8 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// Stops unfinished members of a deleted target, because the directory does not know their
-    /// copies.
+    /// Stops unfinished members after the target was deleted. A delete reaches only copies that the
+    /// directory knows.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();
@@ -165,7 +165,7 @@ impl Attempt {
         actions
     }
 
-    /// Aborts an undecided attempt. Participants get `error`.
+    /// Aborts an undecided attempt, with `error` for its participants.
     pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Open {
             return Vec::new();

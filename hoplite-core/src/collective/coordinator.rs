@@ -34,10 +34,10 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Empty targets that end an exchange, each with its query until the directory knows the
-    /// target.
+    /// Empty targets that end an exchange. The query for each stays open until the directory knows
+    /// the target.
     announcements: BTreeMap<ObjectId, RequestId>,
-    /// Kept after the search for sources, until rank 0's call ends.
+    /// Participants by target, from the end of the search to the end of rank 0's call.
     participants: BTreeMap<ObjectId, Participants>,
     pub(crate) disagreements: Disagreements,
 }
@@ -126,7 +126,7 @@ impl Coordinator {
             .map(|(call, members, plan)| (&call.request, call.started, members, plan))
     }
 
-    /// `key` is rank 0's call, and `existence` the query for the target.
+    /// Begins a collective. `key` is rank 0's call, `existence` the query for the target.
     pub(crate) fn coordinate(
         &mut self,
         ctx: &mut Context<'_>,
@@ -142,8 +142,8 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Uses a source's locations in the search for all sources, or to report ranks' disagreement
-    /// there. Otherwise, returns them.
+    /// Passes a source's locations to the search, or reports ranks' disagreement to the source's
+    /// store. Returns the locations if neither is under way.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -210,7 +210,7 @@ impl Coordinator {
         }
     }
 
-    /// From now on, participants get an error if the collective fails.
+    /// Ends the search. If the collective fails later, its participants get the error.
     fn end_search(&mut self, ctx: &mut Context<'_>, target: &ObjectId) -> Option<Search> {
         let search = self.searches.remove(target)?;
         if let Some(due) = search.due {
@@ -311,14 +311,14 @@ impl Coordinator {
                 self.next_attempt(ctx, &call.request.target);
                 self.fall_back(ctx, call, &reason, None);
             }
-            // After an exchange without commit, participants look for the target.
+            // Without commits, participants learn of the end from the target.
             None if is_exchanged && !kind.awaits_commit => self.announce(ctx, call),
             end => {
                 ctx.withdraw(call.existence.take());
                 match end {
                     Some(AttemptAction::Fail(error)) => ctx.answer(call.key, Err(error)),
                     None if is_exchanged => ctx.answer(call.key, Ok(call.request.sources.len())),
-                    // The call was answered, or the directory answers it.
+                    // The call has its answer, or gets it once the directory accepts the target.
                     _ => {}
                 }
             }
@@ -369,7 +369,7 @@ impl Coordinator {
         let metadata =
             Metadata { agreement: Some(Agreement::of(kind, &request)), ..Metadata::default() };
         if let Some(existence) = existence {
-            // A delete must find the target even before the directory knows it.
+            // With its query, a delete finds the target even before the directory knows it.
             self.announcements.insert(request.target.clone(), existence);
         }
         ctx.push(Action::Announce(request.target, metadata, timeout));
@@ -392,7 +392,7 @@ impl Coordinator {
         }
     }
 
-    /// If rank 0's call failed, participants at other stores get the error.
+    /// Handles the end of rank 0's call. If it failed, participants at other stores get its error.
     pub(crate) fn call_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -416,7 +416,7 @@ impl Coordinator {
                 self.abort(ctx, put, error);
             }
         }
-        // A committed target outlives its call.
+        // After a commit, the target stays even if the call has failed.
         if let Some(participants) = participants
             && let Some(error) = error.filter(|_| !is_committed)
         {
@@ -437,7 +437,6 @@ impl Coordinator {
             }
             let key = coordinated.call.key.take();
             self.perform_attempt(ctx, put, actions);
-            // Usually the end of the copy has already ended the call.
             ctx.answer(key, Err(error.clone()));
         }
     }

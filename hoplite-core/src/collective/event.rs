@@ -5,25 +5,25 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// A message to this store's collectives, from another store or the I/O layer.
+/// Message to this store's collectives, from another store or the I/O layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEvent {
     /// A remote coordinator enlists this store. The store answers with at most one `Filled`, and
     /// finally `Done` or `Failed`.
     Asked {
-        /// Number chosen by this store's I/O layer.
+        /// Number that this store's I/O layer chose for the member.
         membership: MembershipId,
         plan: Box<Plan>,
     },
-    /// The coordinator's decision: at most one `Commit`, then at most one `Stop`.
+    /// Coordinator's decision: at most one `Commit`, then at most one `Stop`.
     Told {
-        /// The membership in `Asked`.
+        /// Member's number in `Asked`.
         membership: MembershipId,
         decision: Decision,
     },
-    /// The coordinator dismissed this member, or its connection is lost. Follows each `Asked`
-    /// exactly once.
+    /// The coordinator dismissed this member, or the connection to the coordinator is lost. Exactly
+    /// one for each `Asked`.
     Left { membership: MembershipId },
     /// The copy of a `StartExchange` has all bytes. The exchange still sends bytes to other
     /// members.
@@ -31,7 +31,7 @@ pub enum CollectiveEvent {
     /// A remote coordinator reports that its attempt at a collective failed.
     Rejected {
         target: ObjectId,
-        /// The latest failed attempt. Its members also receive a `Told`, before or after.
+        /// Latest failed attempt. Its members also receive a `Told`, earlier or later.
         attempt: AttemptId,
         error: Error,
     },
@@ -40,14 +40,14 @@ pub enum CollectiveEvent {
     Reported { enlistment: EnlistmentId, report: Report },
 }
 
-/// An action of the I/O layer for a collective.
+/// Action of the I/O layer for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEffect {
     /// Enlist another store and deliver its reports, until `Dismiss` or a `Tell` with `Stop`.
     Enlist {
         enlistment: EnlistmentId,
-        /// The plan, which names the member's node.
+        /// Plan, which names the member's node.
         plan: Box<Plan>,
     },
     /// Tell a member the decision. `Stop` also ends the enlistment.
@@ -61,7 +61,7 @@ pub enum CollectiveEffect {
         node: NodeId,
         address: SocketAddr,
         target: ObjectId,
-        /// The latest failed attempt.
+        /// Latest failed attempt.
         attempt: AttemptId,
         error: Error,
     },
@@ -70,7 +70,7 @@ pub enum CollectiveEffect {
     StartExchange {
         combine: CombineId,
         copy: CopyId,
-        /// The member's sources, in order.
+        /// Member's sources, in order.
         sources: Vec<CopyId>,
         plan: Box<Plan>,
     },

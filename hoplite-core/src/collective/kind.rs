@@ -1,13 +1,13 @@
 use crate::vocabulary::agreement::Collective;
 
-/// The largest allreduce, in bytes of all sources, that rank 0's store performs alone. It fits in
-/// one send and one receive, so any schedule of steps only adds latency.
+/// Largest allreduce, in bytes of all sources, that rank 0's store performs alone. Its bytes fit in
+/// one send and one receive, so a schedule with more steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// The largest reduce_scatter or allgather, in bytes of all sources, whose participants get all
-/// sources. n ranks need n(n-1) gets, so an exchange soon pays off.
+/// Largest reduce_scatter or allgather, in bytes of all sources, whose participants get all sources
+/// themselves. These are n(n-1) gets for n ranks, so an exchange soon costs less.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
-/// The properties of a kind of collective.
+/// Properties of a kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
     /// `true` if every member makes the target. Otherwise members exchange parts, and an empty
@@ -18,19 +18,18 @@ pub struct Properties {
     pub awaits_commit: bool,
     /// `true` if elements of several sources are combined.
     pub combines: bool,
-    /// `true` if an exchange waits for the last source, however late. In an allreduce of S bytes
-    /// and n ranks, a reduce would move 2S bytes instead of 2S(n-1)/n over the late rank's link. In
-    /// an all-to-all, the last rank gets its parts in any case.
+    /// `true` if an exchange waits for the last source, however late. A reduce would move more
+    /// bytes over the late rank's link. In an all-to-all, the last rank gets its parts in any case.
     pub awaits_sources: bool,
     /// `true` if each source has one part per rank.
     pub divides_sources: bool,
     /// `true` if the result concatenates all sources by rank.
     pub joins_sources: bool,
-    /// `true` if each pair of members exchanges separate parts. The coordinator then begins an
-    /// exchange even for small parts, or with one member.
+    /// `true` if each pair of members exchanges separate parts. The coordinator then plans an
+    /// exchange even for small parts, or for a single member.
     pub is_paired: bool,
-    /// Up to this size of all sources in bytes, members exchange nothing: a reduce makes the
-    /// target, or participants get the sources.
+    /// Largest size of all sources, in bytes, without an exchange between members. A reduce makes
+    /// the target, or participants get the sources.
     pub max_general_bytes: u64,
 }
 
@@ -66,8 +65,8 @@ const ALL_TO_ALL: Properties = Properties {
 };
 
 impl Properties {
-    /// Returns `true` if participants return, and delete their sources, only once all have their
-    /// parts.
+    /// Returns `true` if participants return, and delete their sources, only when all participants
+    /// have their parts.
     pub const fn ends_together(self) -> bool {
         self.awaits_commit && !self.makes_target
     }

@@ -2,17 +2,17 @@ use super::Plan;
 use crate::time::Time;
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// The stage of a store's work in one attempt at a collective.
+/// Stage of a store's work in one attempt at a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
     /// Waits for memory for its copy.
     AwaitingRoom,
     /// Sends and receives bytes.
     Exchanging {
-        /// The copy that the exchange fills.
+        /// Copy that the exchange fills.
         copy: CopyId,
     },
-    /// Has all bytes, still sends, and waits for the coordinator's decision.
+    /// Has all bytes in its copy and still sends. Waits for the coordinator's decision.
     Filled {
         /// The filled copy.
         copy: CopyId,
@@ -23,13 +23,13 @@ pub enum MemberStage {
     Over,
 }
 
-/// An attempt at a collective in which this store takes part.
+/// Attempt at a collective in which this store takes part.
 #[derive(Debug)]
 pub struct Membership {
     pub(super) plan: Box<Plan>,
     pub(super) enlisted_at: Time,
     stage: MemberStage,
-    /// The end of the wait for memory, or for this node's participants to call.
+    /// Time limit for the present wait: for memory, or for this node's participants to call.
     pub(super) deadline: Option<Time>,
     pub(super) running: Option<CombineId>,
     is_committed: bool,

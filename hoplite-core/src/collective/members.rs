@@ -15,11 +15,11 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 
-/// Time for which participants look elsewhere for a lost coordinator's target: the longest silence
-/// of a live store.
+/// Time for which participants of a lost coordinator look for the target at other stores: the
+/// longest silence of a live store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a member with all parts waits for this node's participants to call. Most call
-/// when their source is put; late ones make their parts from the sources.
+/// Time for which a member with all parts waits for this node's participants to fetch them. Most
+/// call as soon as they have put their source. Later ones make their parts from the sources.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Participants copy a target above this size as its ranges become valid. A smaller one is copied
 /// in microseconds, faster than a message about a range.
@@ -29,8 +29,8 @@ const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 pub(crate) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
     outcomes: Outcomes,
-    /// Targets whose coordinator left without a decision, with the last attempt and the search's
-    /// end.
+    /// Targets whose coordinator was lost before a decision. Each has its last attempt, and the
+    /// time when its participants fail.
     orphans: BTreeMap<ObjectId, (AttemptId, Time)>,
 }
 
@@ -80,8 +80,8 @@ impl Memberships {
         membership: MembershipId,
         plan: Box<Plan>,
     ) -> bool {
-        // A coordinator that enlists this store again has lost the connection, so members may have
-        // overwritten bytes that this store needs. An older plan was overtaken.
+        // Refused if this store already had the plan: its connection broke, and other members may
+        // have overwritten bytes that this store needs. Also refused if a newer plan is known.
         let is_known = |member: &Membership| {
             member.plan.target == plan.target && member.plan.attempt.includes(plan.attempt)
         };
@@ -90,7 +90,7 @@ impl Memberships {
             self.report(ctx, membership, Report::Failed(Failure::Refused(error)));
             return false;
         }
-        // This store has not heard that the earlier attempt's target was deleted.
+        // The earlier attempt's target was deleted, but this store was not told yet.
         if let Some((older, member)) = self.growing(&plan.target)
             && !member.plan.properties().makes_target
         {
@@ -177,7 +177,7 @@ impl Memberships {
             (MembershipId::Elsewhere(_), Some(copy)) => {
                 self.complete_member(ctx, membership, copy, None)
             }
-            // The coordinator's commit decides.
+            // The member waits for the coordinator's commit.
             (MembershipId::Elsewhere(_), None) => {}
         }
     }
@@ -189,7 +189,8 @@ impl Memberships {
     }
 
     /// Returns the member that fills `copy`, and the order in which its ranges become valid.
-    /// Returns `None` without a member, or for a small target, copied at once.
+    /// Returns `None` without a member, or for a target so small that participants copy it when
+    /// complete.
     pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
         let plan = &member.plan;
@@ -207,7 +208,7 @@ impl Memberships {
     pub(crate) fn answered(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         member.answered += 1;
-        // A deadline and a copy show that the member waits for participants.
+        // `end_wait` succeeds only for a member with all parts that waits for its participants.
         if member.has_answered_all() && end_wait(ctx, membership, member) {
             self.report(ctx, membership, Report::Filled);
         }
@@ -237,7 +238,7 @@ impl Memberships {
             Decision::Stop(error) => {
                 let (target, attempt) = (member.plan.target.clone(), member.plan.attempt);
                 match (member.is_committed(), error) {
-                    // The general path follows.
+                    // Participants wait, because the general path makes the target.
                     (false, error @ Error::Superseded { .. }) => {
                         self.end_member(ctx, membership, error)
                     }
@@ -291,7 +292,8 @@ impl Memberships {
         } else if is_orphan {
             member.failure = Some("the store of rank 0 is gone".to_owned());
         }
-        // After a commit, other members have the target. Otherwise, the general path may follow.
+        // After a commit, other members have the target. Before a commit, the general path may make
+        // it.
         self.end_member(ctx, membership, Error::Superseded { id: target.clone() });
         let is_later = |id: MembershipId, other: &Membership| {
             id != membership && other.plan.target == target && other.enlisted_at >= enlisted_at
@@ -323,7 +325,7 @@ impl Memberships {
         }
     }
 
-    /// Uses `failure` only if the member misses bytes. `failure` is `None` if its copy was dropped.
+    /// `failure` counts only if the member misses bytes. It is `None` if the copy was dropped.
     pub(crate) fn exchange_ended(
         &mut self,
         ctx: &mut Context<'_>,
@@ -408,7 +410,7 @@ impl Memberships {
         self.outcomes.forget_rejections(target);
     }
 
-    /// Checks that a participant may join. `is_here` returns `true` for a source at this store.
+    /// Checks that a participant may join. `is_here` returns `true` if this store has the source.
     pub(crate) fn join(
         &mut self,
         ctx: &mut Context<'_>,
@@ -421,8 +423,8 @@ impl Memberships {
         }
         let Some((membership, member)) = self.growing(target) else { return Ok(()) };
         let plan = &member.plan;
-        // An earlier collective of this target is over without this store's knowledge: its sources
-        // are gone, or it has all parts and this participant wants something else.
+        // The collective is over without this store's knowledge: its sources are gone, or the
+        // member has all parts and the participant requests another operation.
         let is_filled = matches!(member.stage(), MemberStage::Filled { .. });
         let is_stale = plan.sources.iter().any(|(id, put)| !is_here(id, *put))
             || is_filled && agreement != plan.agreement;
@@ -439,8 +441,8 @@ impl Memberships {
         checked
     }
 
-    /// Limits the wait of a participant that joins after ranks disagreed about the operation,
-    /// because this store may not hear of their next attempt.
+    /// Limits a participant's wait if ranks have recently disagreed about the operation. This store
+    /// may never learn of their next attempt.
     pub(crate) fn joined(&mut self, ctx: &mut Context<'_>, key: CallKey, target: &ObjectId) {
         if let Some((too_old, _)) = self.outcomes.disagreement(ctx.now, target)
             && ctx.now < too_old
@@ -457,8 +459,8 @@ impl Memberships {
         }
     }
 
-    /// Fails this node's participants after the coordinator gave up `attempt`. Later participants
-    /// wait for a newer attempt.
+    /// Fails this node's participants, because the coordinator gave up `attempt`. Participants that
+    /// join later wait for a newer attempt.
     pub(crate) fn rejected(
         &mut self,
         ctx: &mut Context<'_>,

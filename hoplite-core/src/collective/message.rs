@@ -13,7 +13,7 @@ use crate::plan::collective::{
 use crate::shard::PullOutcome;
 use crate::vocabulary::agreement::Agreement;
 
-/// Most sources of a member. With the longest ids, the sources fill a quarter of a frame.
+/// Most sources of a member. Even with the longest ids, they fill only a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
 /// Most parts that a member receives in an all-to-all. Each participant's answer lists their
 /// ranges.
@@ -21,10 +21,10 @@ pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
 /// Longest [`Plan::explanation`] in bytes. It fits in a frame with all members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
 
-/// The coordinator's number for an attempt, with or without an exchange between members.
+/// Coordinator's number for an attempt, with or without an exchange between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
-    /// The coordinator's run, which changes when its daemon restarts.
+    /// Coordinator's run, which changes when its daemon restarts.
     pub run: u64,
     /// Grows with each attempt of the run.
     pub number: u64,
@@ -37,7 +37,7 @@ impl AttemptId {
     }
 }
 
-/// The coordinator's number for one store's part in an attempt.
+/// Coordinator's number for one store's part in an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
@@ -50,34 +50,34 @@ pub enum MembershipId {
     Elsewhere(u64),
 }
 
-/// A store that helps to make a collective's target.
+/// Store that helps to make a collective's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The node.
     pub node: NodeId,
-    /// The address of the node's data plane.
+    /// Address of the node's data plane.
     pub address: SocketAddr,
 }
 
 /// A store's task in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The object to make, or only a name for an exchange of parts.
+    /// Object to make, or only a name for an exchange of parts.
     pub target: ObjectId,
-    /// The attempt.
+    /// Attempt that this plan begins.
     pub attempt: AttemptId,
-    /// The put id of all members' copies.
+    /// Put id of all members' copies.
     pub put: PutId,
-    /// The operation on which participants must agree.
+    /// Operation on which participants must agree.
     pub agreement: Agreement,
-    /// The size in bytes of the result; in an all-to-all, of one rank's result. A source has this
+    /// Size in bytes of the result (in an all-to-all, of one rank's result). Each source has this
     /// size, or the size of a part.
     pub size_bytes: u64,
-    /// The target's metadata. Sources have the same type, and in an allreduce the same shape.
+    /// Target's metadata. Sources have the same type, and in an allreduce the same shape.
     pub metadata: Metadata,
-    /// The schedule from which the member derives its program.
+    /// Schedule from which the member derives its program.
     pub schedule: Schedule,
-    /// The size of a frame in bytes.
+    /// Size of a frame in bytes.
     pub frame_bytes: u64,
     /// All members, in the schedule's order.
     pub members: Vec<Member>,
@@ -90,7 +90,7 @@ pub struct Plan {
     pub sources: Vec<(ObjectId, PutId)>,
     /// Longest wait of the member for memory.
     pub timeout: Duration,
-    /// The reasons for the schedule, at most [`MAX_EXPLANATION_BYTES`].
+    /// Reasons for the schedule, at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
 }
 
@@ -129,11 +129,12 @@ impl Plan {
         self.agreement.kind.properties()
     }
 
-    /// Returns the steps whose received bytes are final in this member's result, in order.
+    /// Returns the steps whose received bytes are final in this member's result, in the program's
+    /// order.
     pub fn finals(&self, program: &Program) -> Vec<usize> {
         let mut finals = program.finals();
         if self.agreement.kind == Collective::ReduceScatter {
-            // The member only forwards other ranks' parts.
+            // Parts of other members' ranks are only forwarded.
             let own: Vec<Range<u64>> =
                 self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
             finals.retain(|step| own.contains(program.steps()[*step].range()));
@@ -157,8 +158,8 @@ impl Plan {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// Returns the index of the source that holds the byte at `at`, and that source's start in the
-    /// member's data. Only for sources that are not combined.
+    /// Returns the index of the source that holds byte `at` of the member's data, and that source's
+    /// start there. Only for sources that are not combined.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -200,8 +201,8 @@ impl Plan {
         self.size_bytes.saturating_mul(ranks)
     }
 
-    /// Returns the size in bytes of the member's copy. A store never forwards the last bytes of an
-    /// incomplete copy, so a copy of parts has padding behind its parts.
+    /// Returns the size of the member's copy in bytes. Copies of parts have padding at their end,
+    /// because a store never forwards the last bytes of an incomplete copy.
     pub fn copy_bytes(&self) -> u64 {
         let copies =
             if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
@@ -213,8 +214,8 @@ impl Plan {
 /// A member's report to the coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still sends. Usually it reports this after the commit. Members
-    /// with parts, and the member at the coordinator's store, report it before.
+    /// The member has all bytes and still sends. Members with parts, and the coordinator's own
+    /// member, report it before the commit; others usually after it.
     Filled,
     /// The member has all bytes and has sent everything.
     Done,
@@ -222,16 +223,16 @@ pub enum Report {
     Failed(Failure),
 }
 
-/// The reason why a member failed.
+/// Reason why a member failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The node is unreachable or silent.
     Unreachable,
     /// Bytes of another member are unavailable.
     Peer {
-        /// The other member's index.
+        /// Other member's index.
         index: usize,
-        /// The reason why the transfer ended.
+        /// Reason why the transfer ended.
         outcome: PullOutcome,
     },
     /// The node cannot take part.

@@ -1,5 +1,5 @@
-//! Ended attempts. A store refuses plans of these and older attempts, and ignores a second
-//! rejection.
+//! Attempts that have ended at this store. It refuses plans of these or older attempts, and ignores
+//! repeated rejections.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// Time for which participants that join get a failed attempt's error. Clients repeat a join much
-/// sooner.
+/// Time for which joining participants get the error of a failed attempt. A client repeats an
+/// unanswered join much sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
-/// Shortest wait of a participant for another attempt after ranks disagreed about the operation.
+/// Shortest wait of a participant for the next attempt after ranks disagreed about the operation.
 /// Ranks retry at the same time, but a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// Most ended attempts that a store remembers: enough for the seconds in which members may still
-/// request bytes.
+/// Most ended attempts that a store remembers, enough for some seconds. In that time, members may
+/// still request bytes.
 const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Outcomes {
         push(&mut self.left, MAX_LEFT_ATTEMPTS, (target, attempt, put));
     }
 
-    /// Returns `false` if the attempt or a newer one was rejected before.
+    /// Notes a rejected attempt. Returns `false` if it, or a newer attempt, was already rejected.
     pub(super) fn reject(
         &mut self,
         now: Time,
@@ -81,8 +81,8 @@ impl Outcomes {
         self.recent_errors(now, target).next().map(|(_, error)| error)
     }
 
-    /// Returns ranks' latest disagreement, and the time until which joining participants get it as
-    /// their error.
+    /// Returns the latest disagreement of ranks, and the time until which it is the error of
+    /// joining participants.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
         let found = self.recent_errors(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))

@@ -12,11 +12,11 @@ use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
 use crate::vocabulary::local::CallKey;
 
-/// The participants of one collective, until rank 0's call ends.
+/// Participants of one collective, until rank 0's call ends.
 #[derive(Debug)]
 pub(crate) struct Participants {
     pub(crate) key: Option<CallKey>,
-    /// The time when the target first lacked memory or its quota.
+    /// Time since which the target waits for memory or its quota.
     pub(crate) lacks_room_since: Option<Time>,
     pub(super) attempt: AttemptId,
     members: Vec<Member>,
@@ -46,7 +46,7 @@ impl Participants {
     }
 }
 
-/// Ranks' recent disagreements, by target, for participants whose sources appear later.
+/// Recent disagreements of ranks, by target. The stores of sources that appear later are told.
 #[derive(Debug, Default)]
 pub(crate) struct Disagreements(BTreeMap<ObjectId, Disagreement>);
 

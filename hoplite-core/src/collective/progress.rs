@@ -1,6 +1,7 @@
-//! The executor checks each block with [`Progress`] before it moves the bytes, and reports it
-//! afterwards. No check prevents a received block from overwriting bytes that must still be sent:
-//! see the invariants of [`plan::collective`](crate::plan::collective), and the tests here.
+//! The order of a member's sends and receives. The executor checks each block with [`Progress`]
+//! before it moves the bytes, and reports it afterwards. The plan guarantees that no received block
+//! overwrites bytes that must still be sent (see [`plan::collective`](crate::plan::collective));
+//! the tests here check this.
 
 use std::ops::Range;
 
@@ -16,25 +17,25 @@ pub enum Work {
     Step(usize),
 }
 
-/// The work that must be done before a block may move.
+/// Work that must be done before a block may move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dependency {
-    /// The work that produces the missing bytes.
+    /// Work that produces the missing bytes.
     pub work: Work,
-    /// The bytes of this work that must be done first.
+    /// Bytes of this work that must be done first.
     pub bytes: u64,
 }
 
-/// A piece of one send or receive, moved in one frame.
+/// Piece of one send or receive, moved in one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
     /// The step's index.
     pub step: usize,
-    /// The use of the received bytes, if the step receives.
+    /// Use of the received bytes, if the step receives.
     pub mode: Option<ReceiveMode>,
-    /// The range in the member's data.
+    /// Range in the member's data.
     pub range: Range<u64>,
-    /// The position in the stream.
+    /// Position in the stream.
     pub position_bytes: u64,
     done_bytes: u64,
 }
@@ -46,26 +47,26 @@ impl Block {
     }
 }
 
-/// The bytes to send, or to combine with a received block.
+/// Bytes to send, or to combine with a received block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
     /// Nothing: a received block replaces the bytes.
     Nothing,
-    /// The block's range of the target.
+    /// Block's range of the target.
     Target,
-    /// A range of one of the member's sources.
+    /// Range of one of the member's sources.
     Source {
         /// The source's index.
         index: usize,
         /// The range of the source.
         range: Range<u64>,
-        /// The end of the part in the source. The part's last byte is readable only after the
-        /// source is sealed: a receiver with a whole part takes the object for complete.
+        /// End of the part in the source. Until the source is sealed, the part's last byte must not
+        /// be sent, because a receiver with a whole part takes the object for complete.
         part_end: u64,
     },
 }
 
-/// The reason to reject a peer's block.
+/// Reason to reject a peer's block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadBlock {
     /// The block does not continue the stream.
@@ -87,7 +88,7 @@ impl BadBlock {
     }
 }
 
-/// The steps that send bytes from one member to another, and the position.
+/// Steps that send bytes from one member to another, and the position.
 #[derive(Debug, Clone)]
 pub struct Stream {
     steps: Vec<(usize, Step)>,
@@ -183,7 +184,7 @@ pub struct Progress {
 
 #[derive(Debug)]
 struct StepProgress {
-    /// The earlier steps that write bytes of this range.
+    /// Earlier steps that write bytes of this step's range.
     writers: Vec<usize>,
     done_bytes: u64,
 }
@@ -278,18 +279,19 @@ impl Progress {
         stream.skip(block);
     }
 
-    /// Notes that a block that [`Stream::skip`] had passed was sent, with all before it.
+    /// Notes that a block, which [`Stream::skip`] has passed, was sent. All blocks before it were
+    /// sent too.
     pub fn sent(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
     }
 
-    /// Bytes that a resumed stream repeats count once.
+    /// Counts bytes only once, even if a resumed stream sends them again.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);
     }
 
-    /// Returns the next range of own sources to combine: at most `max_bytes`, of one part.
+    /// Returns the next range of own sources to combine: at most `max_bytes`, within one part.
     pub fn next_fold(&self, plan: &Plan, max_bytes: u64) -> Option<Range<u64>> {
         let fold = self.fold.as_ref().filter(|fold| fold.done_bytes < fold.size_bytes)?;
         let start = fold.done_bytes;
@@ -303,7 +305,7 @@ impl Progress {
         }
     }
 
-    /// Returns the number of leading final bytes, in the order in which they become final.
+    /// Returns the number of final bytes without a gap, in the order in which ranges become final.
     pub fn final_bytes(&self) -> u64 {
         let mut final_bytes = 0;
         for step in &self.finals {
@@ -326,8 +328,8 @@ impl Progress {
         self.is_folded() && steps.all(|(index, step)| !step.is_receive() || self.is_done(index))
     }
 
-    /// Returns the first step with bytes that another member still needs. Sent bytes count as
-    /// received: a reconnecting receiver reports its position.
+    /// Returns the first step with unsent bytes. Sent bytes count as received, because a receiver
+    /// that reconnects reports its position.
     pub fn first_unsent(&self) -> Option<Dependency> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) =

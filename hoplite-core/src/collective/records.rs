@@ -9,26 +9,26 @@ use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CopyId;
 
-/// The plan and progress of a reduce or collective.
+/// Plan and progress of a reduce or collective, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// The target.
+    /// Object that the reduce or collective makes.
     pub target: ObjectId,
-    /// The operation.
+    /// Operation on the sources.
     pub op: ReduceOp,
-    /// The numbers of reduced sources and of all sources.
+    /// Numbers of reduced sources and of all sources.
     pub reduced: (usize, usize),
-    /// The number of nodes that combine, without the target's node; in a collective, of members.
+    /// Number of nodes that combine, without the target's node; in a collective, of members.
     pub hops: usize,
-    /// The schedule, its predicted time, and the runner-up.
+    /// Schedule, its predicted time, and the runner-up.
     pub plan: String,
-    /// The plan's estimate of the links.
+    /// Plan's estimate of the links.
     pub link: LinkEstimate,
-    /// Time from the call to the last byte.
+    /// Time from the call (at a member, its enlistment) to the last byte or now.
     pub elapsed: Duration,
-    /// The number of repairs after failures.
+    /// Number of repairs after failures.
     pub mendings: u32,
-    /// The number of restarts of the target because a lost source was replaced.
+    /// Number of restarts of the target because a lost source was replaced.
     pub restarts: u32,
     /// `true` until the call ends.
     pub is_running: bool,
@@ -37,7 +37,7 @@ pub struct ReduceRecord {
 }
 
 impl ReduceRecord {
-    /// The coordinator's link estimate is unknown here.
+    /// Makes a member's record, without the coordinator's estimate of the links.
     pub(crate) fn of_another_store(
         target: &ObjectId,
         agreement: &Agreement,
@@ -68,17 +68,17 @@ impl ReduceRecord {
 /// A member's progress in a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// The member's index, from 0.
+    /// Member's index, from 0.
     pub member: usize,
-    /// The number of all members.
+    /// Number of all members.
     pub members: usize,
-    /// The member's stage in words.
+    /// Member's stage in words.
     pub stage: String,
-    /// The copy that the member fills.
+    /// Copy that the member fills.
     pub copy: Option<CopyId>,
-    /// The number of final bytes in the copy.
+    /// Number of final bytes in the copy.
     pub final_bytes: u64,
-    /// The size of the result in bytes.
+    /// Size of the result in bytes.
     pub size_bytes: u64,
 }
 

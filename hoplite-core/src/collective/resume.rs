@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// Most times that a stream resumes within [`PERIOD`], and in total without progress.
+/// Most resumptions of a stream within a [`PERIOD`], and in total while no bytes arrive.
 const MAX_RESUMES: u32 = 3;
 const PERIOD: Duration = Duration::from_secs(1);
-/// The pause before a stream resumes, so that a peer can begin to send.
+/// Pause before a stream resumes, so that a peer can begin to send.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The reason for a stream's early end.
+/// Reason for a stream's early end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
     /// The connection failed.
@@ -36,10 +36,10 @@ impl Resumes {
         Self { count: 0, since: now, received_bytes: 0, requested_at: now }
     }
 
-    /// Notes a break after `received_bytes`. Returns the pause before the stream resumes; `None` if
-    /// it must end.
+    /// Notes a break after `received_bytes`. Returns the pause before the stream resumes, or `None`
+    /// if the stream has failed.
     pub fn broke(&mut self, now: Time, received_bytes: u64, cause: Break) -> Option<Duration> {
-        // The peer had time to begin: its plan will not come, or it has sent everything.
+        // The peer had enough time: its plan will not come, or it has sent everything.
         let is_final = cause == Break::NothingToSend && now.since(self.requested_at) > PERIOD;
         if now.since(self.since) > PERIOD && received_bytes > self.received_bytes {
             *self = Self::new(now);

@@ -18,7 +18,7 @@ use crate::vocabulary::local::CallKey;
 use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
 const MAX_NAMED: usize = 4;
-/// Shortest wait for missing sources: some wake-ups and round trips to the directory.
+/// Shortest wait for missing sources: enough for some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
 /// Returns `false` if members never exchange bytes for this agreement and source size.
@@ -97,7 +97,7 @@ impl Members {
 
 #[derive(Debug)]
 pub(super) enum SearchState {
-    /// The end of the wait for missing sources, if limited.
+    /// Waits for missing sources, until this time if the wait is limited.
     Waiting(Option<Time>),
     Ready(Members),
     General(&'static str),
@@ -166,8 +166,8 @@ impl Search {
         }
     }
 
-    /// Returns the result's size and metadata once a source is located, or a reason to exchange
-    /// nothing.
+    /// Returns the result's size and metadata, or `None` before a source is located. The error is
+    /// the reason for the general path.
     fn result(&self) -> Result<Option<(u64, Metadata)>, &'static str> {
         let CoordinatedCall { request, kind, .. } = &self.call;
         if request.order == ReduceOrder::Fixed {
@@ -286,20 +286,20 @@ impl Search {
     }
 }
 
-/// Returns the location with its preference as a member, 0 for the best; `None` for a partial copy,
-/// which depends on another copy.
+/// Returns the location and its rank as a candidate for a member, 0 for the best. Returns `None`
+/// for a partial copy, which depends on another copy.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
-        // A pinned copy is mostly at the node that made the put.
+        // A pinned copy is usually at the node that made the put.
         LocationState::Complete if location.retention == Retention::Pinned => Some((1, location)),
         LocationState::Complete => Some((2, location)),
         LocationState::Partial => None,
     }
 }
 
-/// Returns the longest wait for missing sources: the predicted time of one rank's part on its link.
-/// With n ranks, a vain wait adds at most 1/n to the collective.
+/// Returns the longest wait for missing sources: the time to move one rank's part over its link. If
+/// no source comes, the collective takes at most 1/n longer with n ranks.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds =
         size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
