@@ -16,23 +16,23 @@ use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_g
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
-/// Half of a hop's inputs; the other half is for streams.
+/// Most sources of a vertex: half of a hop's inputs. The other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// Time for which a vertex (node of the tree) takes in further local sources. This restarts its
-/// combination, but a separate vertex costs a transfer. Equal workers finish within milliseconds.
+/// Time for which a vertex (node of the tree) takes in further sources of its node. This restarts
+/// its combination, but a separate vertex costs a transfer. Equal workers finish within
+/// milliseconds.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) location: Location,
     sources: Vec<usize>,
-    /// `true` if a source failed at this node: the node may be gone without the directory's
-    /// knowledge.
+    /// `true` if a source failed at this node, which may be dead without the directory's knowledge.
     has_failed: bool,
     pub(super) is_slow: bool,
     level: usize,
-    /// The first source's position, counted cyclically from the source after this store's own.
+    /// First source's position, counted cyclically from the source after this store's own.
     turn: usize,
 }
 
@@ -76,7 +76,7 @@ impl Reduction {
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
-                // These sources cost at most a short transfer.
+                // Local and small sources join at the receiver.
                 readiness if self.needs_sources() => {
                     self.join_at_receiver(world, index, &readiness)?
                 }
@@ -163,7 +163,7 @@ impl Reduction {
         while self.needs_sources()
             && let Some(index) = ready.next()
         {
-            // The source may now be the last, which can be combined here.
+            // This source may now be the last one, which may be combined at this store.
             match self.readiness(world, index) {
                 Some(Readiness::At(location)) if !takes_all || index == self.joining_count() => {
                     let mut sources = vec![index];
@@ -228,7 +228,7 @@ impl Reduction {
             let group = schedule.entry().map_or(EVERYWHERE, |_| location.path);
             self.tree.grow(&schedule, group, sources, state)
         };
-        // The new vertex may stand between other vertices, or send to one whose hop has ended.
+        // The hops from the new vertex to the receiver have other inputs now, or have ended.
         for changed in self.tree.way_to_receiver(vertex) {
             self.redo(world, changed);
         }
@@ -248,7 +248,7 @@ impl Reduction {
         let missing = self.request.count - self.joined.len();
         // Each missing source may be at a different node.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
-        // The whole size counts: other reduces use the same links for other parts.
+        // Uses the whole size, because other reduces use the same links for the other parts.
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
         if self.is_fixed() {
             let schedule = ReduceSchedule::chain(vertices);
@@ -269,8 +269,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Connects all groups' streams once all sources are there, at each level the receiver's group
-    /// last.
+    /// Connects the groups' streams once all sources have joined. At each level, the receiver's
+    /// group is last.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else {
             return;
@@ -287,8 +287,8 @@ impl Reduction {
         }
     }
 
-    /// Dissolves vertices with more inputs than a hop may have. Vertices that could not combine
-    /// have passed their inputs on.
+    /// Dissolves vertices with more inputs than a hop may have: vertices that could not combine
+    /// have passed their inputs to them.
     fn dissolve_oversized(&mut self, world: &mut World<'_>) {
         let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);
@@ -331,7 +331,7 @@ impl Reduction {
                 size_bytes: common.length_bytes,
                 offset_bytes,
                 inputs: streams.chain(own).collect(),
-                // Leaves time to repair the tree.
+                // The other half of the time is for repairs.
                 timeout: (timeout / 2).min(ROOM_TIMEOUT),
             };
             let hop = world.begin_hop(&self.request.target, id, (run.node, run.address), spec);

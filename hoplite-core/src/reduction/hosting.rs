@@ -32,7 +32,7 @@ enum Output {
     Failed,
 }
 
-/// Failed hops stay until their coordinators release them.
+/// Hops that this store performs. A failed hop stays until its coordinator releases it.
 #[derive(Debug, Default)]
 pub(crate) struct Hostings {
     by_owner: BTreeMap<HopOwner, Hosting>,
@@ -59,7 +59,7 @@ impl Hostings {
         if let Err(error) = check(objects, hop) {
             return self.fail(objects, owner, HopFailure::Refused(error));
         }
-        // Evict inputs last. The hop streams inputs that are only in files.
+        // Keeps inputs in the arena if possible. Inputs that are only in files are streamed.
         let inputs = hop.inputs.iter();
         let mut kept: Vec<CopyId> =
             inputs.filter_map(|input| objects.copies.live_put(&input.id, input.put)).collect();
@@ -116,7 +116,7 @@ impl Hostings {
             CombineOutcome::InputFailed { index, outcome } => {
                 self.fail(objects, owner, HopFailure::Input { index, outcome });
             }
-            // Only a shutdown gets here: a release cancels too, but detaches the output first.
+            // Only a shutdown leads here. A release cancels too, but first detaches the output.
             CombineOutcome::Cancelled => {
                 self.fail(objects, owner, HopFailure::Refused(Error::ShuttingDown));
             }

@@ -18,9 +18,6 @@
 //! 6. With enough sources, the coordinator opens and publishes the target (`target`), and combines
 //!    the remaining streams and local sources in it.
 //!
-//! With n sources on n other nodes and objects of S bytes, a chain moves S bytes into and out of
-//! each node. A tree moves 2 S bytes into a node.
-//!
 //! # Failures
 //!
 //! * **A node dies.** The coordinator collects failures for two milliseconds, and longer after vain
@@ -46,8 +43,7 @@
 //! * Each byte of a target was computed from the same set of puts, each counted once.
 //! * A hop ends with its reduction, and a reduction with its call.
 //!
-//! Source: the Hoplite paper, section 4.3. Joining in any number of dimensions, repair and fixed
-//! order are ours.
+//! Source: the Hoplite paper, section 4.3.
 
 mod grow;
 mod hosting;
@@ -111,8 +107,8 @@ impl Reductions {
         self.shared.records.push(record);
     }
 
-    /// Makes the reduce of `target` treat sources that the directory does not list as lost, because
-    /// all existed before the reduce began.
+    /// Makes the reduce of `target` treat unlisted sources as lost, because all existed before the
+    /// reduce began.
     pub(crate) fn expect_sources(&mut self, target: &ObjectId) {
         if let Some(reduction) = self.by_target.get_mut(target) {
             reduction.sources.iter_mut().for_each(Source::expect);

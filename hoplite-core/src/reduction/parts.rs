@@ -55,12 +55,12 @@ impl Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
-    /// Not requested. A vertex that only sends its source stays planned.
+    /// The hop is not requested. A vertex that only sends its source stays planned.
     Planned,
     Running(HopId),
     Complete(HopId),
     Failed(HopId),
-    /// Ended, because the vertex's consumer has the whole output.
+    /// The hop has ended, because the vertex's consumer has the whole output.
     Released,
 }
 
@@ -80,7 +80,7 @@ impl RunPhase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
     Vertex(VertexId),
-    /// The index of a source at the node that combines it.
+    /// Index of a source at the node that combines it.
     Source(usize),
 }
 
@@ -105,12 +105,12 @@ impl TargetState {
 
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// Sources that failed where they joined.
+    /// Sources that failed at the node where they joined.
     pub(super) sources: BTreeSet<usize>,
     pub(super) vertices: BTreeSet<VertexId>,
     pub(super) unfit: BTreeSet<VertexId>,
     /// `true` if a source failed for the first time at its node. The next repair then does not back
-    /// off, because a node dies once.
+    /// off, because a dead node causes no further failures.
     pub(super) is_first_failure: bool,
     pub(super) repair_at: Option<Time>,
     pub(super) valid_bytes: u64,

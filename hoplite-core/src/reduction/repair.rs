@@ -11,10 +11,10 @@ use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// Time for which a repair waits for further reports: a failure shows at a hop and at its consumers
-/// within a round trip.
+/// Time for which a repair waits for reports of the same failure: its hop and the hop's consumers
+/// notice it within a round trip.
 const REPAIR_DELAY: Duration = Duration::from_millis(2);
-/// Shortest time for which a source is not pulled from a node that failed to send it.
+/// Shortest time for which a source is pulled from other nodes after one failed to send it.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
 
 impl Reduction {
@@ -111,8 +111,8 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// Removes a joined source whose put is lost, unless a consumer already pulls it: the consumer
-    /// notices a loss, and may have the last copy.
+    /// Removes a joined source whose put is lost. Keeps it if a consumer already pulls it: the
+    /// consumer notices a loss, and may have the last copy.
     pub(super) fn remove_lost_source(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
@@ -157,7 +157,7 @@ impl Reduction {
         if let TargetState::Combining { copy, .. } = self.target
             && world.objects.cancel_combine(copy)
         {
-            // The end of the cancelled combination continues the repair.
+            // The repair continues when the cancelled combination has ended.
             return false;
         }
         let faults = std::mem::take(&mut self.faults);
@@ -189,7 +189,7 @@ impl Reduction {
         true
     }
 
-    /// Repeats combinations that ended as complete, if their consumers have lost the output.
+    /// Repeats finished combinations whose output the consumer has lost.
     fn redo_orphans(&mut self, world: &mut World<'_>) {
         let is_missed = |vertex: &Vertex<Run>| {
             let consumer = vertex.consumer.and_then(|consumer| self.tree.get(consumer));
@@ -206,7 +206,7 @@ impl Reduction {
     fn remove_source(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
-            // Sources that are combined later must join again.
+            // Later sources are combined after this one, so they must join again.
             let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
             leaving.extend(self.joined.iter().copied().filter(is_later));

@@ -31,7 +31,7 @@ impl Reduction {
         runs.map(|run| (run.node.clone(), run.path, run.slow_peers.clone())).chain([here])
     }
 
-    /// Exchanges vertices while combinations are yet to begin, so that fewer streams use slow
+    /// Exchanges the places of vertices before combinations begin, so that fewer streams use slow
     /// links.
     pub(super) fn reroute_around_slow_links(&mut self, world: &mut World<'_>) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });

@@ -28,7 +28,7 @@ pub(super) enum SourcePlace {
     Fetching(CallId),
     Here {
         copy: CopyId,
-        /// This store's address, if the directory lists it, to stream a spilled copy.
+        /// This store's address, if a shard listed it. A spilled copy is streamed from it.
         address: Option<SocketAddr>,
     },
     Elsewhere,
@@ -42,9 +42,10 @@ pub(super) struct Common {
     pub(super) shape: Option<Vec<u64>>,
     pub(super) user: Bytes,
     pub(super) base_bytes: u64,
-    /// The length of the reduced part, i.e. of the target.
+    /// Length of the reduced part, i.e. of the target.
     pub(super) length_bytes: u64,
-    /// `true` if this store fetches all sources. Decided once, so that a requested order holds.
+    /// `true` if this store fetches all sources. Decided once for all, so that a requested order
+    /// holds.
     pub(super) is_fetched: bool,
 }
 

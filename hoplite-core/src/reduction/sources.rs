@@ -19,16 +19,17 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
-/// Time after which a joined source that the directory does not know counts as lost. Shards return,
-/// and puts are replaced, in less time.
+/// Time after which a joined source that the directory does not list counts as lost. A shard's
+/// return or a replaced put takes less time.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pause before a source is fetched again: some round trips to the directory.
+/// Pause before a source is fetched again: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most bytes of all sources that the store may fetch: a small part of any store's memory.
+/// Most bytes of all sources that the store fetches for a reduce: a small part of any store's
+/// memory.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
-/// The estimated time to set up hops: a round trip.
+/// Estimated time to set up hops: a round trip.
 const HOP_SETUP: Duration = Duration::from_micros(250);
 
 impl Reduction {
@@ -38,7 +39,7 @@ impl Reduction {
         index: usize,
         news: Locations,
     ) -> Result<()> {
-        // Sources beyond the requested number may differ.
+        // Sources beyond the requested number may differ from the others.
         let may_join = self.joined.len() < self.request.count;
         if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
             self.examine(world, index, object.size_bytes, &object.metadata)?;
@@ -51,7 +52,8 @@ impl Reduction {
                 self.open.insert(index);
             } else if let SourcePlace::Fetching(_) = source.place {
                 if !is_there {
-                    // Otherwise the fetch would wait for another put, and keep other sources out.
+                    // The fetch would wait for another put, while its source keeps other sources
+                    // out.
                     self.release_place(world, index);
                     self.open.insert(index);
                 }
@@ -62,7 +64,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// The first source sets the size and type.
+    /// Compares a source with the first one, which sets the size and type.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -113,20 +115,21 @@ impl Reduction {
         let source = &self.sources[index];
         let id = &self.request.sources[index];
         let is_last = self.joined.len() + 1 == self.request.count;
-        // A collective's unpublished bytes may become valid in any order, or never.
+        // Unpublished bytes of a collective are no input: they may become valid in any order, or
+        // never.
         let live = world.objects.copies.live(id);
         if let Some((copy, local)) =
             live.filter(|(copy, local)| local.is_public && world.objects.may_serve(*copy))
         {
             let is_small = self.is_fetched(world, local.size_bytes);
-            // In fixed order, only the last source is combined after all others.
+            // In fixed order, only the last source can be combined here, after all others.
             let may_be_here = !self.is_fixed() || is_small || is_last;
             if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
             {
                 if local.is_resident() || source.address_at(world.objects.ctx.node()).is_some() {
                     return Some(Readiness::Here(copy));
                 }
-                // The spilled copy's address is not known yet.
+                // A spilled copy is streamed, which needs this store's address from a shard.
                 return source.is_known().then_some(Readiness::Small);
             }
         }
@@ -142,7 +145,7 @@ impl Reduction {
             (preference(location), level(self.own, location.path), location.node.clone())
         });
         let is_fetched = self.is_fetched(world, object.size_bytes);
-        // Even in fixed order, the last source may be combined here.
+        // The last source may be combined here even in fixed order.
         let may_fetch = !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
             && (is_fetched || is_last || !self.is_fixed());
         match best {
@@ -194,7 +197,7 @@ impl Reduction {
         match fetched {
             Ok(copy) => self.join_here(world, index, copy),
             Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
-                // By then, the directory repeats the loss or knows another put.
+                // After this pause, the directory reports the loss again, or another put.
                 let until = world.objects.ctx.now() + FETCH_PAUSE;
                 self.sources[index].avoid(world.objects.ctx.node().clone(), until);
                 Ok(())
@@ -229,7 +232,7 @@ impl Reduction {
                 due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
                     .filter(|due| *due > world.objects.ctx.now());
             } else if due.is_none() && !source.is_expected && !source.is_known() {
-                // A change of the source's locations wakes the reduce.
+                // The source becomes open again when its locations change.
                 self.open.remove(&index);
             }
             if let Some(due) = due {
@@ -267,8 +270,8 @@ impl Reduction {
     }
 }
 
-/// Most sources whose inline bytes a reduce requests. With more, other nodes may combine most
-/// sources.
+/// Most sources for which a reduce also requests inline bytes. With more sources, other nodes may
+/// combine most of them.
 const MAX_FETCHED_SOURCES: usize = 16;
 
 pub(crate) fn query(
@@ -294,8 +297,9 @@ pub(crate) fn wanted_content(request: &Reduce) -> Wants {
     }
 }
 
-/// Returns `true` if fetching small sources takes hardly longer than hops. In fixed order the time
-/// does not count: a source whose bytes only the directory has cannot join a chain.
+/// Returns `true` if this store should fetch small sources, because that takes hardly longer than
+/// hops. In fixed order it always should: a source whose bytes only the directory has cannot join a
+/// chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
@@ -304,7 +308,7 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     if request.order == ReduceOrder::Fixed {
         return true;
     }
-    // Usually one source is here.
+    // Usually one source is at this store.
     let vertices = request.count.saturating_sub(1).max(1);
     let best = choose(vertices, size_bytes, ctx.link()).estimate;
     estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP

@@ -19,7 +19,7 @@ use crate::topology::place::Path;
 /// shard.
 const FIRST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// An allreduce by a reduce and a broadcast, and the reason.
+/// Agreement of an allreduce that became a reduce and a broadcast, and the reason.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     pub(crate) agreement: Agreement,
@@ -35,7 +35,7 @@ pub(super) struct Reduction {
     pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
     pub(super) unanswered: usize,
-    /// Located sources that the reduce does not combine yet.
+    /// Located sources that have not joined.
     pub(super) open: BTreeSet<usize>,
     pub(super) fetching: usize,
     pub(super) joined: Vec<usize>,
@@ -156,7 +156,7 @@ impl Reduction {
         }
     }
 
-    /// Ends the combination at a vertex. It restarts only if the tree changes.
+    /// Ends the combination at a vertex. It is repeated only if the tree changes.
     pub(super) fn release_vertex(&mut self, world: &mut World<'_>, vertex: VertexId) {
         if let Some(run) = self.tree.state_mut(vertex) {
             world.end_hop(run.set_phase(RunPhase::Released));

@@ -25,8 +25,8 @@ impl Reduction {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// Returns the offset in the target from which new hops combine; `None` while sources are
-    /// missing.
+    /// Returns the offset in the target at which new hops begin. `None` while a stopped target
+    /// misses sources.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
             TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
@@ -47,7 +47,8 @@ impl Reduction {
         Ok(())
     }
 
-    /// From now on, the store hears of a delete as for any copy.
+    /// Withdraws the query for the target. The store then learns of a delete through the target's
+    /// copy.
     pub(super) fn end_target_query(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
             world.objects.withdraw_query(query);
@@ -62,7 +63,7 @@ impl Reduction {
         }
         self.faults.restarts += 1;
         self.target = TargetState::None;
-        // An answer about the old target must not count for the next.
+        // An answer about the old target must not be taken for one about the next.
         self.end_target_query(world);
         let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
         let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
@@ -198,7 +199,7 @@ impl Reduction {
         world.shared.records.push(record);
         let mut reduced = self.joined.clone();
         if self.is_fixed() {
-            // Only the order of combining matters, not of fetching.
+            // Sources were combined by index, whatever the order of fetching.
             reduced.sort_unstable();
         }
         debug_assert_eq!(
@@ -222,7 +223,6 @@ impl Reduction {
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
-            // A delete has ended the target's calls.
             Some(_) => {}
             // Calls may still wait for a superseded target.
             None => objects.wake(target),
