@@ -1,6 +1,6 @@
 //! Allocation of space in the arena, a store's shared memory. Touches no memory.
 
-/// A range of the arena, in bytes.
+/// Range of the arena, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     /// Offset from the start of the arena.
@@ -9,10 +9,10 @@ pub struct Extent {
     pub length_bytes: u64,
 }
 
-/// The size of the header before each object's bytes: a cache line.
+/// Size of the header before each object's bytes: a cache line.
 pub const HEADER_BYTES: u64 = 64;
 
-/// The unit of allocation and alignment in bytes: a cache line, so that headers never share one.
+/// Unit of allocation and alignment in bytes: a cache line, so that headers never share one.
 pub const GRANULE_BYTES: u64 = 64;
 
 /// Returns the number of bytes that [`Allocator::allocate`] reserves for `length_bytes`.
@@ -24,8 +24,7 @@ const fn granules(length_bytes: u64) -> u64 {
     if length_bytes == 0 { 1 } else { length_bytes.div_ceil(GRANULE_BYTES) }
 }
 
-/// The bins (lists of free ranges) per power of two. With 32, lengths in a bin differ by at most
-/// 3%.
+/// Bins (lists of free ranges) per power of two. With 32, lengths in a bin differ by at most 3%.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
@@ -53,9 +52,9 @@ pub struct Allocator {
     rows: u64,
     /// Bit c of entry r is set if bin c of row r has a free range.
     columns: [u32; ROWS],
-    /// The first free range of each bin, linked by `previous` and `next`.
+    /// First free range of each bin, linked by `previous` and `next`.
     bins: Vec<[u32; COLUMNS]>,
-    /// A hash table of allocated ranges by offset, linked by `next`. Its length is a power of two.
+    /// Hash table of allocated ranges by offset, linked by `next`. Its length is a power of two.
     buckets: Vec<u32>,
     allocated_ranges: usize,
 }
@@ -66,7 +65,7 @@ struct Range {
     length: u64,
     before: u32,
     after: u32,
-    /// The neighbours in the range's list. Only bins use `previous`.
+    /// Neighbours in the range's list. Only bins use `previous`.
     previous: u32,
     next: u32,
     state: State,
@@ -79,7 +78,7 @@ enum State {
     Vacant,
 }
 
-/// A list of free ranges of similar length. Bins are ordered by length.
+/// List of free ranges of similar length. Bins are ordered by length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bin {
     row: usize,
@@ -169,17 +168,17 @@ impl Allocator {
         }
     }
 
-    /// The arena's size in bytes, in whole granules.
+    /// Arena's size in bytes, in whole granules.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity * GRANULE_BYTES
     }
 
-    /// The total size of free ranges.
+    /// Total size of free ranges.
     pub fn free_bytes(&self) -> u64 {
         self.free * GRANULE_BYTES
     }
 
-    /// The length of the longest free range, in time linear in the number of ranges of about that
+    /// Length of the longest free range, in time linear in the number of ranges of about that
     /// length.
     pub fn largest_free_bytes(&self) -> u64 {
         let Some(row) = self.rows.checked_ilog2() else { return 0 };

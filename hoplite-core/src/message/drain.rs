@@ -4,7 +4,7 @@ use crate::shard::Obstacle;
 /// Most objects in [`DrainReport::unmoved`].
 pub const MAX_UNMOVED: usize = 1000;
 
-/// The state of a store's evacuation (drain).
+/// State of a store's evacuation (drain).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DrainState {
     /// Neither draining nor drained.
@@ -18,15 +18,15 @@ pub enum DrainState {
     Failed,
 }
 
-/// The progress of a drain, or its result.
+/// Progress of a drain, or its result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct DrainReport {
     pub state: DrainState,
-    /// Objects that other stores have because of the drain.
+    /// Objects that other stores got because of the drain.
     pub moved_objects: u64,
     pub moved_bytes: u64,
-    /// Objects that other stores had before the drain.
+    /// Objects that other stores already had before the drain.
     pub held_objects: u64,
     /// Objects with fewer copies than their puts want, because too few other stores run.
     pub short_objects: u64,
@@ -36,16 +36,16 @@ pub struct DrainReport {
     pub open_calls: u64,
     /// `true` if the store runs a directory shard that other stores can use.
     pub serves_directory: bool,
-    /// At most [`MAX_UNMOVED`].
+    /// Unmoved objects, at most [`MAX_UNMOVED`].
     pub unmoved: Vec<Unmoved>,
 }
 
-/// An object that a drain still has to move.
+/// Object that a drain still has to move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Unmoved {
     pub id: ObjectId,
     pub size_bytes: u64,
-    /// The directory's reason, if known.
+    /// Directory's reason, if known.
     pub obstacle: Option<Obstacle>,
 }

@@ -15,7 +15,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::{ShardRun, ToShard};
 
-/// An action for the shell: the daemon around the node. The shell keeps the order of effects.
+/// Action for the shell: the daemon around the node. The shell keeps the order of effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Effect {
@@ -147,7 +147,7 @@ pub enum Effect {
         copy: CopyId,
         id: ObjectId,
         winner: PutId,
-        /// A node with a copy of the id's first put, and its data plane's address.
+        /// Node with a copy of the id's first put, and its data plane's address.
         holder: (NodeId, SocketAddr),
     },
     /// Log that an accepted put has lost after a network split.
@@ -165,7 +165,7 @@ pub enum Effect {
         offset_bytes: u64,
         inputs: Vec<CombineInput>,
     },
-    /// `CombineEnded` still follows.
+    /// Cancel a combination. `CombineEnded` still follows.
     CancelCombine {
         combine: CombineId,
     },
@@ -185,12 +185,13 @@ pub enum Effect {
         report: HopReport,
     },
     /// Begin sessions with the new shards of [`Node::shards`](crate::node::Node::shards), and end
-    /// those with shards that this store has left. Indices stay.
+    /// those with shards that this store has left. Shards keep their indices.
     ShardsChanged {
         added: Vec<usize>,
         left: Vec<usize>,
     },
-    /// The shell stops the store after success, or if the daemon was asked to end.
+    /// The drain has ended. The shell stops the store after success, or if the daemon was asked to
+    /// end.
     DrainEnded {
         report: DrainReport,
     },

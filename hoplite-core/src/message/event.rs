@@ -30,7 +30,7 @@ pub enum Event {
         /// Valid leading bytes, or the error that ends the progress.
         progress: Result<u64, Error>,
     },
-    /// At most one for each `Inspect`, and none after `CallEnded`.
+    /// An `Inspect` has ended. At most one for each, and none after `CallEnded`.
     Inspected {
         client: ClientId,
         call: CallId,
@@ -40,7 +40,7 @@ pub enum Event {
     },
     /// Links to exactly these peers have been slow for long.
     SlowLinks {
-        /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
+        /// Peers, at most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
         peers: Vec<NodeId>,
     },
     ClientConnected {
@@ -54,11 +54,11 @@ pub enum Event {
         client: ClientId,
     },
     ShardUp {
-        /// The shard's index in the configured list.
+        /// Shard's index in the configured list.
         shard: usize,
         run: ShardRun,
-        /// The time when the store requested the session; [`Time::NEVER`] for a shard in the
-        /// store's process.
+        /// Time when the store requested the session; [`Time::NEVER`] for a shard in the store's
+        /// process.
         asked_at: Time,
         version: Version,
     },
@@ -100,7 +100,7 @@ pub enum Event {
     /// at once, or, if `awaits_hop`, when the reduce step that makes the copy begins here.
     ServeRequested {
         serve: ServeId,
-        /// From its handshake.
+        /// Name that the node gave in its handshake.
         peer: NodeId,
         id: ObjectId,
         put: PutId,
@@ -112,7 +112,7 @@ pub enum Event {
     ServeEnded {
         serve: ServeId,
     },
-    /// The result of [`Effect::Compare`](super::Effect::Compare); `None` if it failed.
+    /// Result of [`Effect::Compare`](super::Effect::Compare); `None` if it failed.
     Compared {
         copy: CopyId,
         equal: Option<bool>,
@@ -153,13 +153,13 @@ pub enum Event {
     HopReleased {
         hosting: HostingId,
     },
-    /// A report on a hop that this store coordinates. None comes after `Failed` or `EndHop`.
+    /// Report on a hop that this store coordinates. None comes after `Failed` or `EndHop`.
     HopReported {
         hop: HopId,
         report: HopReport,
     },
     Collective(CollectiveEvent),
-    /// See [`Node::next_deadline`](crate::node::Node::next_deadline).
+    /// The time of [`Node::next_deadline`](crate::node::Node::next_deadline) has come.
     Tick,
     /// Move pinned copies to other stores. Answered by
     /// [`Effect::DrainEnded`](super::Effect::DrainEnded).

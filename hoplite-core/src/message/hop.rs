@@ -8,19 +8,19 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
-/// A step of a reduce: combines its inputs, element by element, into a new object, and serves it
+/// Step of a reduce: combines its inputs, element by element, into a new object, and serves it
 /// while it grows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Hop {
-    /// The output's id, which only the hop's consumer pulls.
+    /// Output's id, which only the hop's consumer pulls.
     pub output: ObjectId,
     pub put: PutId,
     pub op: ReduceOp,
     pub dtype: Dtype,
-    /// The size of the output and of each input's range.
+    /// Size of the output and of each input's range.
     pub size_bytes: u64,
-    /// The first byte to compute.
+    /// First byte to compute.
     pub offset_bytes: u64,
     /// At most [`MAX_HOP_INPUTS`], combined in this order.
     pub inputs: Vec<HopInput>,
@@ -31,13 +31,13 @@ pub struct Hop {
 /// Most inputs of a hop: their ids must fit in one message.
 pub const MAX_HOP_INPUTS: usize = 64;
 
-/// An input: a range of an object at some node, from byte `base_bytes` on.
+/// Input: a range of an object at some node, from byte `base_bytes` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct HopInput {
     pub id: ObjectId,
     pub put: PutId,
-    /// The size of the whole object.
+    /// Size of the whole object.
     pub size_bytes: u64,
     pub base_bytes: u64,
     pub node: NodeId,
@@ -46,7 +46,7 @@ pub struct HopInput {
     pub is_hop: bool,
 }
 
-/// A report to the coordinator of a [`Hop`].
+/// Report to the coordinator of a [`Hop`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum HopReport {
@@ -54,7 +54,7 @@ pub enum HopReport {
     Failed(HopFailure),
 }
 
-/// The reason why a [`Hop`] failed.
+/// Reason why a [`Hop`] failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum HopFailure {
@@ -70,7 +70,7 @@ pub enum HopFailure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum CombineInput {
-    /// A copy that may still grow.
+    /// Copy that may still grow.
     Local {
         copy: CopyId,
         base_bytes: u64,

@@ -7,25 +7,25 @@ use crate::lifetime::Owner;
 /// time.
 pub const MAX_SEARCHED_COPIES: usize = 10_000;
 
-/// The rest of an object's lifetime, at the store that will delete it.
+/// Rest of an object's lifetime, at the store that will delete it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LifetimeReport {
     /// `true` if no connected client holds the object's owner name.
     pub is_owner_gone: bool,
-    /// The rest of the time to live, if it has begun.
+    /// Rest of the time to live, if it has begun.
     pub expires_in: Option<Duration>,
-    /// The rest of the grace period of an ownerless object; zero during its delete.
+    /// Rest of the grace period of an ownerless object; zero during its delete.
     pub deleted_in: Option<Duration>,
 }
 
-/// An object whose owner is gone or, without a lifetime, whose client has disconnected.
+/// Object whose owner is gone or, without a lifetime, whose client has disconnected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ownerless {
     /// The object.
     pub id: ObjectId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The owner that is gone.
+    /// Owner that is gone.
     pub owner: Option<Owner>,
 }
 
@@ -34,6 +34,6 @@ pub struct Ownerless {
 pub struct OwnerlessPage {
     /// Sorted by id.
     pub objects: Vec<Ownerless>,
-    /// The last id before the next page; `None` at the end.
+    /// Last id before the next page; `None` at the end.
     pub next: Option<ObjectId>,
 }

@@ -9,10 +9,10 @@ use crate::lifetime::Lifetime;
 use crate::metadata::Metadata;
 use crate::shard::ShardRun;
 
-/// An object in a spill file, by the file's index.
+/// Object in a spill file, by the file's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpilledObject {
-    /// The record's offset in the file.
+    /// Record's offset in the file.
     pub offset_bytes: u64,
     /// The object.
     pub id: ObjectId,
@@ -22,7 +22,7 @@ pub struct SpilledObject {
     pub size_bytes: u64,
     /// The object's metadata.
     pub metadata: Metadata,
-    /// The rest of the time to live, if it runs.
+    /// Rest of the time to live, if it runs.
     pub ends_in: Option<Duration>,
     /// `true` if this store deletes the object when its owner is gone.
     pub ends_with_owner: bool,
@@ -37,35 +37,35 @@ impl SpilledObject {
     }
 }
 
-/// The spill files of killed stores.
+/// Spill files of killed stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
     /// Runs of shards with which the killed stores had sessions. They know which objects were
     /// deleted.
     pub runs: Vec<ShardRun>,
-    /// The complete files, moved to the directories of this run.
+    /// Complete files, moved to the directories of this run.
     pub files: Vec<RecoveredFile>,
 }
 
-/// A complete spill file of a killed store.
+/// Complete spill file of a killed store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredFile {
     /// The file. Its number is at least [`RecoveredFile::FIRST_NUMBER`].
     pub file: SpillFile,
-    /// The length of the records and the header.
+    /// Length of the records and the header.
     pub length_bytes: u64,
-    /// The objects that were not deleted, at most [`RecoveredFile::MAX_OBJECTS`].
+    /// Objects that were not deleted, at most [`RecoveredFile::MAX_OBJECTS`].
     pub objects: Vec<SpilledObject>,
 }
 
 impl RecoveredFile {
-    /// The smallest number of a recovered file, above the store's own numbers.
+    /// Smallest number of a recovered file, above the store's own numbers.
     pub const FIRST_NUMBER: u64 = 1 << 63;
     /// Most objects in one spill file.
     pub const MAX_OBJECTS: usize = 2000;
 }
 
-/// The reason why an object of a killed store does not come back.
+/// Reason why an object of a killed store does not come back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unrecovered {
     /// Its time to live has passed.

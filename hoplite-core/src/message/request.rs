@@ -23,7 +23,7 @@ pub enum Request {
         id: ObjectId,
         size_bytes: u64,
         metadata: Metadata,
-        /// For memory, or for another writer of the id.
+        /// Longest wait for memory, or for another writer of the id.
         timeout: Duration,
     },
     /// Puts a small object. Answered by `Sealed`, at the time that `confirm` sets. If the id
@@ -33,7 +33,7 @@ pub enum Request {
         metadata: Metadata,
         bytes: Bytes,
         confirm: Confirm,
-        /// For memory, another writer of the id, and the directory.
+        /// Longest wait for memory, another writer of the id, and the directory.
         timeout: Duration,
     },
     /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory accepts
@@ -112,10 +112,11 @@ pub enum Request {
     /// fails when the object is lost.
     Locate {
         id: ObjectId,
-        /// Zero requests the present knowledge, and always gets an answer.
+        /// Zero requests the directory's present knowledge, even if it has no location.
         timeout: Duration,
     },
-    /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
+    /// Subscribes to an object's locations. Answered by `Locations` at once and at every change,
+    /// until `Unsubscribe`.
     Subscribe {
         id: ObjectId,
     },
@@ -132,7 +133,7 @@ pub enum Request {
         timeout: Duration,
     },
     DrainProgress,
-    /// Answered by `Ownerless`.
+    /// Lists objects whose owner is gone. Answered by `Ownerless`.
     ListOwnerless {
         /// Only ids that start with these bytes, at most 255.
         prefix: Bytes,
@@ -140,14 +141,14 @@ pub enum Request {
         after: Bytes,
         limit: usize,
     },
-    /// Answered by `Quotas`.
+    /// Requests all quotas. Answered by `Quotas`.
     ListQuotas,
     /// Sets a quota's limits, or removes the quota. Answered by `Quotas` with this one quota.
     SetQuota {
         subject: QuotaSubject,
         limits: Option<QuotaLimits>,
     },
-    /// Ends a call, whose answer may be under way. Not answered.
+    /// Ends a call. Its answer may already be under way. Not answered.
     Cancel {
         call: CallId,
     },
@@ -235,7 +236,7 @@ impl Request {
 /// Most requests in a batch. It bounds the time for which the store serves no other client.
 pub const MAX_BATCH_ITEMS: usize = 256;
 
-/// The condition that ends a `Get`.
+/// Condition that ends a `Get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Until {
     /// A local copy exists, possibly without valid bytes. An object without bytes must be complete.
@@ -250,7 +251,7 @@ pub enum Until {
 /// Largest object that an answer carries. A client would copy it anyway. Larger objects are mapped.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
-/// The moment at which a put is answered.
+/// Moment at which a put is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Confirm {
     /// Once the directory has accepted the object, as after [`Request::Seal`].
@@ -259,15 +260,15 @@ pub enum Confirm {
     No,
 }
 
-/// A query about the cluster.
+/// Query about the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Inspection {
     /// One page of objects, by ascending id.
     List {
-        /// The start of each id, at most 255 bytes.
+        /// Start of each id, at most 255 bytes.
         prefix: Bytes,
-        /// The id before the page, at most 255 bytes.
+        /// Id before the page, at most 255 bytes.
         after: Bytes,
         limit: usize,
     },
@@ -275,22 +276,22 @@ pub enum Inspection {
         id: ObjectId,
     },
     Status,
-    /// The nodes and the state of their stores.
+    /// Nodes and the state of their stores.
     Cluster,
     Probe {
         /// Empty for all nodes.
         nodes: Vec<NodeId>,
         options: SurveyOptions,
     },
-    /// The progress of the probe of links that this store coordinates.
+    /// Progress of the probe of links that this store coordinates.
     ProbeProgress,
     DrainNode {
-        /// The store's name or data plane address.
+        /// Store's name or data plane address.
         node: String,
-        /// The drain's time limit; `None` requests the progress.
+        /// Drain's time limit; `None` requests the progress.
         timeout: Option<Duration>,
     },
-    /// The directory's shards, and the progress of the latest change of their list.
+    /// Directory's shards, and the progress of the latest change of their list.
     Shards,
     /// Adds a shard to the directory, or removes one.
     ChangeShards {

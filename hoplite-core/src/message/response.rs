@@ -9,7 +9,7 @@ use crate::missing::Named;
 use crate::quota::Quota;
 use crate::shard::Locations;
 
-/// A copy in the arena, for the client that maps it.
+/// Copy in the arena, for the client that maps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ObjectView {
@@ -23,11 +23,11 @@ pub struct ObjectView {
     pub is_stale: bool,
 }
 
-/// An answer to a client.
+/// Answer to a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Response {
-    /// The client writes the bytes, publishes progress, and seals.
+    /// Answers `Create`: the client writes the bytes, publishes progress, and seals.
     Created(ObjectView),
     /// The id exists with the same size and metadata. The client compares the bytes, then releases;
     /// the put succeeds if they are equal.
@@ -35,14 +35,14 @@ pub enum Response {
     Sealed,
     Object(ObjectView),
     Contents {
-        /// Its copy has no reference, and may be gone.
+        /// The client gets no reference, so the copy may be gone.
         view: ObjectView,
         /// Empty in the node's effects: the store reads the bytes later.
         bytes: Bytes,
     },
     Batch(Vec<Result<Self, Error>>),
-    /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, range
-    /// by range.
+    /// Reference to a copy that grows in parts: its progress counts the bytes of `order`, range by
+    /// range.
     Ranges {
         view: ObjectView,
         /// All ranges, as they become valid.

@@ -2,10 +2,10 @@ use std::fmt;
 
 use super::CopyId;
 
-/// The settings of spilling copies into files.
+/// Settings of spilling copies into files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpillConfig {
-    /// The directories' names, for messages; at least one.
+    /// Directories' names, for messages; at least one.
     pub directories: Vec<String>,
     /// Most bytes of spill files; `None` if only the disks limit them.
     pub limit_bytes: Option<u64>,
@@ -14,13 +14,13 @@ pub struct SpillConfig {
 /// Names a spill file of this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpillFile {
-    /// The directory's index in the settings.
+    /// Directory's index in the settings.
     pub directory: usize,
     /// Unique in this run.
     pub number: u64,
 }
 
-/// The place of a copy in a spill file.
+/// Place of a copy in a spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpillRecord {
     /// The file.
@@ -30,11 +30,11 @@ pub struct SpillRecord {
 }
 
 impl SpillRecord {
-    /// The size of a file's header.
+    /// Size of a file's header.
     pub const FILE_HEADER_BYTES: u64 = 128;
-    /// The size of a record's header.
+    /// Size of a record's header.
     pub const HEADER_BYTES: u64 = 32;
-    /// The number of object bytes under one checksum. The checksums follow the last block.
+    /// Number of object bytes under one checksum. The checksums follow the last block.
     pub const BLOCK_BYTES: u64 = 1 << 20;
 
     /// Returns the length of an object's record.
@@ -44,23 +44,23 @@ impl SpillRecord {
     }
 }
 
-/// A copy to write into a new spill file.
+/// Copy to write into a new spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpillItem {
     /// The copy.
     pub copy: CopyId,
     /// The object's size.
     pub size_bytes: u64,
-    /// The record in an older file; `None` for a copy in the arena.
+    /// Record in an older file; `None` for a copy in the arena.
     pub from: Option<SpillRecord>,
 }
 
-/// The reason why a spill file fails.
+/// Reason why a spill file fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillFault {
     /// The disk is full, or a quota or the spill limit is reached.
     Full(String),
-    /// An error of the operating system.
+    /// Error of the operating system.
     Failed(String),
     /// A compaction of files cannot read its old file now.
     Unread(String),
@@ -78,13 +78,13 @@ impl fmt::Display for SpillFault {
     }
 }
 
-/// The state of spilling.
+/// State of spilling to files, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct SpillStatus {
     /// Objects that are only in spill files.
     pub objects: u64,
-    /// The size of these objects.
+    /// Size of these objects.
     pub bytes: u64,
     /// Bytes of copies in both the arena and files, whose memory can be freed at once.
     pub clean_bytes: u64,
@@ -105,7 +105,7 @@ pub struct SpillStatus {
     pub unrecovered_objects: u64,
 }
 
-/// An unusable spill directory.
+/// Unusable spill directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct SpillTrouble {

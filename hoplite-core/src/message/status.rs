@@ -15,9 +15,9 @@ pub struct NodeConfig {
     pub capacity_bytes: u64,
     pub limits: Limits,
     pub shards: ShardMap,
-    /// The preferred schedule of allreduces that this store coordinates.
+    /// Preferred schedule of allreduces that this store coordinates.
     pub allreduce_schedule: SchedulePreference,
-    /// The number of copies of an object whose put requests none.
+    /// Number of copies of an object whose put requests none.
     pub replicas: u8,
     pub spill: Option<SpillConfig>,
     /// `true` if a directory shard for other stores runs in this process.
@@ -37,14 +37,14 @@ pub struct NodeStatus {
     pub pulls: usize,
     /// Memory reserved for targets of reduces.
     pub reserved_bytes: u64,
-    /// Coordinated here.
+    /// Reduces that this store coordinates.
     pub reductions: usize,
     /// Hops that this store performs, including failed ones before their release.
     pub hops: usize,
     pub evictions: u64,
     /// Objects whose time to live has ended here.
     pub expired: u64,
-    /// Deleted here because no client held their owner for the grace period.
+    /// Objects deleted here because no client held their owner for the grace period.
     pub abandoned: u64,
     pub put_conflicts: u64,
     pub over_quota_puts: u64,
@@ -52,9 +52,9 @@ pub struct NodeStatus {
     pub directed_hops: usize,
     pub combinations: usize,
     pub is_draining: bool,
-    /// Calls, transfers, reduces and hops.
+    /// Calls, transfers, reduces and hops that wait for memory.
     pub waiting_for_room: usize,
-    /// The node's measured groups; version zero before the first probe.
+    /// Node's measured groups; version zero before the first probe.
     pub place: Placed,
     pub spill: SpillStatus,
 }

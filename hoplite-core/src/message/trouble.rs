@@ -6,7 +6,7 @@ use crate::error::Operation;
 use crate::fault::Fault;
 use crate::id::NodeId;
 
-/// A call that has waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
+/// Call that has waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct LongWait {
@@ -15,16 +15,16 @@ pub struct LongWait {
     pub missing: Option<Missing>,
 }
 
-/// A directory shard without a session, and the reason.
+/// Directory shard without a session, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct ShardFault {
-    /// The index in the configured list.
+    /// Index in the configured list.
     pub shard: usize,
     pub fault: Fault,
 }
 
-/// A peer that refuses this store, or is unreachable.
+/// Peer that refuses this store, or is unreachable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct PeerFault {
@@ -32,7 +32,7 @@ pub struct PeerFault {
     pub fault: Fault,
 }
 
-/// The present troubles of a store.
+/// Present troubles of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
     /// Calls, transfers, reduces and their steps that wait for memory.
@@ -47,6 +47,6 @@ pub struct Troubles {
     pub peers: Vec<PeerFault>,
     /// Unusable spill directories.
     pub spill: Vec<SpillTrouble>,
-    /// The last refusal of a client or store without a common protocol version, if recent.
+    /// Last refusal of a client or store without a common protocol version, if recent.
     pub incompatible: Option<Fault>,
 }

@@ -24,8 +24,7 @@ use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, Reductions, query, wanted_content};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
-/// Time for which a participant's store waits for a plan before it queries the directory: twice the
-/// measured time of 16 members on 2 cores.
+/// Time for which a participant's store waits for a plan before it queries the directory.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(super) struct Adapter<'n> {
@@ -36,7 +35,7 @@ pub(super) struct Adapter<'n> {
 
 impl Adapter<'_> {
     pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
-        // A reduce may take over, and then needs the bytes of small sources.
+        // If a reduce takes over, it needs the bytes of small sources.
         let makes_target = kind.properties().makes_target;
         let wants = if makes_target { wanted_content(&request) } else { Wants::Locations };
         let (existence, queries) = query(self.objects, &request, wants);
@@ -142,8 +141,8 @@ impl Adapter<'_> {
         );
     }
 
-    /// Fails a collective that has waited too long for memory or its quota. A wait for memory goes
-    /// on if objects may soon be deleted, such as an earlier collective's target.
+    /// Fails a collective that has waited too long for memory or its quota. The wait for memory
+    /// continues if objects may soon be deleted, such as an earlier collective's target.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());
@@ -256,7 +255,7 @@ impl Adapter<'_> {
                 }
             }
             Action::CompleteParts(target, copy) => {
-                // All participants of this node have the copy.
+                // All participants of this node have references to the copy.
                 objects.complete(copy);
                 objects.detach(copy, Error::Superseded { id: target });
             }
@@ -345,7 +344,7 @@ impl Adapter<'_> {
         // Waiting calls get this copy.
         objects.stop_fetch(&plan.target);
         let id = plan.target.clone();
-        // A source's replicas and lifetime say nothing about the target.
+        // The target does not inherit a source's replicas and lifetime.
         let (agreement, replicas) = (Some(plan.agreement), Replicas::default());
         let mut metadata =
             Metadata { agreement, replicas, lifetime: None, ..plan.metadata.clone() };

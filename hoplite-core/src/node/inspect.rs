@@ -40,7 +40,7 @@ impl View<'_> {
             .or_else(|| self.reductions.running_for(target, link, now))
             .or_else(|| self.collectives.members.record(target, link, now))
             .or_else(|| {
-                // After a failed attempt, waiting participants want a new one.
+                // A failed attempt comes first, because it explains why participants still wait.
                 let remembered = self.reductions.record(target).filter(|known| known.has_failed());
                 remembered.cloned().or_else(|| self.record_waiting(target))
             })

@@ -51,7 +51,7 @@ use crate::version::Version;
 use collectives::Adapter;
 use missing::View;
 
-/// The state machine of one store.
+/// State machine of one store.
 #[derive(Debug)]
 pub struct Node {
     objects: Objects,
@@ -431,7 +431,7 @@ impl Node {
         self.objects.copies.get(&copy).map(|copy| (&copy.id, copy.put))
     }
 
-    /// Describes the end of an object, if this store ends it.
+    /// Describes the rest of an object's lifetime, if this store deletes the object at its end.
     pub fn lifetime(&self, id: &ObjectId, now: Time) -> Option<LifetimeReport> {
         self.objects.lifetime(id, now)
     }

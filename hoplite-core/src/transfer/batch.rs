@@ -21,7 +21,7 @@ pub const LINGER: Duration = Duration::from_micros(200);
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
 /// Most answers that wait for one store: 16 times the default limit on a client's open requests.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
-/// A shard reads no requests of a store while more answers wait for it.
+/// While more answers wait for a store, the shard reads no requests of this store.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
 /// Most messages that share a frame.
 pub const MAX_BATCH_MESSAGES: usize = 256;
@@ -30,7 +30,7 @@ pub const MAX_BATCH_BYTES: u64 = 1 << 20;
 
 const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
 
-/// The messages that wait in a store's session with a shard.
+/// Messages that wait in a store's session with a shard.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
     messages: VecDeque<(T, Urgency)>,
@@ -38,7 +38,7 @@ pub struct BatchQueue<T> {
     linger_until: Time,
 }
 
-/// The time of the next frame.
+/// Time of the next frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextFrame {
     /// The frame leaves now.
@@ -99,7 +99,7 @@ impl<T> BatchQueue<T> {
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
         give_back(&mut self.messages);
-        // Remaining messages leave at once with the next frame.
+        // If messages remain, the next frame leaves at once.
         let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch
@@ -119,7 +119,7 @@ pub struct AnswerQueue {
 }
 
 impl AnswerQueue {
-    /// Adds a message. [`Full`]: the store does not read, and its session must end.
+    /// Adds a message. [`Full`]: the store reads no answers, and its session must end.
     pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
         if self.messages.len() >= MAX_QUEUED_ANSWERS {
             return Err(Full);

@@ -26,8 +26,8 @@ pub const fn forwardable(
     }
 }
 
-/// Returns `true` if a receiver with `offset_bytes` must hear of `forwardable_bytes`: they are
-/// more, include the last byte, or the object is empty and complete.
+/// Returns `true` if a receiver that has `offset_bytes` must be told of `forwardable_bytes`: it
+/// lacks some, they include the last byte, or the object is empty and complete.
 pub const fn is_news(
     is_complete: bool,
     forwardable_bytes: u64,

@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The number of a stream's connection (lane).
+/// Number of a stream's connection (lane).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LaneId(pub usize);
 
-/// The receiver's next action.
+/// Receiver's next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Read this connection's frame, which has the stream's next bytes.
@@ -25,7 +25,7 @@ pub enum Step {
     Lost(Range<u64>),
 }
 
-/// The reason why a frame is invalid.
+/// Reason why a frame is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadFrame {
     /// The frame is empty, or ends past the stream's end.
@@ -53,7 +53,7 @@ pub struct Merge {
     /// Each connection's next frame, once its header has arrived.
     lanes: BTreeMap<LaneId, Option<Range<u64>>>,
     has_lost: bool,
-    /// The offset from which the receiver last requested bytes.
+    /// Offset from which the receiver last requested bytes.
     requested_bytes: Option<u64>,
 }
 

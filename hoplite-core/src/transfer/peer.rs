@@ -5,13 +5,13 @@ use std::time::Duration;
 pub use crate::session::CONNECT_TIMEOUT;
 pub use crate::stall::STALL_TIMEOUT;
 
-/// The timeout of a handshake between stores.
+/// Timeout of a handshake between stores.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The interval at which a store without other messages sends keepalives, several per
+/// Interval at which a store without other messages sends keepalives, several per
 /// [`SILENCE_TIMEOUT`].
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// The silence after which a receiver gives up a sender: several keepalives, because a busy host
-/// misses some.
+/// Silence after which a receiver gives up a sender: several keepalives, because a busy host misses
+/// some.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a sender gives up a receiver that accepts no bytes: several times
 /// [`SILENCE_TIMEOUT`], because receivers may combine slowly.
@@ -19,8 +19,8 @@ pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait of a node in a reduce or collective for memory. Then the reduce replaces the node,
 /// or an allreduce becomes a reduce and a broadcast.
 pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which a member waits for a peer that has not begun its part. The peer may wait for
-/// memory, then be silent.
+/// Time for which a member waits for a peer that has not begun its part: the peer's longest wait
+/// for memory, then its longest silence.
 pub const PLAN_TIMEOUT: Duration = ROOM_TIMEOUT.saturating_add(SILENCE_TIMEOUT);
 
 /// Returns the time for which a member waits for a peer to begin. A peer that sent `taken_bytes`
@@ -29,8 +29,8 @@ pub const fn plan_timeout(taken_bytes: u64) -> Duration {
     if taken_bytes == 0 { PLAN_TIMEOUT } else { RELEASE_TIMEOUT }
 }
 
-/// Time for which a receiver waits for a complete transfer's last message. Without it, only the
-/// connection is lost.
+/// Time for which a receiver with all bytes waits for the transfer's last message. Without it, only
+/// the connection is given up.
 pub const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time for which a coordinator waits until a node confirms the end of its work. Closing the
 /// connection then has the same effect.
@@ -41,7 +41,7 @@ pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const SERVER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the time within which a sender forwards a producer's sign of life: a quarter of the
-/// interval, for long chains.
+/// interval, because chains are long.
 pub fn news_interval(keepalive_interval: Duration) -> Duration {
     keepalive_interval / 4
 }

@@ -9,7 +9,7 @@ use crate::time::Time;
 /// A connection's pings. Without a timely answer, the connection counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pings {
-    /// The time between two pings.
+    /// Time between two pings.
     pub interval: Duration,
     /// Longest wait for an answer.
     pub timeout: Duration,
@@ -30,9 +30,9 @@ pub const STORE_PINGS: Pings =
 /// is longer than in [`STORE_PINGS`], because a shard that gives up a store loses its copies.
 pub const SHARD_PINGS: Pings =
     Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
-/// The timeout to connect to a shard: TCP retransmits a SYN after one and three seconds.
+/// Timeout to connect to a shard: TCP retransmits a SYN after one and three seconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// The timeout to connect to a shard and get its first message.
+/// Timeout to connect to a shard and get its first message.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// A shard's timeout for a store's first message. The connection may be half open.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,10 +52,10 @@ const _: () =
 const _: () =
     assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
 
-/// The timeout for a question about a shard's state.
+/// Timeout for a question about a shard's state.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pause after the first failure to open a session. Each further failure doubles it.
+/// Pause after the first failure to open a session. Each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause, and the default grace for copies of an absent store.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ pub struct Attempts {
     logged: LoggedFailures,
 }
 
-/// The store's next step after a failure.
+/// Store's next step after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Try again.
@@ -115,7 +115,7 @@ impl Attempts {
                     return Next::GiveUp;
                 }
             }
-            // Only uninterrupted refusals count.
+            // Another failure interrupts the series of refusals.
             None => self.refused_since = None,
         }
         let pause = self.pause;
@@ -145,8 +145,8 @@ impl Attempts {
     }
 }
 
-/// Returns `true` if a retry may succeed: another store with this name or another shard list may be
-/// dead. A connection that breaks at its start can look malformed.
+/// Returns `true` for a refusal that may end: the other store of this name, or shard with another
+/// list, may be dead. A connection that breaks at its start can look malformed.
 fn may_pass(refusal: &Error) -> bool {
     matches!(
         refusal.code(),

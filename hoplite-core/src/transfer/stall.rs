@@ -20,10 +20,10 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A receiver's longest wait for the next bytes of a complete sender, if another node is complete
 /// too. A block takes about a millisecond, and a false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
-/// The limit for opening a connection, with several round trips, in place of [`SHORT_SILENCE`].
+/// Limit for opening a connection, with several round trips, in place of [`SHORT_SILENCE`].
 pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
-/// Shows by growing that an object's producer lives; zero if none was heard.
+/// Number that grows while an object's producer lives; zero before the first sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sign(pub u64);
 
@@ -32,17 +32,17 @@ impl Sign {
     /// the node's own sender.
     pub fn of(producer: Producer, heard: Self, now: Time) -> Self {
         match producer {
-            // A combination itself notices stalled inputs.
+            // A combination makes new signs: it notices stalled inputs itself.
             Producer::Worker | Producer::Reduce => Self(now.as_micros()),
             Producer::Store => heard,
         }
     }
 }
 
-/// The result of a keepalive for the stall detection.
+/// Result of a keepalive for the stall detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// A new sign of the producer, to forward to receivers.
+    /// New sign of the producer, to forward to receivers.
     News,
     /// No new sign.
     Nothing,

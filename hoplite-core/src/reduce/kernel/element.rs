@@ -1,6 +1,6 @@
 use std::ops::{Add, Mul};
 
-/// A number of `N` bytes with the operations of a reduce; `self` is the left operand.
+/// Number of `N` bytes with the operations of a reduce; `self` is the left operand.
 pub(super) trait Element<const N: usize>: Sized {
     fn load(bytes: [u8; N]) -> Self;
     fn store(self) -> [u8; N];

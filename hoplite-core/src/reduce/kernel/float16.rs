@@ -7,7 +7,7 @@ use super::{ReduceOp, combine_as, each};
 /// IEEE 754 half precision: 1 bit of sign, 5 of exponent, 10 of fraction.
 struct F16(u16);
 
-/// The upper half of an `f32`: 1 bit of sign, 8 of exponent, 7 of fraction.
+/// Upper half of an `f32`: 1 bit of sign, 8 of exponent, 7 of fraction.
 struct Bf16(u16);
 
 /// Equals `combine_as::<F16, 2>`, which it calls if the processor cannot convert f16.

@@ -2,15 +2,14 @@
 //!
 //! Elements are little-endian, and need not be aligned. `multiversion` compiles each kernel for
 //! every x86-64 processor and for AVX2, picks one at run time, and contains the unsafe code for
-//! this. `examples/kernel_throughput.rs` measures their speed.
+//! this.
 //!
 //! The operations match numpy's `add`, `minimum`, `maximum` and `multiply`:
 //!
 //! * Integers wrap around.
 //! * Floats follow IEEE 754, with subnormal numbers, ties to even. Minimum and maximum are NaN if
 //!   either operand is, with any sign and payload.
-//! * -0.0 is less than +0.0, so minimum and maximum do not depend on the order. In numpy, the
-//!   processor decides.
+//! * -0.0 is less than +0.0, so minimum and maximum do not depend on the order.
 //! * f16 and bf16 are computed in f32 and rounded after *each* operation, like `acc += x` in numpy
 //!   and torch. `numpy.sum` has an f32 accumulator. Here intermediate overflows stay infinite, and
 //!   small terms vanish: 2048 + 1 is 2048 in f16.
