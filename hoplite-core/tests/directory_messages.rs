@@ -62,7 +62,7 @@ struct Cluster {
     queue: VecDeque<Message>,
     messages: u64,
     words: u64,
-    /// The nodes of coordinator and member.
+    /// The nodes of each member's coordinator and of the member.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
     /// The node, the exchange, and its copy's length.
     exchanges: Vec<(usize, CombineId, u64)>,
@@ -320,7 +320,7 @@ fn each_get_of_a_broadcast_takes_five_messages() {
     cluster.put(0, &id("x"), LARGE);
     cluster.finish_pulls();
     assert!(calls.iter().enumerate().all(|(index, call)| cluster.is_answered(index + 1, *call)));
-    // A put publishes twice at two shards, which answer.
+    // Not of the gets: two publications of the put at two shards, and their answers.
     let of_gets = cluster.messages - 8;
     assert_eq!(queries, RECEIVERS as u64);
     assert_eq!(of_gets, MESSAGES_PER_GET * RECEIVERS as u64);
@@ -386,7 +386,7 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
     }
 }
 
-/// Restarted shards learn of both versions only from stores.
+/// Restarted shards know places only from stores.
 #[test]
 fn what_disagrees_of_places_under_one_version_comes_to_rest() {
     let placed = |rack, permille| Placed {
@@ -409,7 +409,7 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
             cluster.queue.extend([0, 1].map(|node| Message::ToShard(shard, of_store(node))));
         }
         cluster.settle();
-        // Each shard may learn two changes, and tells all stores.
+        // Each shard may learn two changes, and tell all stores of each.
         assert!(cluster.messages - before < 100, "{} messages", cluster.messages - before);
         let expected = placed(
             said[0].path[2].max(said[1].path[2]),

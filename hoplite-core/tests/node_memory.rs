@@ -69,7 +69,6 @@ fn a_small_object_takes_little_more_than_half_a_kibibyte() {
     let bytes = Bytes::from_static(b"ten bytes.");
     let before = resident_bytes();
     for number in 0..OBJECTS {
-        // Like Ray's ids, 28 bytes, in no order.
         let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let request = Request::Put {
             id: ObjectId::new(format!("{scattered:028x}")).expect("a valid id"),

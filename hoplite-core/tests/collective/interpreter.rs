@@ -4,14 +4,14 @@ use hoplite_core::plan::collective::{
 
 const UNIT_BYTES: u64 = 64;
 
-/// The number of contributions of each member; `None` for bytes that were never written.
+/// Number of contributions of each member; `None` for bytes that were never written.
 pub(crate) type Value = Option<Vec<u32>>;
 
 pub(crate) struct Interpreter {
     kind: Collective,
     programs: Vec<Program>,
     writers: Vec<Vec<Vec<usize>>>,
-    /// The values that each member has received or computed, without its own source.
+    /// Values that each member has received or computed, without its own source.
     targets: Vec<Vec<Value>>,
     done: Vec<Vec<u64>>,
     streams: Vec<Stream>,
@@ -83,8 +83,8 @@ impl Interpreter {
         }
     }
 
-    /// Moves a unit along a stream that `choose` picks. The bytes are read only now, as after a
-    /// resumption of the stream.
+    /// Moves a unit along a stream that `choose` picks. Reads the bytes now, as a resumed stream
+    /// would.
     pub(crate) fn step(&mut self, choose: impl FnOnce(usize) -> usize) -> bool {
         let ready: Vec<usize> =
             (0..self.streams.len()).filter(|stream| self.is_ready(*stream)).collect();

@@ -113,7 +113,7 @@ fn what_cannot_go_around_is_estimated_at_twice_the_time() {
 }
 
 proptest! {
-    /// The order also stays a permutation of all members; each rank keeps its rack.
+    /// The order also stays a permutation of all members, and each rank keeps its rack.
     #[test]
     fn slow_links_never_make_a_ring_worse(
         paths in any_paths(), links in prop::collection::btree_set((0_usize..40, 0_usize..40), 0..20),
@@ -222,7 +222,8 @@ fn slow_uplinks_that_were_measured_make_a_hierarchy_pay() {
         let arrangement = arrange(&paths, size_bytes, link, SchedulePreference::Auto);
         (arrangement.choice.schedule, arrangement.remark)
     };
-    // A ring takes 1.75 S/U for an uplink U, the hierarchy 1.5 S/B + S/U: faster below B/2.
+    // S bytes, links of rate B, uplinks of rate U: a ring takes 1.75 S/U, the hierarchy 1.5 S/B +
+    // S/U, which is less if U < B/2.
     let hierarchical = Schedule::hierarchical(8, &[4, 2]).unwrap();
     assert_eq!(chosen(250, 64 << 20), (hierarchical.clone(), "uplinks as measured".to_owned()));
     assert_eq!(chosen(450, 64 << 20).0, hierarchical);
@@ -247,7 +248,7 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
     assert_eq!(chosen(100, 4000).0, "hierarchical of 16x2");
     assert_eq!(chosen(100, 1000).0, "hierarchical of 16x2");
     assert_eq!(chosen(4000, 100).0, "hierarchical of 4x8");
-    // Zones are slower.
+    // A zone's uplink is slower than a rack's.
     assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
     assert_eq!(chosen(4000, 4000).0, "ring of 32");
     // One ratio for both levels does not describe such a network.
@@ -260,7 +261,6 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
 
 #[test]
 fn the_first_of_three_levels_may_be_the_slow_one() {
-    // Two members per host, four hosts in each of two racks.
     let paths: Vec<Path> = (0..16).map(|member| [0, 0, 1 + member / 8, 1 + member / 2]).collect();
     let chosen = |rack, host| {
         let link = LinkEstimate { uplink: Uplink::of_levels([0, 0, rack, host]), ..LINK };
@@ -319,7 +319,6 @@ fn with_hdrm_the_slow_links_of_its_own_order_count() {
 
 #[test]
 fn with_hdrm_every_step_crosses_between_the_halves() {
-    // Two halves of four switches, with two hosts each.
     let paths: Vec<Path> = (0..16).map(|host| [0, 1 + host % 2, 1 + host / 2 % 4, 0]).collect();
     let arrangement = arrange(&paths, 1 << 20, LINK, SchedulePreference::Hdrm);
     assert_eq!(arrangement.choice.schedule, Schedule::halving_doubling(16));

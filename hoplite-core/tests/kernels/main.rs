@@ -126,7 +126,7 @@ fn any_length_and_alignment_will_do() {
         let values = notable(dtype);
         let (acc, input) = pairs(&values, &values);
         for elements in 0..70 {
-            // Near the start the exponents are 0.
+            // Starts in the middle, because the first values have exponents of zero.
             let from = acc.len() / 2 / size * size;
             let (acc, input) =
                 (&acc[from..from + elements * size], &input[from..from + elements * size]);

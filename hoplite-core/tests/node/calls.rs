@@ -233,7 +233,6 @@ fn a_cancelled_call_is_not_answered() {
 fn a_call_id_in_use_is_refused() {
     let mut h = Harness::new();
     let call = h.get(A, "x");
-    // The checker refuses a call id that is in use, so the test reads the effects.
     let mut effects = Vec::new();
     let request = Request::Locate { id: id("x"), timeout: LONG };
     h.node.apply(
@@ -272,7 +271,7 @@ fn the_number_of_references_is_limited() {
         matches!(h.error(refused), Error::LimitExceeded { .. }),
         "each reference to one copy counts"
     );
-    // Puts have additional references.
+    // A put may exceed the limit of references.
     let created = h.create(A, "z", SIZE);
     let created = h.view(created);
     let waiting = h.get(B, "y");

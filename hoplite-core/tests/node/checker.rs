@@ -177,7 +177,7 @@ impl Checker {
             ToStore::Promote { id, .. }
             | ToStore::TakeOver { id, .. }
             | ToStore::Replicate(Replicate { id, .. })
-            // A draining store gives its pin up.
+            // A draining store unpins its copy after this report.
             | ToStore::Replication(Replication { id, .. }) => {
                 self.promoted.insert(id.clone());
                 return;
@@ -231,7 +231,7 @@ impl Checker {
     }
 
     pub(crate) fn effects(&mut self, effects: &[Effect], status: NodeStatus) {
-        // A killed store's copy is first opened when it is read.
+        // A recovered copy is opened when its file is first read.
         let loads = effects.iter().filter_map(|effect| match effect {
             Effect::Load { copy, .. } => Some(*copy),
             _ => None,
@@ -629,7 +629,7 @@ impl Checker {
         let used = used + status.reserved_bytes;
         assert_eq!(status.free_bytes, status.capacity_bytes - used, "free bytes");
         let away = usize::try_from(status.spill.objects).expect("a count of copies");
-        // Receivers may still read ended copies from files.
+        // Copies that have ended stay while receivers read their files.
         let from_files = self.serves.values().filter(|serve| **serve == Serve::Spilled).count();
         let open = self.copies.len() + away;
         assert!(

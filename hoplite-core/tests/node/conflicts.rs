@@ -182,7 +182,7 @@ fn what_was_given_up_here_is_no_rival() {
     let first = h.view(call);
     h.request(A, Request::Abort { copy: first.copy });
     let (view, call, publish) = sealed(&mut h, SIZE);
-    // A new shard has heard of the first put, from a receiver.
+    // A receiver has told a new shard of the first put.
     let equality = Equality::Unknown { holder: None };
     h.verdict(0, &publish, Verdict::Conflict { winner: first.put, equality });
     assert_eq!(h.told(), ["0 unpublish x Aborted"]);
@@ -245,7 +245,7 @@ fn an_accepted_put_outlasts_the_memory_of_a_shard_that_was_away() {
             assert_eq!(h.node.status().put_conflicts, 0);
             h.pass(Duration::from_millis(50));
             let again = h.publications().into_iter().find(|(at, _)| *at == shard).unwrap().1;
-            // Another store has told the shard that the other put is deleted.
+            // The shard was told that the other put is deleted, so it accepts this one.
             h.verdict(shard, &again, Verdict::Accepted);
             h.pass(LONG);
             assert!(h.serve("x", view.put).is_some());
@@ -265,7 +265,7 @@ fn a_new_put_waits_for_the_end_of_doubts_about_a_shard_that_was_away() {
         let call = h.seal(A, view.copy);
         for rounds in 0..30 {
             for (shard, publish) in h.publications() {
-                // Another store may tell the first shard that the other put is deleted.
+                // Once the other put is deleted, another store may tell the first shard.
                 let is_refused = shard == first && (!is_deleted || rounds < 5);
                 let refusal = conflict(Equality::Different);
                 h.verdict(shard, &publish, if is_refused { refusal } else { Verdict::Accepted });

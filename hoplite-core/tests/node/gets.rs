@@ -105,7 +105,6 @@ fn a_receiver_that_gives_way_goes_on_where_it_is_and_holds_nothing_against_its_s
     let give_way = |grant| Event::FromShard { shard: 0, message: ToStore::GiveWay { grant } };
     h.event(give_way(GrantId(u64::MAX)));
     assert!(!h.is_cancelled(&pull), "that is the slot of another");
-    // A failure would delay the next query.
     for valid_bytes in [0, 0, 0, 100, 100] {
         h.event(give_way(pull.grant));
         assert!(h.is_cancelled(&pull));

@@ -24,9 +24,9 @@ pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
 pub(crate) const SIZE: u64 = 40_960;
 /// An inline object.
 pub(crate) const SMALL: u64 = 1000;
-/// An object that is not inline, and confirmed only on request.
+/// An object above `SMALL` that is not inline. Its put is confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
-/// The time until a shard that was away decides again.
+/// Time after which a returned shard again decides about puts.
 pub(crate) const SETTLING: Duration = Duration::from_secs(2);
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -39,7 +39,7 @@ pub(crate) fn id(name: &str) -> ObjectId {
     ObjectId::new(name).expect("names of tests are short")
 }
 
-/// The shard never restarts, and its lease does not expire.
+/// Session with a shard that never restarts and whose lease does not expire.
 pub(crate) const fn up(shard: usize) -> Event {
     Event::ShardUp {
         shard,

@@ -112,7 +112,7 @@ impl Ledger {
         }
     }
 
-    /// Returns a combination's sources in order; `None` for invented bytes.
+    /// Returns a combination's sources in order; `None` if a part has no known source.
     fn expand(&self, recipe: &Recipe) -> Option<Vec<Part>> {
         let mut sources = Vec::new();
         for part in &recipe.parts {

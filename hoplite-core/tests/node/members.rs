@@ -23,7 +23,7 @@ pub(crate) const fn attempt(number: u64) -> AttemptId {
 
 pub(crate) const MEMBERSHIP: MembershipId = MembershipId::Elsewhere(1);
 
-/// Source `a` is here, `b` at `n1`.
+/// Plan with source `a` at this node and `b` at `n1`.
 pub(crate) fn plan(a: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
@@ -159,7 +159,7 @@ fn a_member_that_has_left_does_not_take_part_again() {
     }
 }
 
-/// Participants do not follow a target of this size.
+/// Target so small that participants copy it only when complete.
 const SMALL: u64 = 32 << 10;
 
 pub(crate) fn asked_for_a_small_target(h: &mut Harness) -> ((ClientId, CallId), CombineId) {

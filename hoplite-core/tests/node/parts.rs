@@ -18,7 +18,7 @@ const NOBODY_JOINS: Duration = Duration::from_secs(1);
 const OWN: ByteRange = ByteRange { offset_bytes: SIZE / 2, length_bytes: SIZE / 2 };
 const OTHER: ByteRange = ByteRange { offset_bytes: 0, length_bytes: SIZE / 2 };
 
-/// The node has `b` for rank 1, and `n1` has `a`.
+/// Plan with `b` (rank 1) at this node and `a` at `n1`.
 fn plan(kind: Collective, b: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
@@ -204,7 +204,7 @@ fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
         };
         collective(&mut h, CollectiveEvent::Filled { combine });
         end(&mut h, combine, CombineOutcome::Complete);
-        // Deleted and put again before the store hears of it.
+        // The source is replaced before the store learns that the collective is over.
         h.drop_put(0, "b", b.put, DropReason::Deleted);
         h.put_f32("b", size_bytes);
         let later = join(&mut h, kind);

@@ -39,7 +39,7 @@ fn lifetime(number: u64) -> Option<Arc<Lifetime>> {
     }
 }
 
-/// A number selects a candidate, modulo their number.
+/// A step's number selects one of the present candidates (modulo their count).
 #[derive(Debug, Clone)]
 enum Step {
     Create { client: u64, id: usize, size_bytes: u64, timeout: u64 },
@@ -774,18 +774,15 @@ impl World {
         for copy in self.h.checker.compared_copies() {
             self.h.event(Event::Compared { copy, equal: None });
         }
-        // A failed comparison leads to another publication.
         self.h.pass(Duration::from_secs(2));
         self.look();
         self.h.event(up(0));
-        // Copies may wait for the other shard.
         self.h.pass(Duration::from_secs(2));
         self.look();
         let published = self.publications.clone();
         for (_, id, put) in published {
             self.say(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
         }
-        // The node may still wait for a delete.
         self.h.pass(Duration::from_secs(30));
         self.h.assert_empty();
     }

@@ -275,7 +275,6 @@ fn a_target_that_is_deleted_when_it_is_decided_is_no_word_about_the_next_attempt
 
 #[test]
 fn who_waits_without_a_session_is_told_of_its_end_once() {
-    // The store was no member, or its member has failed.
     for has_failed in [false, true] {
         let mut h = Harness::new();
         let waiting = join(&mut h);

@@ -560,7 +560,7 @@ impl Harness {
         self.event(Event::FromShard { shard, message: ToStore::Shards(list) });
     }
 
-    /// Returns the shards that the store joins and leaves in its only change.
+    /// Returns the added and left shards of the only `ShardsChanged`.
     fn change(&mut self) -> (Vec<usize>, Vec<usize>) {
         let changes: Vec<_> = self
             .effects

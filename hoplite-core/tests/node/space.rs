@@ -134,7 +134,7 @@ fn a_create_that_waits_for_room_notices_that_the_object_has_come() {
     let get = h.get(A, "x");
     let (shard, query) = h.query();
     h.grant_query(shard, query.request, "x", 5, SIZE, "n1");
-    // The create is first in the queue and makes the object.
+    // The create waits first, so it gets the memory, and makes the object.
     h.drop_put(0, "pinned", pinned.put, DropReason::Deleted);
     let view = h.view(waiting);
     h.seal(B, view.copy);
@@ -199,7 +199,6 @@ fn fragments_do_not_make_those_who_wait_spin() {
     let call = h.get(B, "x");
     let (shard, query) = h.query();
     h.grant_query(shard, query.request, "x", 5, 2 * SIZE, "n1");
-    // These make room for two objects, but not in one piece.
     for number in [1, 3, 5] {
         h.drop_put(0, &number.to_string(), views[number].put, DropReason::Deleted);
         let mut asked = 0;

@@ -240,7 +240,6 @@ fn what_is_needed_of_a_mostly_dead_file_moves_to_another_one() {
     assert!(h.effects.iter().any(is_from_new));
     h.read_all();
     h.view(call);
-    // The new file goes with its last copies.
     for (number, view) in views.iter().enumerate().skip(6) {
         h.drop_put(0, &number.to_string(), view.put, DropReason::Deleted);
         h.write_all();

@@ -178,7 +178,6 @@ fn a_put_in_a_file_that_cannot_be_read_learns_later_if_it_was_the_first() {
     let copy = h.loads()[0];
     h.event(Event::Loaded { copy, outcome: Err(SpillFault::Failed("busy".to_owned())) });
     for _ in 0..2 {
-        // The store still avoids the disk.
         h.sent();
         h.pass(Duration::from_millis(200));
         let (shard, publish) = h.publication();

@@ -23,7 +23,7 @@ fn with_old_second() -> (Harness, [usize; 2]) {
     (h, [first, second])
 }
 
-/// The client reads the error with swapped sides.
+/// The error as sent. The client, which decodes it, swaps its sides.
 fn mismatch() -> Error {
     Error::VersionMismatch { ours: Version::OLDEST.number(), theirs: Version::WITH_TERMS }
 }

@@ -53,7 +53,7 @@ fn check_meetings(report: &SurveyReport, racks: &Racks) {
     for ((a, b), met) in between {
         let [a, b] = [a, b].map(|block| sizes[block as usize]);
         let few = a.min(b).min(3);
-        // All pairs met if both blocks were one group then.
+        // If two blocks were one group at that time, all their pairs have met.
         assert!(met == few as u64 || met == (a * b) as u64, "{met} pairs of {a} and {b} nodes");
     }
 }
@@ -75,7 +75,6 @@ fn three_thousand_nodes_in_racks_take_less_than_thirty_seconds_for_their_echoes(
             report.matrix.blocks().unwrap().len()
         );
         assert!(seen.echoed_by < Duration::from_secs(30), "{:?}", seen.echoed_by);
-        // The trains of all nodes follow, one after the other.
         assert!(took < Duration::from_secs(30) + Duration::from_millis(3000 * 17), "{took:?}");
         assert!(are_racks(&report, &racks));
         check_meetings(&report, &racks);
@@ -100,7 +99,7 @@ fn a_uniform_network_is_cut_and_has_no_groups() {
     check_meetings(&report, &racks);
     assert_eq!(report.matrix.blocks().unwrap().len(), 16);
     assert!(Dendrogram::new(Links::new(&report.matrix, 0).unwrap()).levels().is_empty());
-    // A round per node finds that landmarks do not divide the network.
+    // One round per node shows that landmarks do not divide the network.
     assert!(
         (2000 + 125..2000 + 150).contains(&racks.seen.echo_rounds),
         "{}",
@@ -144,7 +143,6 @@ fn delays_of_some_pairs_hide_no_rack() {
             report.matrix.blocks().unwrap().len(),
             racks.seen.echo_rounds
         );
-        // Some hosts form separate blocks, as close as the rest of their rack.
         let places = Groups::of_latencies(&report.matrix).unwrap();
         let mut paths: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
         for (name, path) in report.matrix.nodes().iter().zip(&places.paths) {

@@ -39,7 +39,6 @@ fn sixty_four_nodes_take_less_than_five_seconds() {
 fn a_thousand_nodes_take_less_than_thirty_seconds_for_their_echoes() {
     let options = SurveyOptions { probes: Probes::Auto, ..SurveyOptions::default() };
     let (took, report) = survey(&mut Racks::new(1000, 50), options, 1);
-    // A thousand trains in turn take as long again.
     let trains = Duration::from_millis(1000 * 16);
     assert!(took < Duration::from_secs(30) + trains, "{took:?}");
     assert!(finds_racks(&report.unwrap(), 50, 0));
@@ -72,7 +71,7 @@ fn hosts_of_a_rack_are_close_although_each_has_a_neighbour_in_another() {
         let (_, report) =
             survey(&mut racks, SurveyOptions { loaded: true, ..SurveyOptions::default() }, seed);
         let matrix = report.unwrap().matrix;
-        // Successive hosts are in different racks; their trains say nothing of this pair.
+        // Successive hosts are in different racks, so this pair shares a rack and uses no uplink.
         assert!(matrix.link(0, 2).ps_per_byte < 1050, "seed {seed}: {:?}", matrix.link(0, 2));
         let places = MeasuredPlaces::of(&matrix, |_| EVERYWHERE, 1).unwrap();
         assert_eq!(places.groups(), 2, "seed {seed}");
@@ -90,7 +89,7 @@ fn the_uplinks_of_racks_and_of_zones_are_told_apart() {
             survey(&mut racks, SurveyOptions { loaded: true, ..SurveyOptions::default() }, seed);
         let places = MeasuredPlaces::of(&report.unwrap().matrix, |_| EVERYWHERE, 1).unwrap();
         assert_eq!(places.groups(), 8, "seed {seed}: {places:?}");
-        // Pairs that are slow above the rack use less of its uplink.
+        // Pairs that a zone's uplink slows down use less of the rack's uplink.
         let [_, _, zone, rack] = places.uplink.levels();
         assert!((300..700).contains(&zone) && rack > 700, "seed {seed}: {:?}", places.uplink);
     }

@@ -12,8 +12,8 @@ use hoplite_core::topology::probe::survey::{
 };
 use hoplite_core::topology::random::Random;
 
-/// Racks in zones. A round trip takes 40 us within a rack, 80 us between racks. A link takes 1 ns
-/// per byte; uplinks carry less.
+/// Racks in zones. A round trip takes 40 us within a rack, 80 us between racks. A host's link takes
+/// 1 ns per byte; uplinks may be slower.
 pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
@@ -26,7 +26,7 @@ pub(super) struct Racks {
     pub(super) gone: BTreeMap<u32, u32>,
     pub(super) silent: BTreeSet<u32>,
     pub(super) cut: BTreeSet<(u32, u32)>,
-    /// One pair in so many is delayed threefold; zero for none.
+    /// One in this number of pairs is delayed threefold; zero for none.
     pub(super) delayed: u64,
     pub(super) by_landmarks: bool,
     pub(super) seen: Seen,
@@ -109,7 +109,7 @@ impl Racks {
                 let forth_ns = (round_trip_ns as f64 * noise * delay) as u64;
                 let count = if let Probes::Count(count) = probes { count } else { 256 };
                 let echoes = Echoes { forth_ns, back_ns: round_trip_ns, count, lost: 0 };
-                // 64 echoes take at least 6.4 ms, the last block in turn.
+                // Echoes beyond 64 take 100 us each; the last 64 one round trip each.
                 let last = Duration::from_nanos(forth_ns) * count.min(64);
                 let took = Duration::from_micros(u64::from(count.saturating_sub(64)) * 100) + last;
                 (Finding::Echoes { echoes, by_tcp: false }, took)
