@@ -646,7 +646,7 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
             let output = ObjectId::of_hop(put);
             let item = dtype.size_bytes();
             for input in &mut inputs {
-                // The size counted only the elements after the range.
+                // At this point, `size_bytes` counts only the elements after the range.
                 input.size_bytes = (input.base_bytes + elements + input.size_bytes) * item;
                 input.base_bytes *= item;
             }

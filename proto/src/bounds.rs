@@ -1,5 +1,5 @@
-//! Limits on peers' messages, and checks of common fields. Other fields are checked where their
-//! message is converted.
+//! Limits on peers' messages, and checks of fields that several messages share. Other fields are
+//! checked where their message is converted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Most bytes of a frame from a shard: all locations of an object, or a page of a listing whose
 /// last object is on every node.
 pub const MAX_SHARD_FRAME_BYTES: usize = 64 << 20;
-/// Most locations of an object: one for each node of the largest simulated cluster.
+/// Most locations of an object.
 pub const MAX_LOCATIONS: usize = 10_000;
 /// Most objects in a page of a listing.
 pub const MAX_LISTED_OBJECTS: usize = 10_000;

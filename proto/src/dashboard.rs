@@ -14,14 +14,14 @@ pub const MAX_NODES: usize = 1000;
 pub const MAX_KEY_BYTES: usize = 255;
 /// Most objects in an answer.
 pub const MAX_OBJECTS: usize = 200;
-/// A request of the dashboard to a shard.
+/// Request of the dashboard to a shard.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum Question {
     /// Describe the shard, and the cluster as a whole.
     Overview,
     Nodes {
-        /// Only nodes with greater names.
+        /// The answer begins after this name.
         after: String,
         /// Most nodes in the answer.
         limit: usize,
@@ -30,8 +30,8 @@ pub enum Question {
     Object(ObjectId),
     Transfers,
     Reduces,
-    /// Links between nodes, or between groups with the same value of a label. An empty key means
-    /// nodes.
+    /// Links between nodes or, if a label's key is given, between groups of nodes with equal values
+    /// of the label.
     Links {
         group: String,
     },
@@ -40,13 +40,14 @@ pub enum Question {
     History {
         /// `None` for the whole cluster.
         node: Option<NodeId>,
-        /// A ten-second step. The answer has only later points.
+        /// Number of a ten-second step. The answer has only later points.
         after: u64,
     },
     Node(NodeId),
     /// Objects that stores have sent recently.
     Recent,
-    /// Sums over the objects whose ids begin with a prefix, by the next part of the ids.
+    /// Sums over the objects whose ids begin with these bytes, grouped by the next part of their
+    /// ids.
     Prefixes(Vec<u8>),
 }
 

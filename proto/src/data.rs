@@ -27,7 +27,7 @@ use crate::reduce::{decode_op, encode_op};
 use crate::v1::end::Outcome;
 use crate::{error, v1};
 
-/// A request to send bytes of a copy as they become valid.
+/// Request to send bytes of a copy as they become valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
     /// The object.
@@ -180,9 +180,6 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
 }
 
 /// Decodes the failure of a hop with `inputs` inputs.
-///
-/// # Errors
-/// [`Error::Malformed`] for an end without a refusal or a valid failed input.
 pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Refused, Some(reason), _) => {

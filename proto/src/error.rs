@@ -64,7 +64,7 @@ pub fn encode(error: &Error) -> v1::Error {
         },
         Error::QuotaExceeded(excess) => v1::Error {
             code,
-            // For peers that do not know the error.
+            // Shown by peers that do not know this kind of error.
             text: error.to_string(),
             excess: Some(encode_excess(excess)),
             ..Default::default()
@@ -109,7 +109,7 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::Unavailable { what } => {
             v1::Error { code, text: what.to_string(), ..Default::default() }
         }
-        // A new variant with fields travels as code and text until it gets an arm.
+        // A new variant needs an arm here only if it has fields to encode.
         _ => v1::Error { code, text: error.to_string(), ..Default::default() },
     }
 }
@@ -403,8 +403,8 @@ fn encode_reason(reason: &Error) -> Option<Box<v1::Error>> {
     Some(Box::new(v1::Error { missing: None, ..encode(reason) }))
 }
 
-/// An unknown kind or an exceeded limit becomes `None`, because the timeout stays valid without its
-/// cause.
+/// Decodes a timeout's cause; `None` for an unknown kind or an exceeded limit. The timeout is valid
+/// without it.
 pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missing> {
     let kind = MissingKind::try_from(missing.kind).ok()?;
     check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;

@@ -48,9 +48,6 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
 }
 
 /// Decodes an object's metadata. Absent metadata means plain bytes.
-///
-/// # Errors
-/// [`Error::InvalidMetadata`].
 pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadata> {
     let Some(metadata) = metadata else { return Ok(Metadata::default()) };
     let dtype = decode_dtype(metadata.dtype)

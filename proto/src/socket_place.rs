@@ -101,7 +101,7 @@ pub enum Distrust {
         path: PathBuf,
         /// Number of the directory's owner.
         owner: u32,
-        /// The directory's mode.
+        /// Directory's mode.
         mode: u32,
     },
     /// The daemon's user does not exist.
@@ -168,8 +168,8 @@ impl SocketPlace {
         }
     }
 
-    /// Returns the socket's address, valid while `self` lives. An address that would be too long
-    /// leads through the open directory.
+    /// Returns the socket's address, valid while `self` lives. If the path is too long for an
+    /// address, uses the open directory's path in `/proc`.
     ///
     /// # Errors
     /// [`Errno::NAMETOOLONG`] if the name alone is too long, or `/proc` is missing.
@@ -202,7 +202,7 @@ enum Entry {
     Missing,
 }
 
-/// A walk along a path. Each directory is opened from the previous one and checked while open, so
+/// Walk along a path. Each directory is opened from the previous one and checked while open, so
 /// that no user can exchange it.
 struct Walk<'a> {
     users: &'a TrustedUsers,
@@ -314,8 +314,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks that the socket's directory is shared and sticky, or belongs to a user of this
-    /// namespace. Directories above may belong to others, such as the machine's root.
+    /// Checks the socket's directory: it must be shared and sticky, or belong to a user of this
+    /// namespace. Directories above it may belong to others, such as the machine's root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => {
@@ -361,7 +361,8 @@ fn is_private_group(user: u32, group: u32) -> bool {
         && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// With an access list, a file's group bits apply to other users too.
+/// Returns `true` without an access list, with which the mode's group bits also concern other
+/// users.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
     matches!(

@@ -27,7 +27,7 @@ pub struct Take {
     pub put: PutId,
     /// Index of the requesting member.
     pub index: usize,
-    /// The first requested byte of the stream.
+    /// First requested byte of the stream.
     pub offset_bytes: u64,
 }
 
@@ -205,9 +205,6 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
 }
 
 /// Decodes the last report of a member of a collective with `members` members.
-///
-/// # Errors
-/// [`Error::Malformed`] for a report that no correct member sends.
 pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     let failure = match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Complete, ..) => return Ok(Report::Done),
@@ -230,9 +227,6 @@ pub fn encode_stop(reason: &Error) -> v1::Stop {
 }
 
 /// Decodes an abort.
-///
-/// # Errors
-/// [`Error::Malformed`] without a reason.
 pub fn decode_stop(stop: v1::Stop) -> Result<Decision> {
     let reason = stop.error.ok_or(malformed("an attempt that is aborted for no reason"))?;
     Ok(Decision::Stop(error::decode(reason, Plane::Data)))
@@ -245,9 +239,6 @@ pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v
 }
 
 /// Decodes a rejection: target, failed attempt, and reason.
-///
-/// # Errors
-/// [`Error::Malformed`] if one is missing.
 pub fn decode_reject(reject: v1::Reject) -> Result<(ObjectId, AttemptId, Error)> {
     let reason = reject.error.ok_or(malformed("a target that is rejected for no reason"))?;
     let attempt = decode_attempt(reject.attempt)?;
@@ -271,10 +262,6 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
 }
 
 /// Decodes the progress of `member`; `None` if the store reports none.
-///
-/// # Errors
-/// [`Error::Malformed`] for another member's progress, impossible numbers, or control characters in
-/// the stage's name.
 pub fn decode_position(
     position: v1::Position,
     member: usize,
@@ -322,9 +309,6 @@ pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
 }
 
 /// Decodes a store's record, if it has one.
-///
-/// # Errors
-/// [`Error::Malformed`] for control characters, too many members, or impossible progress.
 pub fn decode_known(known: v1::Position) -> Result<Option<v1::ReduceRecord>> {
     let v1::Position { position, record } = known;
     let Some(record) = record else { return Ok(None) };

@@ -9,7 +9,7 @@ use crate::bounds::{decode_timeout, encode_timeout};
 use crate::local::{decode_drain, encode_drain};
 use crate::v1;
 
-/// The protocol version that brought these messages.
+/// Protocol version that brought these messages.
 pub const DRAIN_STORE_SINCE: u32 = 9;
 /// Most objects that an answer names as left, so that it fits into a frame.
 const MAX_ANSWERED_UNMOVED: usize = 200;

@@ -96,7 +96,7 @@ pub enum Kind {
     Lane = 29,
     /// `DrainStore`, since version 9. Answered by `DrainAnswer`.
     DrainStore = 40,
-    /// Answers `DrainStore`.
+    /// A drain's report, answering `DrainStore`.
     DrainAnswer = 41,
 }
 
@@ -159,7 +159,7 @@ pub enum FrameError {
     /// The bytes are no frame.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
     BadMagic {
-        /// The first four bytes.
+        /// First four bytes.
         found: [u8; 4],
     },
     #[error("framing version {theirs}, this is version {FRAMING_VERSION}")]
@@ -178,7 +178,7 @@ pub enum FrameError {
     PayloadDamaged { kind: Kind },
 }
 
-/// A checked header.
+/// Checked header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     kind: Kind,
@@ -208,7 +208,7 @@ impl Header {
         self.kind
     }
 
-    /// The payload's length, within its kind's limit.
+    /// Payload's length, within its kind's limit.
     pub const fn length_bytes(&self) -> u32 {
         self.length_bytes
     }
@@ -219,9 +219,6 @@ impl Header {
     }
 
     /// Checks the received payload's checksum.
-    ///
-    /// # Errors
-    /// [`FrameError::PayloadDamaged`].
     pub const fn check_payload(&self, crc: u32) -> Result<(), FrameError> {
         if crc == self.payload_crc {
             Ok(())
@@ -245,9 +242,6 @@ impl Header {
     }
 
     /// Checks the first bytes of a header, at least one, to detect another protocol early.
-    ///
-    /// # Errors
-    /// [`FrameError::BadMagic`].
     pub fn check_start(bytes: &[u8]) -> Result<(), FrameError> {
         let length = bytes.len().min(MAGIC.len());
         if bytes[..length] == MAGIC[..length] {

@@ -32,7 +32,7 @@ use crate::v1::measure::Work as WireWork;
 pub const PACKET_BYTES: usize = 32;
 const MAGIC: [u8; 4] = *b"HPLE";
 
-/// The number of echoes per pair. 0 stands for `Probes::Auto`.
+/// Number of echoes per pair. 0 stands for `Probes::Auto`.
 pub mod probes {
     use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 
@@ -89,9 +89,9 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
 /// Request to answer a peer's echoes and trains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// The nonce of the peer's requests.
+    /// Nonce of the peer's requests.
     pub nonce: u64,
-    /// The address of the peer's datagrams, if any.
+    /// Peer's address for datagrams, if any.
     pub asker: Option<SocketAddr>,
 }
 
@@ -108,15 +108,15 @@ pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
 /// Request to measure the link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// The nonce for requests to the peer.
+    /// Nonce for requests to the peer.
     pub nonce: u64,
     /// The peer.
     pub node: NodeId,
     /// Address of the peer's data plane.
     pub address: SocketAddr,
-    /// The peer's address for datagrams, if any.
+    /// Peer's address for datagrams, if any.
     pub echo_address: Option<SocketAddr>,
-    /// Echoes or trains.
+    /// Measurements to make: echoes or trains.
     pub work: SurveyWork,
 }
 
@@ -158,9 +158,6 @@ pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
 }
 
 /// Checks the length in bytes of a train, a burst of blocks.
-///
-/// # Errors
-/// If it is zero or too long.
 pub fn checked_train_bytes(bytes: u64) -> Result<u64> {
     match bytes {
         0 => Err(malformed("an empty train")),

@@ -25,9 +25,6 @@ pub fn encode_locations(locations: &Locations) -> v1::Locations {
 }
 
 /// Decodes an object's locations, received on `plane`.
-///
-/// # Errors
-/// The violated rule; [`Error::LimitExceeded`] above [`MAX_LOCATIONS`].
 pub fn decode_locations(locations: v1::Locations, plane: Plane) -> Result<Locations> {
     check_count("locations of an object", locations.locations.len(), MAX_LOCATIONS)?;
     Ok(Locations {

@@ -18,9 +18,9 @@ pub const MAX_OPENING_BYTES: usize = 4096;
 /// Purpose of a connection, in its first bytes. HTTP/2 and TLS begin otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preface {
-    /// gRPC.
+    /// The connection carries gRPC.
     Grpc,
-    /// A session's frames.
+    /// The connection carries a session's frames.
     Direct,
 }
 

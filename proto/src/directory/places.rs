@@ -23,10 +23,6 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
 }
 
 /// Decodes each node's measured groups.
-///
-/// # Errors
-/// For too many nodes, a repeated node or an invalid name, and a version that is invalid or nearly
-/// exhausted.
 pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
     check_version(places.version)?;

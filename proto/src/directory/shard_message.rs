@@ -89,8 +89,7 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
 
 /// Decodes a shard's message.
 ///
-/// # Errors
-/// They end the session.
+/// Any error ends the session.
 pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     let body = message.body.ok_or(malformed("a message without a body"))?;
     Ok(match body {

@@ -15,10 +15,6 @@ pub fn encode_shard_list(list: &ShardList) -> v1::ShardList {
 }
 
 /// Decodes a list of shards.
-///
-/// # Errors
-/// [`Error::LimitExceeded`] for too many shards. [`Error::Malformed`] for no shard, a repeated or
-/// too long name, and a version above 2^32.
 pub fn decode_shard_list(list: v1::ShardList) -> Result<ShardList> {
     check_count("directory shards", list.names.len(), MAX_SHARDS)?;
     if list.names.is_empty()
@@ -49,9 +45,6 @@ pub fn encode_list_step(step: Option<&ListStep>) -> v1::ShardsRequest {
 }
 
 /// Decodes a step of a change of the list, if any.
-///
-/// # Errors
-/// As [`decode_shard_list`]; [`Error::Malformed`] for a missing list, or one of version 0.
 pub fn decode_list_step(request: v1::ShardsRequest) -> Result<Option<ListStep>> {
     let decode = |proposal: v1::ShardProposal| {
         let list = decode_shard_list(proposal.list.unwrap_or_default())?;

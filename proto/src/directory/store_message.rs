@@ -87,8 +87,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
 
 /// Decodes a store's message.
 ///
-/// # Errors
-/// They end the session.
+/// Any error ends the session.
 pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     let body = message.body.ok_or(Error::malformed(Plane::Control, "a message without a body"))?;
     Ok(match body {

@@ -26,14 +26,14 @@ use crate::{metadata, v1};
 
 enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order of a reduce" { Any, Fixed });
 
-/// A request of a client to its store.
+/// Request of a client to its store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// A request to the node's state machine.
+    /// Request to the node's state machine.
     Node(node::Request),
     /// A client's write has reached the progress for which the store waits. Not answered.
     Doorbell {
-        /// The copy.
+        /// The copy that grows.
         copy: CopyId,
     },
 }

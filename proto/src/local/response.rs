@@ -14,10 +14,10 @@ use crate::directory::{decode_locations, encode_locations, encode_nodes};
 use crate::v1::{request, response as wire};
 use crate::{error, metadata, v1};
 
-/// The store's answer to a successful request.
+/// Store's answer to a successful request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Response {
-    /// From the node's state machine.
+    /// Response of the node's state machine.
     Node(node::Response),
     /// Answers [`Inspection::List`](hoplite_core::node::Inspection::List).
     Listing {
