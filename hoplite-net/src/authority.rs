@@ -10,7 +10,7 @@ use rcgen::{
 
 const NAME: &str = "Hoplite CA";
 
-/// A certificate authority, as PEM.
+/// Certificate authority, as PEM.
 #[derive(Clone)]
 pub struct Authority {
     /// The authority's certificate.
@@ -19,7 +19,7 @@ pub struct Authority {
     pub key: String,
 }
 
-/// An issued certificate.
+/// Issued certificate.
 #[derive(Clone)]
 pub struct IssuedCertificate {
     /// The certificate, as PEM.
@@ -35,9 +35,6 @@ pub struct IssueError(#[from] rcgen::Error);
 
 impl Authority {
     /// Creates an authority.
-    ///
-    /// # Errors
-    /// [`IssueError`] if the system has no random numbers.
     pub fn new(validity: Range<SystemTime>) -> Result<Self, IssueError> {
         let key = KeyPair::generate()?;
         let mut params = authority();

@@ -27,9 +27,9 @@ pub enum Prover {
 /// Fields of a hello that the proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
-    /// The side's oldest protocol version.
+    /// Side's oldest protocol version.
     pub version: u32,
-    /// The newest protocol version. The proofs cover it if both sides speak at least
+    /// Newest protocol version. The proofs cover it if both sides speak at least
     /// `FIRST_VERSION_WITH_NEWEST`.
     pub newest: u32,
     /// Name of the side's cluster.
@@ -38,8 +38,8 @@ pub struct HelloFields<'a> {
     pub node: &'a str,
     /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],
-    /// The address of an accepting store: the proofs are useless elsewhere. Empty for a connecting
-    /// side or a shard.
+    /// Address of an accepting store: the proofs are useless elsewhere. Empty for a connecting side
+    /// or a shard.
     pub bound_to: &'a [u8],
 }
 

@@ -29,7 +29,7 @@ use super::tls::{Protocol, Tls, provider, tls_explanation};
 /// Port of a shard whose address has none, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
-/// A route to a shard.
+/// Route to a shard.
 #[derive(Debug, Clone)]
 pub enum Route {
     /// TCP, with TLS if the credentials have certificates.
@@ -56,8 +56,8 @@ impl Credentials {
     ) -> io::Result<(FrameReader, FrameWriter)> {
         let (socket, records) = self.connect(uri, caller, route, Preface::Direct).await?;
         socket.prepare()?;
-        // A store that loses this connection uses the other shard of each object; later bytes are
-        // out of date.
+        // A store that loses the connection uses the other shard of each object, so its unsent
+        // bytes are out of date.
         socket.discard_unsent()?;
         Ok(frames(socket, records))
     }
@@ -126,7 +126,8 @@ impl Credentials {
             // the opening.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
-            // A peer that speaks TLS sends an alert, unreadable here, and closes.
+            // A peer that speaks TLS answers with an alert, which this side cannot decode, and
+            // closes.
             (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -156,7 +157,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(_) => true,
-        // The certificate is untrusted, or the peer requests one.
+        // These errors show TLS: the certificate is untrusted, or the peer requests one.
         Err(error) => matches!(
             cause::<rustls::Error>(&error),
             Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))

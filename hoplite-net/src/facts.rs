@@ -12,7 +12,7 @@ use x509_parser::time::ASN1Time;
 pub struct CertificateFacts {
     /// Host names and addresses.
     pub names: Vec<String>,
-    /// Time of validity.
+    /// Period of validity.
     pub validity: Range<SystemTime>,
 }
 

@@ -9,8 +9,8 @@ use rustix::fs::OFlags;
 
 /// Permission bits of other users.
 const OTHER_USERS_BITS: u32 = 0o077;
-/// Bits that root's file must not have, if this process is another user's. The group may read,
-/// because root chose it: Kubernetes mounts secrets this way.
+/// Bits that a file of root must not have, if this process runs as another user. Its group may read
+/// it: Kubernetes mounts secrets this way.
 const OTHER_USERS_BITS_FOR_ROOT: u32 = 0o037;
 
 /// Reason to reject a file of secrets or certificates.
@@ -37,7 +37,7 @@ pub enum FileError {
     Unlikely { path: PathBuf, limit_bytes: u64 },
 }
 
-/// Never waits for a pipe's writer.
+/// Reads a file, without waiting for the writer of a pipe.
 pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, limit_bytes)?;
     contents(file, path, limit_bytes)
@@ -62,7 +62,7 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// Of UTF-8 and both forms of UTF-16.
+/// Byte-order marks of UTF-8 and both forms of UTF-16.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
 /// Returns `true` for a byte-order mark, which would invisibly become part of a secret.

@@ -11,7 +11,7 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// A bounded number of slots for half-open connections, whose peer is not authenticated yet.
+/// Bounded number of slots for half-open connections, whose peer is not authenticated yet.
 ///
 /// A new connection evicts the oldest one if necessary, so silent peers cannot lock out daemons,
 /// which authenticate within a moment.
@@ -27,7 +27,7 @@ struct State {
     slots: BTreeMap<u64, CancellationToken>,
 }
 
-/// A slot of one connection, freed when dropped.
+/// Slot of one connection, freed when dropped.
 #[derive(Debug)]
 pub struct HalfOpenSlot {
     half_open: Arc<HalfOpen>,
@@ -42,7 +42,7 @@ impl HalfOpen {
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
     }
 
-    /// Takes a slot, if necessary from the oldest connection.
+    /// Takes a slot. If all are taken, evicts the oldest connection.
     pub fn admit(self: &Arc<Self>) -> HalfOpenSlot {
         let mut state = self.lock();
         if state.slots.len() >= self.limit
@@ -62,7 +62,7 @@ impl HalfOpen {
 }
 
 impl HalfOpenSlot {
-    /// Completes when another connection takes this slot.
+    /// Completes when another connection evicts this one.
     pub fn evicted(&self) -> WaitForCancellationFutureOwned {
         self.evicted.clone().cancelled_owned()
     }

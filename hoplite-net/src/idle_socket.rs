@@ -7,7 +7,7 @@ use rustix::net::sockopt::{
     set_tcp_user_timeout,
 };
 
-/// Silence after which TCP probes the connection: less than firewalls remember an idle connection.
+/// Silence after which TCP probes the connection, before firewalls forget it.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 /// Time after which the kernel closes a connection whose peer acknowledges nothing. A peer that
 /// pauses reading still acknowledges.

@@ -18,12 +18,12 @@ use super::record::{DamagedRecord, KEY_BYTES, Opener, Sealer};
 use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
-/// A program that connects to a shard.
+/// Program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// `None` for any cluster.
+    /// The caller's cluster; `None` to accept any.
     pub cluster: Option<ClusterId>,
-    /// `None` for programs other than stores.
+    /// The caller's name; `None` if the caller is no store.
     pub node: Option<NodeId>,
     /// Newest protocol version of the caller.
     pub newest: Version,
@@ -48,7 +48,7 @@ pub enum OpeningError {
 }
 
 impl OpeningError {
-    /// Reason for a refusal; `None` if the peer may be no Hoplite program.
+    /// Returns the reason for a refusal; `None` if the peer may be no Hoplite program.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
@@ -103,7 +103,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Records, OpeningError> {
     let opened = answer(stream, token, cluster, newest).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
-        // The caller gets the error even if the peer cannot.
+        // Returns the error even if the peer cannot be told.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
             close_refused(stream).await;
         }
@@ -175,8 +175,8 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
     }
 }
 
-/// Returns the token with which the sides prove themselves, if both have one. `peer` and `this`
-/// name the sides in errors.
+/// Returns the token that the sides must prove; `None` if neither has one. `peer` and `this` name
+/// the sides in errors.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,

@@ -19,8 +19,8 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes in a record. A reader waits for a whole record; at this size, the wait costs nearly
-/// nothing.
+/// Most bytes in a record. A reader must wait for a whole record, which at this size takes hardly
+/// any time.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
 pub(super) const KEY_BYTES: usize = 16;
 
@@ -181,7 +181,7 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// A stream of bytes in records.
+/// Stream of bytes in records.
 #[derive(Debug)]
 pub struct Checked<S> {
     stream: S,

@@ -16,7 +16,7 @@ use super::token::{Token, TokenError};
 
 /// Hexadecimal digits: 256 bits.
 const SECRET_DIGITS: usize = 64;
-/// Digits and white space.
+/// Room for the digits and white space.
 const MAX_FILE_BYTES: u64 = 256;
 
 /// Reason why the user's secret is unusable.

@@ -61,7 +61,7 @@ impl InProcessListener {
     }
 }
 
-/// A connection that moves between two tokio runtimes.
+/// Connection that moves between two tokio runtimes.
 #[derive(Debug)]
 pub enum DetachedSocket {
     /// TCP.

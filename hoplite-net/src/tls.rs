@@ -31,10 +31,10 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which unusable files are read again: a certificate may have become valid.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// Longest file of certificates in bytes: four times a bundle of all public authorities.
+/// Longest file of certificates in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The protocol inside TLS (ALPN). A peer that names another is refused.
+/// Protocol inside TLS (ALPN). A peer that names another is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// gRPC, and sessions of stores with directory shards.
@@ -54,12 +54,10 @@ impl Protocol {
         }
     }
 
-    /// Checks that a handshake agreed on this protocol: rustls accepts a peer that offers none.
+    /// Checks that a handshake agreed on this protocol, because rustls also accepts a peer that
+    /// offers none.
     ///
     /// The server of web pages does not call this, because many HTTP clients offer none.
-    ///
-    /// # Errors
-    /// [`rustls::Error::NoApplicationProtocol`].
     pub fn check(self, connection: &CommonState) -> Result<(), rustls::Error> {
         if connection.alpn_protocol() == Some(self.name()) {
             Ok(())
@@ -195,7 +193,7 @@ struct Failure {
     times: u64,
 }
 
-/// A file's inode, times of change and size, which differ after each change.
+/// A file's inode, times of change and size. At least one changes with the file.
 type FileStamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
@@ -265,8 +263,8 @@ impl Tls {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
-    /// Requires the name that peers demand at `host` in this daemon's present and later
-    /// certificates: the `name` of [`read`](Self::read), else `host`.
+    /// Checks that this daemon's certificate has the name that peers demand at `host` (the `name`
+    /// of [`read`](Self::read), else `host`). Later certificates must have it too.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`] if the certificate lacks the name; [`TlsError::Name`].
@@ -278,9 +276,6 @@ impl Tls {
     }
 
     /// Like [`check_reached_at`](Self::check_reached_at), but ignores later certificates.
-    ///
-    /// # Errors
-    /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
     pub fn check_named(&self, host: &str) -> Result<(), TlsError> {
         let name = self.name_at(host)?;
         let own = self.shared.lock().configs.own.clone();
@@ -308,7 +303,7 @@ impl Shared {
     }
 
     fn reload_changed_files(&self, state: &mut State, now: Instant) {
-        // Stamps are read first: a concurrent replacement changes them again.
+        // Read before the contents, so that a concurrent change is noticed next time.
         let stamps = self.files.stamps();
         let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
         if stamps == state.stamps && !is_due {

@@ -55,7 +55,7 @@ pub enum TokenError {
     },
 }
 
-/// The secret key of a cluster's daemons. No caller can read or print it.
+/// Secret key of a cluster's daemons. No caller can read or print it.
 #[derive(Clone)]
 pub struct Token {
     key: hmac::Key,
@@ -75,9 +75,6 @@ impl Token {
     }
 
     /// Makes a token from the bytes of a secret.
-    ///
-    /// # Errors
-    /// [`TokenError::TooShort`].
     pub fn new(bytes: &[u8]) -> Result<Self, TokenError> {
         if bytes.len() < MIN_TOKEN_BYTES {
             return Err(TokenError::TooShort { length_bytes: bytes.len() });

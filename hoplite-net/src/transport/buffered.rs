@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 const RECORD_BYTES: usize = 16 << 10;
 
-/// A TCP connection behind buffers.
+/// TCP connection behind buffers.
 #[derive(Debug)]
 pub struct Buffered {
     stream: BufStream<TcpStream>,

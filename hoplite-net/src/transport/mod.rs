@@ -42,14 +42,14 @@ pub enum TransportKind {
     Buffered,
 }
 
-/// A connection between two stores.
+/// Connection between two stores.
 #[derive(Debug)]
 pub enum Transport {
     /// A socket.
     Plain(PlainStream),
-    /// A socket behind TLS.
+    /// Socket behind TLS.
     Tls(Box<TlsStream>),
-    /// A socket behind buffers, for tests.
+    /// Socket behind buffers, for tests.
     #[cfg(feature = "buffered")]
     Buffered(Box<Buffered>),
 }

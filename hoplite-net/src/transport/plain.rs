@@ -1,7 +1,6 @@
-//! TCP, with a reader that sleeps until enough bytes arrive.
-//!
-//! On a slow link, bytes arrive by packet. The kernel wakes the reader only after
-//! [`MAX_LOW_WATER_BYTES`] or the rest of the block: the low-water mark.
+//! TCP, with a reader that sleeps until enough bytes arrive. On a slow link, each packet would wake
+//! it. The kernel wakes it only once the low-water mark is reached: [`MAX_LOW_WATER_BYTES`], or the
+//! rest of the block.
 
 use std::io;
 use std::ops::Range;
@@ -16,14 +15,15 @@ use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// Largest low-water mark: a quarter of Linux's initial receive buffer (`net.ipv4.tcp_rmem`),
-/// so that TCP's window never closes before.
+/// Largest low-water mark. At a quarter of Linux's initial receive buffer (`net.ipv4.tcp_rmem`), it
+/// is reached before TCP's window closes.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// Below this mark, a wake-up per packet costs less than the system call that sets the mark.
+/// Smallest low-water mark. Below, a wake-up per packet costs less than the system call that sets
+/// the mark.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// Longest sleep of a reader below the mark.
+/// Longest wait of a reader for the low-water mark.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl PlainStream {
     }
 
     pub(super) fn is_readable(&self) -> bool {
-        // Peeks, because tokio does not see bytes below the mark.
+        // Peeks, because the kernel does not report bytes below the low-water mark to tokio.
         let peeked = recv(&self.socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         !matches!(peeked, Err(error) if io::Error::from(error).kind() == io::ErrorKind::WouldBlock)
     }
@@ -106,7 +106,6 @@ impl PlainStream {
             ..MIN_LOW_WATER_BYTES => 1,
             _ => wanted_bytes.min(MAX_LOW_WATER_BYTES),
         };
-        // If the mark cannot be set, the reader wakes earlier.
         if self.wake_from(low_water_bytes).is_ok() && low_water_bytes > 1 {
             if let Ok(readable) = timeout(LOW_WATER_TIMEOUT, self.socket.readable()).await {
                 return readable;

@@ -24,7 +24,7 @@ const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
 const FIRST_BYTES: usize = 2 << 10;
 /// Receive buffer during a handshake: certificates have a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Receive buffer after the handshake.
+/// Records in the receive buffer after the handshake.
 const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
@@ -34,7 +34,7 @@ pub struct TlsStream {
     session: TlsConnection,
     incoming: Vec<u8>,
     unread: Range<usize>,
-    /// Decrypted bytes that did not fit the reader's buffer.
+    /// Decrypted bytes beyond the reader's buffer, for its next read.
     plain: Vec<u8>,
     plain_read: usize,
     outgoing: Outgoing,
@@ -239,7 +239,7 @@ impl TlsStream {
             self.plain = arrived;
             match stepped? {
                 Advance::Arrived | Advance::Queued => {}
-                // The peer may still receive.
+                // The peer has stopped sending, but may still receive.
                 Advance::Closed => self.is_closed = true,
                 Advance::Ready => return Ok(()),
                 Advance::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),
@@ -269,7 +269,8 @@ impl TlsStream {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // This size suffices for a handshake. The buffer is larger afterwards.
+            // A valid handshake fits in a buffer of this size. After the handshake, the buffer is
+            // larger.
             if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
                 let what = "a record, or a message of the handshake, is too long";
                 return Err(broken(rustls::Error::General(what.to_owned())));
@@ -307,7 +308,7 @@ impl TlsStream {
     /// Sends rustls' alert after a failure, with the handshake messages that the peer needs to
     /// decrypt it. Then waits for the peer to close: otherwise, the system would discard the alert.
     async fn send_alert(&mut self) {
-        // Other calls would make rustls process the refused bytes again.
+        // Only this call does not process the refused bytes again.
         while self.has_unsent_alert() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
         if self.outgoing.unsent.is_empty() {
             return;
@@ -389,7 +390,7 @@ fn step<Data>(
             Advance::Ready
         }
         ConnectionState::PeerClosed | ConnectionState::Closed => Advance::Closed,
-        // Forbidden early data, or a state of a later rustls.
+        // Early data, which is not permitted, or a state of a later rustls.
         _ => return Err(rustls::Error::General("an unknown state of a connection".to_owned())),
     };
     Ok((discard, step))
