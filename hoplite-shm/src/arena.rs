@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// Bytes touched between two calls of `step`, in 60 ms on a virtual machine.
+/// Bytes touched between two calls of `step`.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;

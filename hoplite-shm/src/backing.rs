@@ -12,7 +12,7 @@ const HUGE_SHIFT: u32 = 26;
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// The kind of an arena's memory, which is anonymous and freed with the last process that maps it.
+/// Kind of an arena's memory, which is anonymous and freed with the last process that maps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Pages of the usual size.

@@ -20,7 +20,7 @@ const CHUNK_BYTES: usize = 4 << 10;
 ///
 /// Clones share the memory. The crate's "Memory model" defines the permitted writers. The caller
 /// must not reuse the object's extent while a clone is in use. Offsets are from the start of the
-/// object.
+/// object. Methods panic for bytes beyond its end.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,
@@ -92,9 +92,6 @@ impl Buffer {
     }
 
     /// Copies `bytes` into the object. [`publish`](Self::publish) makes them valid.
-    ///
-    /// # Panics
-    /// If the bytes do not fit the object.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) {
         let range = self.span.locate_from(offset_bytes, bytes.len());
         self.arena.region().copy_in(range, bytes);
@@ -102,9 +99,6 @@ impl Buffer {
 
     /// Fills `out` with bytes from `offset_bytes` on. Bytes beyond
     /// [`valid_bytes`](Self::valid_bytes) have no meaning.
-    ///
-    /// # Panics
-    /// If the object is too short.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) {
         let range = self.span.locate_from(offset_bytes, out.len());
         // SAFETY: `MaybeUninit<u8>` has the layout of `u8`, and `copy_out` initialises all bytes.
@@ -113,9 +107,6 @@ impl Buffer {
     }
 
     /// Calls `look` with a private copy of each chunk of `range` in turn.
-    ///
-    /// # Panics
-    /// If the range exceeds the object.
     pub fn for_each_chunk(&self, range: Range<u64>, mut look: impl FnMut(&[u8])) {
         let range = self.span.locate(range);
         let mut chunk = [MaybeUninit::uninit(); CHUNK_BYTES];
@@ -126,9 +117,6 @@ impl Buffer {
     }
 
     /// Computes the CRC-32C of `range`.
-    ///
-    /// # Panics
-    /// If the range exceeds the object.
     pub fn crc32c(&self, range: Range<u64>) -> u32 {
         let mut checksum = Checksum::default();
         self.for_each_chunk(range, |chunk| checksum.update(chunk));
@@ -142,9 +130,6 @@ impl Buffer {
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available,
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for an empty `range`, or the connection's
     /// error.
-    ///
-    /// # Panics
-    /// If the range exceeds the object.
     pub fn receive(&self, socket: BorrowedFd<'_>, range: Range<u64>) -> io::Result<usize> {
         let range = self.span.locate(range);
         if range.is_empty() {
@@ -158,9 +143,6 @@ impl Buffer {
     ///
     /// # Errors
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the connection's error.
-    ///
-    /// # Panics
-    /// If the range exceeds the object.
     pub fn send(
         &self,
         socket: BorrowedFd<'_>,

@@ -1,7 +1,5 @@
 /// Returns the part of `resident_bytes` that the program has freed but the allocator keeps; zero
 /// without GNU's C library.
-///
-/// Takes about 0.1 us for each free piece of memory.
 #[cfg(target_env = "gnu")]
 pub fn free_heap_bytes(resident_bytes: u64) -> u64 {
     // SAFETY: the function only reads the allocator's own state, under its locks.
@@ -13,8 +11,7 @@ pub fn free_heap_bytes(resident_bytes: u64) -> u64 {
     u64::from(if kept > i32::MAX as u32 { 0 } else { kept })
 }
 
-/// Returns the allocator's free pages to the system. Blocks other allocating threads: 20 ms for 100
-/// MiB in small pieces.
+/// Returns the allocator's free pages to the system. Blocks other allocating threads.
 #[cfg(target_env = "gnu")]
 pub fn return_free_pages() {
     // SAFETY: the call only drops pages without a used piece, under the allocator's locks.

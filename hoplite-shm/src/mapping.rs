@@ -15,12 +15,11 @@ use crate::span::Span;
 /// Bytes whose page tables one system call fills.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Smallest copy in bytes that fills page tables first. Below, page faults cost less than the 0.1
-/// ms of a piece.
+/// Smallest copy in bytes for which page tables are filled first. A smaller copy's page faults cost
+/// less than filling one piece (0.1 ms).
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// Smallest copy in bytes for which a second thread fills page tables. Filling takes 4 ms, far
-/// longer than starting a thread.
+/// Smallest copy in bytes for which a second thread fills page tables.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
 /// Head start of the thread that fills page tables, so that the copying thread never fills the same
@@ -32,11 +31,10 @@ const HEAD_START_BYTES: usize = 4 << 20;
 /// # Page tables
 ///
 /// Each process fills its own page tables, even after the store's prefault. This costs more than a
-/// copy: 1 GiB takes 75 ms into warm memory, and 315 ms into a fresh mapping.
+/// copy.
 ///
-/// Filling them piece by piece ahead of the copy takes 150 ms in total with `MADV_POPULATE_READ`,
-/// which maps 16 pages per fault, and 260 ms with `MADV_POPULATE_WRITE` (Linux 6.18, 4 KiB pages).
-/// Both make entries writable, because shared memory needs no notice of the first write.
+/// Filling them piece by piece ahead of the copy (`MADV_POPULATE_READ`) costs less, and also makes
+/// the entries writable.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
@@ -119,7 +117,6 @@ impl Mapping {
         }
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("hoplite-populate".to_owned());
-            // If no thread can start, the copy fills the page tables.
             let _ = builder.spawn_scoped(scope, || self.prepare(ahead));
             copy()
         })
@@ -135,7 +132,6 @@ impl Mapping {
         let piece = start / PIECE_BYTES;
         let (word, bit) = (&self.populated[piece / 64], 1 << (piece % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // If the advice fails, pages fault in one by one.
             let _ = self
                 .region
                 .advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
