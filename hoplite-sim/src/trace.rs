@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The latest events of a run. Clones share them, so that they survive a panic.
+/// Latest events of a run. Clones share them, so that they survive a panic.
 #[derive(Debug, Clone)]
 pub struct Trace {
     lines: Rc<RefCell<VecDeque<String>>>,

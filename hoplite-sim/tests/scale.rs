@@ -13,7 +13,7 @@ fn seed() -> u64 {
     std::env::var("HOPLITE_SEED").map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// Objects of a gigabyte make the latency of a chain short in comparison.
+/// With objects of a gigabyte, a chain's latency is short compared to a transfer.
 fn experiment(workload: Workload) -> Experiment {
     Experiment {
         nodes: NODES,
@@ -37,7 +37,7 @@ fn check(holds: bool, experiment: &Experiment, outcome: &Outcome) {
     assert!(holds, "HOPLITE_SEED={seed} repeats it: {experiment:#?} came to {outcome:#?}");
 }
 
-/// Adds the hops of the longest chain, and a tenth for connections and the directory.
+/// Adds the time of the longest chain's hops, and a tenth for connections and the directory.
 fn with_a_chain(experiment: &Experiment) -> Duration {
     let hops = u32::try_from(experiment.nodes).expect("there are few");
     experiment.bound().mul_f64(1.1) + experiment.hop_time() * hops
@@ -57,7 +57,6 @@ fn receivers_that_come_together_form_one_chain() {
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
-/// A chain of all receivers would take 0.4 s, and a transfer takes 54 ms.
 #[test]
 fn a_thousand_receivers_take_about_two_transfers() {
     let experiment =

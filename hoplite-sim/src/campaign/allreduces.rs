@@ -14,7 +14,7 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// In runs without faults and slowness, participants with this timeout must get a target that was
+/// Shortest timeout with which a participant must succeed in undisturbed runs, if the target was
 /// available for this time.
 const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(2);
 
@@ -170,8 +170,7 @@ impl Simulation {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 sim.check_only_put(&participant.target, view.put);
                 let store = sim.app.clients[&client].store;
-                // Skips an incomplete copy: a store lets readers see its last bytes before it is
-                // complete.
+                // Checks only a complete copy: readers see the last bytes slightly earlier.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &participant.target, &view, participant.started);
                 }
@@ -202,7 +201,7 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. } => true,
             Error::AlreadyExists { id } => id == target,
-            // An earlier object with the same id may remain somewhere.
+            // Another object may still have the target's id somewhere.
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes || !is_only,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
             Error::Timeout { .. } => true,

@@ -10,11 +10,11 @@ use hoplite_core::{Error, ObjectId, Time};
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Excess of a call over its deadline.
+/// Longest excess of an answered call over its deadline.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Until then, deletes may miss objects, because not all stores are connected to all shards.
+/// Time by which all stores are connected to all shards. Earlier deletes may miss objects.
 pub(super) const SESSIONS_OPEN_AFTER: Duration = Duration::from_millis(300);
 
 /// Longest time of a request to list objects: the wait for a silent shard, and messages' travel.
@@ -123,7 +123,6 @@ impl Simulation {
                 pending.what
             );
         }
-        // Checks seldom at the end, when other code checks each call.
         let interval = if self.app.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
         self.after(interval, Self::watch_calls);
     }

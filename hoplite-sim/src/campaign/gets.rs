@@ -44,8 +44,7 @@ impl Simulation {
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 let store = sim.app.clients[&client].store;
-                // Skips an incomplete copy: a store lets readers see its last bytes before it is
-                // complete.
+                // Checks only a complete copy: readers see the last bytes slightly earlier.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &id, &view, started);
                 }
@@ -97,7 +96,7 @@ impl Simulation {
             "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Other stores of a collective hear later that its target is deleted.
+            // A collective's other members learn of the target's delete later.
             let grace =
                 if Kind::of(id) == Kind::Target { MEMBER_NOTICE_TIME } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);

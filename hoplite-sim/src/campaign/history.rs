@@ -39,7 +39,7 @@ struct Writers {
     ended_at: Time,
 }
 
-/// Time for which an unanswered put may have effects.
+/// Time for which a put without an answer may still take effect.
 pub(super) const LATE_EFFECTS_TIME: Duration = Duration::from_secs(3);
 
 impl History {

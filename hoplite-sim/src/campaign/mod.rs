@@ -40,10 +40,10 @@ pub use scenario::{Faults, Scenario};
 /// Most events in a run, a hundred times the usual number. More events indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// Shows that a run was not idle.
+/// Counts of a run, which show that it was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Messages and faults.
+    /// Counts of messages and faults.
     pub counts: Counts,
     /// Successful calls.
     pub successes: u64,

@@ -10,7 +10,7 @@ use super::scenario::DTYPE;
 use super::{Kind, Simulation};
 use crate::cluster::{Answer, bytes_of};
 
-/// Empty, kept in the directory, a few blocks, and many blocks.
+/// Sizes of an empty object, two inline ones, and objects of a few and many blocks.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
 /// Sizes of objects whose bytes travel in the put's request: from a number that identifies the
 /// contents to the request's limit.

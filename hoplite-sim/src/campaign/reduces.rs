@@ -16,7 +16,7 @@ use crate::cluster::{Answer, Copy, shard_name};
 
 /// Shortest timeout with which a reduce of available sources must succeed in undisturbed runs.
 const MIN_TIMEOUT_OF_SUCCESS: Duration = Duration::from_secs(3);
-/// Time in which directory and reduces recover from faults.
+/// Time after a fault in which the directory and reduces recover.
 const RECOVERED: Duration = Duration::from_secs(7);
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 pub(super) const LAST_REDUCES: usize = 4;
@@ -294,8 +294,8 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // If the coordinator's own copy fails, other stores have the target, and may evict
-                // it.
+                // If the coordinator's own copy has failed, only other stores have the target, and
+                // may evict it.
                 let is_here = |copy: &Copy| {
                     copy.id.as_ref() == Some(&call.request.target) && copy.is_complete
                 };
@@ -391,7 +391,7 @@ impl Simulation {
             "{available} sources were available, but {:?} is answered with: {error}",
             call.request
         );
-        // A reduce whose hops have combined sources no longer needs these sources.
+        // Once hops have combined sources, their reduce may succeed without these sources.
         let has_hops = *order == ReduceOrder::Fixed
             || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();
@@ -426,7 +426,7 @@ impl Simulation {
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
-    /// Ends the record of a reduce whose client is gone. The reduce may still make its target for
+    /// Ends the record of a reduce whose client is gone. Its target may still appear within
     /// `aftermath`.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
         let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else {

@@ -18,17 +18,17 @@ pub struct Scenario {
     pub stores: usize,
     pub shards: usize,
     pub clients_per_store: usize,
-    /// The number of ids of objects that are never reduced.
+    /// Number of ids of objects that are never reduced.
     pub ids: usize,
     pub sources: usize,
-    /// The number of ids of reduce targets. Several reduces may share one.
+    /// Number of ids of reduce targets. Several reduces may share one.
     pub targets: usize,
     pub reduced_bytes: u64,
     /// Some sources have a wrong size.
     pub has_mistakes: bool,
     /// Stores always have memory for all objects.
     pub is_roomy: bool,
-    /// The links for which stores plan reduces.
+    /// Links for which stores plan reduces.
     pub link: LinkEstimate,
     pub labels: Labels,
     pub capacity_bytes: u64,
@@ -39,7 +39,7 @@ pub struct Scenario {
     pub fault_interval: Duration,
     /// Faults in 1000 steps of reduces (such as arrivals of blocks).
     pub faults_per_1000_steps: u64,
-    /// The slowdown of writes and transfers.
+    /// Slowdown of writes and transfers.
     pub slowness: u32,
     pub largest_bytes: u64,
     /// Clients call reduce_scatter, allgather and all_to_all.
@@ -49,7 +49,7 @@ pub struct Scenario {
     pub has_probes: bool,
 }
 
-/// The kinds of faults.
+/// Kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Faults {
     /// Only clients die.
@@ -129,7 +129,7 @@ pub(super) enum Kind {
     Target,
     Result,
     Part,
-    /// An empty object: an exchange such as allgather is over.
+    /// Empty object that ends an exchange such as allgather.
     End,
 }
 

@@ -12,8 +12,8 @@ use hoplite_core::{Error, ObjectId};
 use super::{Kind, Simulation};
 
 const LAST_CALLS: Duration = Duration::from_secs(12);
-/// Time in which the cluster recovers: longer than shards wait for absent stores, and receivers for
-/// a stalled sender.
+/// Time in which the cluster recovers. Shards wait less for absent stores, and receivers for a
+/// stalled sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -83,7 +83,7 @@ impl Simulation {
                         Outcome::Read(tag)
                     }
                     Ok(other) => panic!("a get is answered with {other:?}"),
-                    // Pinned copies, which stay, may leave no contiguous memory.
+                    // Pinned copies stay, so free memory may be in pieces.
                     Err(Error::StoreFull { .. })
                         if sim.stores[store].node.status().pinned_bytes > 0 =>
                     {
@@ -154,7 +154,6 @@ impl Simulation {
                 "shard {number} has no slot in use and no waiting query"
             );
             let (objects, _) = host.shard.list(b"", b"", 1000);
-            // A shard that missed a delete keeps the bytes of small objects.
             let may_remain = |object: &&Locations| {
                 let is_lost = object.object.as_ref().is_some_and(|summary| summary.lost);
                 let is_inline = object.object.as_ref().is_some_and(|summary| summary.inline);

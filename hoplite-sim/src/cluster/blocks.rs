@@ -110,8 +110,7 @@ impl<A: Application> Cluster<A> {
                 }
                 input.heard_at = now;
                 if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
-                    // The connection closes while the transfer waits for other inputs, and is
-                    // opened again later.
+                    // The connection closes, and opens again later.
                     *connection = Connection::Closed;
                     self.end_serve(sender, serve);
                     return Ok(());
@@ -214,7 +213,7 @@ impl<A: Application> Cluster<A> {
         } else {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }
-        // Only the sender knows that an empty object is complete.
+        // A receiver without bytes completes an empty object only on its sender's word.
         let has_word =
             size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
         (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)

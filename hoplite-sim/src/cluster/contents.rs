@@ -22,10 +22,9 @@ struct Combined {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// A hash of the order in which a partial result was combined; else `tag`, which stands for the
-    /// bytes.
+    /// Hash of the order in which a partial result was combined. For other bytes, equals `tag`.
     pub(crate) shape: u64,
-    /// `true` for a partial combination, whose operands count for the whole.
+    /// `true` for a partial result, which a further combination replaces by its operands.
     pub(crate) is_of_hop: bool,
 }
 

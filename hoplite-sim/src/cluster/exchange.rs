@@ -22,7 +22,7 @@ pub(crate) type Piece = (Range<u64>, u64, u64);
 struct Value {
     tag: u64,
     shape: u64,
-    /// `true` for combined bytes, whose operands count for the whole combination.
+    /// `true` for a partial result, which a further combination replaces by its operands.
     is_combined: bool,
 }
 
@@ -312,7 +312,7 @@ impl<A: Application> Cluster<A> {
         };
         let exchange = &self.stores[store].exchanges[&stream.combine];
         if exchange.progress.stream_from(stream.from).is_over() {
-            // Other members may wait for bytes that this member must still combine.
+            // The stream is over, but this member must still combine bytes for others.
             return if exchange.progress.is_folded() {
                 StreamStep::Over
             } else {
@@ -331,7 +331,8 @@ impl<A: Application> Cluster<A> {
             return StreamStep::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
-            // The received bytes wait for the bytes to combine with, and the sender waits too.
+            // The received bytes wait until this member has the bytes to combine with them. The
+            // sender waits too.
             return StreamStep::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));

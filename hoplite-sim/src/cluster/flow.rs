@@ -101,7 +101,6 @@ impl<A: Application> Cluster<A> {
         let delay = match (is_here, is_whole) {
             (true, _) => Duration::ZERO,
             (false, true) => latency,
-            // A relay verifies a block before it forwards it.
             (false, false) => latency + block_time,
         };
         self.after(delay, move |cluster| {
@@ -110,7 +109,7 @@ impl<A: Application> Cluster<A> {
             let Some(input) = transfer.and_then(|transfer| transfer.inputs.get_mut(index)) else {
                 return;
             };
-            // Ignored if news of completion has overtaken it.
+            // News of the complete input may have arrived first.
             if !input.is_whole {
                 (input.line, input.is_whole) = (Some(Line { since, bytes, rate }), is_whole);
                 cluster.dirty.insert(key);
@@ -193,7 +192,6 @@ impl<A: Application> Cluster<A> {
             transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
         let meetings = meetings.filter_map(|input| line.meets(input.available()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
-        // Rounds up: the output has reached its input or its end by then.
         let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64))
         else {
             return;

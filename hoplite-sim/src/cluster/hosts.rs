@@ -25,7 +25,7 @@ pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
     pub(crate) is_alive: bool,
-    /// A restart increases this number. Events for an earlier run have no effect.
+    /// Number of this run. A restart increases it, and events for an earlier run have no effect.
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
@@ -59,7 +59,7 @@ pub(crate) struct Copy {
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
-    /// The first byte that a hop computes. Earlier bytes count as valid but do not exist.
+    /// First byte that a hop computes. Earlier bytes count as valid but do not exist.
     pub(crate) from_bytes: u64,
     pub(crate) tag: Option<u64>,
     pub(crate) shape: u64,
@@ -106,7 +106,7 @@ pub struct ShardLoad {
     pub received: u64,
     /// Sent messages.
     pub sent: u64,
-    /// The modelled time in which the shard was busy.
+    /// Modelled time in which the shard was busy.
     pub busy: Duration,
     /// The longest queue.
     pub longest_queue: usize,

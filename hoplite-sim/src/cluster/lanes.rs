@@ -17,15 +17,15 @@ use hoplite_core::plan::lanes::{
 use super::transfers::{Reader, TransferId};
 use super::{Application, Cluster, Network, node_id};
 
-/// The time between two frames of a connection: each measurement of a rate includes several.
+/// Time between two frames of a connection: each measurement of a rate includes several.
 const FRAME_TIME: Duration = Duration::from_millis(2);
 
 /// Limits each connection's rate, and a stream's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowCap {
-    /// The highest rate of one connection.
+    /// Highest rate of one connection.
     pub bytes_per_second: u64,
-    /// The most lanes of one stream.
+    /// Most lanes of one stream.
     pub max_lanes: usize,
 }
 
@@ -46,7 +46,7 @@ struct Stream {
     /// Acknowledged bytes of each open lane.
     acknowledged: BTreeMap<LaneId, u64>,
     resting: BTreeSet<LaneId>,
-    /// The receiver's bytes when the stream last sent frames.
+    /// Number of bytes that the receiver had when the stream last sent frames.
     last_bytes: u64,
 }
 
@@ -164,7 +164,7 @@ impl<A: Application> Cluster<A> {
         self.after(FRAME_TIME, move |cluster| cluster.send_frames(reader, id));
     }
 
-    /// Also returns the bytes that each sending connection has sent since its last frame.
+    /// Returns the stream's progress, and each connection's bytes sent since its last frame.
     fn progress(&mut self, (key, index): Reader) -> Option<(Progress, u64)> {
         let now = self.elapsed();
         let latency = self.latency();

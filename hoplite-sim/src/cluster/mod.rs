@@ -84,7 +84,7 @@ pub(crate) trait Application: Sized + 'static {
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
-/// The racks in the labels of stores.
+/// Racks in the labels of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Labels {
     /// Zero for no labels.
@@ -130,7 +130,7 @@ impl Config {
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Counts {
     pub events: u64,
-    /// Arrived at stores and shards.
+    /// Messages that arrived at stores and shards.
     pub messages: u64,
     pub grants: u64,
     pub pulls: u64,
@@ -139,7 +139,7 @@ pub struct Counts {
     pub failed_combinations: u64,
     pub hops: u64,
     pub failed_hops: u64,
-    /// Stores that coordinators asked to join collectives.
+    /// Stores that coordinators enlisted for collectives.
     pub members: u64,
     pub failed_members: u64,
     pub resumed_streams: u64,

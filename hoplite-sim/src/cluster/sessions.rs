@@ -17,7 +17,7 @@ pub(super) struct Session {
     pub(super) store: usize,
     pub(super) shard: usize,
     queue: BatchQueue<ToShard>,
-    /// The time of the latest arrival in each direction.
+    /// Time of the latest arrival in each direction.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
@@ -86,7 +86,7 @@ impl<A: Application> Cluster<A> {
         }
         let previous = self.shards[shard].sessions[store].replace(number);
         let info = self.stores[store].info.clone();
-        // The store hears of the session before the connection's effects.
+        // The session begins at the store before messages arrive on it.
         self.deliver_to_store(number, |cluster, store, shard| {
             cluster.stores[store].attempts[shard].opened();
             let run = ShardRun(cluster.shards[shard].run);
@@ -142,7 +142,7 @@ impl<A: Application> Cluster<A> {
         });
         let (at_store, at_shard) =
             (self.notice_time(cause, STORE_PINGS), self.notice_time(cause, SHARD_PINGS));
-        // The lease counts as if a ping had just been answered.
+        // The last answered ping: just now before a reset, earlier before a silence.
         let silent_for = match cause {
             Break::Silence => SHARD_PINGS.silence_limit().saturating_sub(at_shard),
             Break::Reset => Duration::ZERO,
@@ -212,7 +212,7 @@ impl<A: Application> Cluster<A> {
             .expect("the queue is longer than a simulation");
         match change {
             None | Some(NextFrame::Never) => {}
-            // After the event: all its messages leave together.
+            // Sent after the event, so that all its messages leave together.
             Some(NextFrame::Now) => {
                 self.after(Duration::ZERO, move |cluster| cluster.send_batch(number))
             }

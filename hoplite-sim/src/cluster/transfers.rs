@@ -53,10 +53,10 @@ impl Transfer {
     }
 }
 
-/// Positions count from the start of the output.
+/// Input of a transfer. Its positions count from the start of the output.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// The output's first byte in the input's object.
+    /// Output's first byte in the input's object.
     pub(super) base_bytes: u64,
     pub(super) origin: Origin,
     pub(super) at_hand_bytes: u64,
@@ -64,7 +64,7 @@ pub(super) struct Input {
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     pub(super) stall: StallDetector,
-    /// The sender's growth, as the receiver knows it; `None` if bytes move in blocks.
+    /// Sender's growth, as the receiver knows it; `None` if bytes move in blocks.
     pub(super) line: Option<Line>,
     pub(super) is_whole: bool,
 }
@@ -239,7 +239,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// `Err` has the time after which the receiver notices that the sender is unavailable.
+    /// On `Err`, returns the time after which the receiver notices that the sender is unavailable.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,

@@ -2,18 +2,18 @@ use std::time::Duration;
 
 use super::FlowCap;
 
-/// The collective of an experiment.
+/// Collective of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
     /// All nodes get an object of the first node.
     Broadcast,
     /// The first node reduces an object of each node.
     Reduce,
-    /// A reduce whose target all nodes get while it grows.
+    /// Reduce whose target all nodes get while it grows.
     Allreduce,
 }
 
-/// The arrival times of the nodes.
+/// Arrival times of the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
     /// All at once, after the puts.
@@ -22,39 +22,39 @@ pub enum Arrivals {
     Staggered(Duration),
 }
 
-/// A simulated collective and its parameters.
+/// Simulated collective and its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// The number of stores.
     pub nodes: usize,
     /// The number of shards.
     pub shards: usize,
-    /// The collective.
+    /// Simulated collective.
     pub workload: Workload,
-    /// The arrival times of the nodes.
+    /// Arrival times of the nodes.
     pub arrivals: Arrivals,
-    /// The percentage of nodes that fail for good, at random times before [`Experiment::bound`].
+    /// Percentage of nodes that fail for good, at random times before [`Experiment::bound`].
     /// Reduces request as many sources as nodes survive.
     pub failures_percent: f64,
     /// Racks in the nodes' labels, in turn; zero for no labels. All links are alike.
     pub racks: usize,
     /// Receivers that one copy serves at once; the daemons allow one.
     pub slots: u32,
-    /// The limit of each connection; `None` if one connection fills a link.
+    /// Limit of each connection; `None` if one connection fills a link.
     pub flow_cap: Option<FlowCap>,
     /// Measures a second run. The first one teaches shards the delay of a hop, and stores their
     /// lanes.
     pub is_repeated: bool,
-    /// The seed of random numbers.
+    /// Seed of random numbers.
     pub seed: u64,
-    /// The size of each object.
+    /// Size of each object.
     pub size_bytes: u64,
-    /// The rate of a link in each direction.
+    /// Rate of a link in each direction.
     pub bytes_per_second: u64,
     /// From one node to another.
     pub latency: Duration,
     /// A shard's time per message.
     pub shard_service: Duration,
-    /// The simulated time limit.
+    /// Simulated time limit.
     pub time_limit: Duration,
 }

@@ -8,7 +8,7 @@
 //!
 //! * **Bytes** flow at full rate in both directions at once, through a switch that is never full.
 //!   Transfers share a direction of a node's link equally. Unused shares are lost, so results are
-//!   rather too slow when many transfers share a link, which is rare here.
+//!   too slow when many transfers share a link.
 //! * **Latency**: a relay verifies each block first, which delays it by about a millisecond. A
 //!   connection takes a round trip.
 //! * **Connections** may have a [`FlowCap`]. Real senders then decide their number, see
@@ -38,8 +38,8 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// In objects: source, partial result and target, more than twice, because a restarted reduce may
-/// begin before old objects are deleted.
+/// The arena's capacity in objects. A source, a partial result and a target need three; a restarted
+/// reduce may begin before old objects are deleted.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
@@ -146,7 +146,7 @@ impl Experiment {
         after_the_last.max(in_all) + self.latency
     }
 
-    /// The time at which the last node arrives.
+    /// Time at which the last node arrives.
     pub fn last_arrival(&self) -> Duration {
         match self.arrivals {
             Arrivals::Together => Duration::ZERO,
@@ -154,12 +154,12 @@ impl Experiment {
         }
     }
 
-    /// The time in which a link carries this number of objects.
+    /// Time in which a link carries this number of objects.
     pub fn transfer_time(&self, objects: f64) -> Duration {
         Duration::from_secs_f64(objects * self.size_bytes as f64 / self.bytes_per_second as f64)
     }
 
-    /// The time that each further node adds to a chain: latency and a block.
+    /// Time that each further node adds to a chain: latency and a block.
     pub fn hop_time(&self) -> Duration {
         self.latency + block_time(self)
     }

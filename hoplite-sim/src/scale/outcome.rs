@@ -4,37 +4,37 @@ use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// The simulated result, equal in each run of an experiment.
+/// Simulated result, equal in each run of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The time until the last surviving node is done.
+    /// Time until the last surviving node is done.
     pub completion: Duration,
-    /// [`Experiment::bound`](super::Experiment::bound).
+    /// Lower bound: [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// The longest time from a node's arrival to its end; for a reduce, from the start.
+    /// Longest time from a node's arrival to its end; for a reduce, from the start.
     pub longest: Duration,
     /// Nodes whose calls succeeded.
     pub done: usize,
     /// Surviving nodes whose calls failed or timed out.
     pub undone: usize,
-    /// The first error and its node.
+    /// First error and its node.
     pub error: Option<String>,
-    /// The plan of the reduce, in words.
+    /// Plan of the reduce, in words.
     pub plan: Option<String>,
     /// Repairs of the reduce's tree after failures.
     pub mendings: u32,
     /// Restarts of the reduce's target.
     pub restarts: u32,
-    /// The load of each shard.
+    /// Load of each shard.
     pub shards: Vec<ShardLoad>,
     /// Counts of events since the start.
     pub counts: Counts,
-    /// The number of gets, or of the reduce's sources.
+    /// Number of gets, or of the reduce's sources.
     pub operations: u64,
 }
 
 impl Outcome {
-    /// The completion time divided by the bound.
+    /// Completion time divided by the bound.
     pub fn times_bound(&self) -> f64 {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
@@ -45,20 +45,20 @@ impl Outcome {
         messages as f64 / self.operations.max(1) as f64
     }
 
-    /// The shard with the most messages.
+    /// Shard with the most messages.
     pub fn busiest_shard(&self) -> ShardLoad {
         self.shards.iter().copied().max_by_key(|shard| shard.received).unwrap_or_default()
     }
 }
 
-/// The real time of the simulation, which differs from run to run.
+/// Real time of the simulation, which differs from run to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The whole simulation.
+    /// Time of the whole simulation.
     pub wall: Duration,
     /// A shard's mean time per message.
     pub shard_message: Duration,
-    /// The decisions of the first node, which coordinates reduces.
+    /// Time of the first node's decisions. This node coordinates reduces.
     pub coordinator: Duration,
 }
 
