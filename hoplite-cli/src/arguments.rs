@@ -83,14 +83,14 @@ impl StoreArguments {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// For a call that waits for no object. `--timeout 0` stands for the default of connecting
-    /// here, because the store needs time to answer.
+    /// Returns the timeout of a call that waits for no object. `--timeout 0` selects the default
+    /// connect timeout, because the store needs time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
     }
 
-    /// A timeout names the objects and the cause.
+    /// Names the objects and the cause in a timeout; returns other errors unchanged.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
         let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error
         else {

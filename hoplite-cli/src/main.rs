@@ -116,7 +116,7 @@ enum Command {
 
 fn main() -> ExitCode {
     hoplite_shm::ignore_file_size_signal();
-    // Daemons that this program starts inherit the limit.
+    // Daemons that this program starts inherit the raised limit.
     hoplite_daemon::raise_descriptor_limit();
     let matches = without_empty_variables(Arguments::command()).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

@@ -76,7 +76,7 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
     out.flush()
 }
 
-/// Widest column: one long id must not widen all rows.
+/// Widest padded column: one long id must not widen all rows.
 const MAX_PADDED: usize = 40;
 
 pub(crate) fn coloured(colour: Color) -> Style {
@@ -125,7 +125,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(row);
     }
 
-    /// Prints the titles the first time.
+    /// Prints the rows; the first call prints the titles, too.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;

@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time between two staggered receivers, in times of a single transfer.
+/// Time between the starts of two receivers, as a multiple of one transfer's time.
 const STAGGER: f64 = 0.5;
 const START_DELAY: Duration = Duration::from_millis(20);
 

@@ -1,5 +1,5 @@
-//! `hoplite bench directory`: gets that one shard serves over gRPC, beside the same messages inside
-//! this process.
+//! `hoplite bench directory`: gets that one shard serves over gRPC, compared with the same messages
+//! inside this process.
 //!
 //! After each grant, a simulated store reports the complete copy and then its eviction.
 

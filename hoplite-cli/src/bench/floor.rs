@@ -1,4 +1,4 @@
-//! Loops without Hoplite: the floor of measurements.
+//! The floor of measurements: loops that move the same bytes without Hoplite.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -74,7 +74,7 @@ impl TcpPipe {
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 
-    /// Sends `source`, as long as the destination, between two threads.
+    /// Sends `source` from one thread to another. `source` is as long as the destination.
     pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
         let Self { sender, receiver, destination } = self;
         let started = Instant::now();

@@ -82,14 +82,15 @@ fn timed(work: impl FnOnce()) -> Duration {
     started.elapsed()
 }
 
-/// The cheapest operation, for comparison.
+/// The cheapest operation, for comparison with other kernels.
 fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     for (acc, input) in acc.iter_mut().zip(input) {
         *acc ^= input;
     }
 }
 
-/// Other numbers may give subnormal results, which are slow on some processors.
+/// Returns the number 1. Other numbers may give subnormal results, which are slow on some
+/// processors.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

@@ -1,7 +1,7 @@
-//! `hoplite bench`: measurements, each beside the speed of the machine in the same run.
+//! `hoplite bench`: measures Hoplite, and in the same run the machine's own speed for comparison.
 //!
-//! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Compared measurements
-//! take turns, so that disturbances affect both.
+//! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Two compared
+//! measurements alternate, so that disturbances affect both.
 
 mod broadcast;
 mod directory;

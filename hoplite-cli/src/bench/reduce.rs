@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// A node needs memory for its array, intermediate results, the target and copies of parts; the
-    /// first one also for all other arrays.
+    /// Each node needs memory for its array, intermediate results, the target and copies of parts.
+    /// The first node also stores all other arrays.
     pub(super) fn room(&self) -> Room {
         let nodes = self.nodes.iter().copied().max().unwrap_or(2);
         let each_bytes = 5 * self.size + SPARE_BYTES;

@@ -44,7 +44,7 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// In multiples of the floor, a measurement without Hoplite.
+/// A result as a multiple of the floor, a measurement without Hoplite.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,
@@ -59,7 +59,8 @@ pub(super) struct Broadcast {
     pub(super) origin_sent_objects: f64,
 }
 
-/// The most that any node sent and received (median of rounds), in sizes of the object.
+/// The largest number of bytes that any node sent and received (median of rounds), as multiples of
+/// the object's size.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Traffic {
     pub(super) sent_objects: f64,

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// Messages so far. Each advances the shard's time by a microsecond.
+    /// Number of messages sent so far. Each advances the shard's time by a microsecond.
     said: u64,
     effects: Vec<Effect>,
 }
@@ -135,7 +135,7 @@ impl Bench {
 
     fn holder(&self, object: u64, copy: u64) -> NodeId {
         let count = self.nodes.len() as u64;
-        // Neighbours in the shard's map, and copies of an object, are at different nodes.
+        // Puts neighbours in the shard's map, and copies of an object, on different nodes.
         let place = (scattered(object) % count + copy) % count;
         self.nodes[usize::try_from(place).unwrap_or_default()].clone()
     }
@@ -270,7 +270,7 @@ fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     })
 }
 
-/// Like Ray's: 28 bytes, in no order.
+/// Returns an id like Ray's: 28 bytes, in no order.
 fn object_id(object: u64) -> anyhow::Result<ObjectId> {
     Ok(ObjectId::new(format!("{:028x}", scattered(object)))?)
 }

@@ -45,7 +45,7 @@ impl Background {
         directory.unwrap_or(Path::new("."))
     }
 
-    /// Makes the socket's directory, and locks the pid file until the result is dropped.
+    /// Creates the socket's directory, and locks the pid file until the result is dropped.
     pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
         own_directory::make(self.directory())?;
         let path = self.pid_file();
@@ -94,7 +94,6 @@ impl Background {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
         };
-        // A negative number would name a group of processes.
         Ok(text.trim().parse::<u32>().ok().and_then(Running::find))
     }
 }
@@ -107,7 +106,8 @@ pub(crate) struct Preparation {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
-    /// Valid even after another process gets the number.
+    /// File descriptor of the process (pidfd). It never refers to a later process with the same
+    /// number.
     process: OwnedFd,
 }
 

@@ -18,7 +18,7 @@ const LAST_LINES: usize = 3;
 /// Longer than a store's orderly end (at most ten seconds): a killed store leaves its socket.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Killed on drop.
+/// Process of a daemon, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,
@@ -82,11 +82,11 @@ impl Daemon {
         Err(self.has_ended(status))
     }
 
-    /// Cancel safe.
+    /// Waits for the daemon's end. Cancel safe.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,
-            // Another call has taken the exit status.
+            // An earlier call has read the exit status.
             Err(_) => ExitStatus::from_raw(0),
         }
     }
@@ -101,7 +101,7 @@ impl Daemon {
     }
 
     pub(crate) async fn stop(&mut self) {
-        // `None` after the daemon's end: another process may have its number.
+        // `None` after the daemon's end, because another process may have its number.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return };
         let _ = kill_process(pid, Signal::TERM);
@@ -125,8 +125,8 @@ impl Ended {
     }
 }
 
-/// Returns the error of a wrong command line, else the last warnings and errors, else the last
-/// lines.
+/// Returns from a daemon's log the error of a wrong command line, else the last warnings and
+/// errors, else the last lines.
 pub(crate) fn last_words(log: &Path) -> String {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);

@@ -47,9 +47,9 @@ pub(crate) struct LabelInTurn {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// Touched before the cluster counts as started, for measurements.
+    /// Touched before the cluster counts as started, so that measurements find mapped pages.
     AllAtStart,
-    /// Touched on first use: a cluster for development takes little memory.
+    /// Touched on first use, so that a cluster for development takes little memory.
     OnUse,
 }
 
@@ -73,8 +73,7 @@ pub(crate) struct NodeProcess {
 /// because the daemons end with their starting thread.
 ///
 /// # Errors
-/// A failed start; [`Interrupted`]; [`AllStopped`]; the failure of a daemon; or the error of
-/// `body`.
+/// A failed start; [`Interrupted`]; [`AllStopped`]; a daemon's failure; or the error of `body`.
 pub(crate) async fn with_cluster<T>(
     options: ClusterOptions,
     body: impl AsyncFnOnce(&Cluster) -> anyhow::Result<T>,
@@ -173,7 +172,8 @@ impl Daemons {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
 
-    /// Waits until all stores are ready, which need all shards.
+    /// Waits until all stores are ready, or a shard ends. A store is ready once it has reached all
+    /// shards.
     async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
         let Self { stores, shards, .. } = self;
         let ready = stores.iter_mut().map(async |store| {
@@ -214,7 +214,8 @@ impl Daemons {
         Daemon::spawn(name, command, self.workplace.log(name))
     }
 
-    /// Reports and forgets stores that end with status 0, as after a drain.
+    /// Waits for the first failure of a daemon. A store that ends with status 0, as after a drain,
+    /// is only reported and removed.
     async fn first_failure(&mut self) -> anyhow::Error {
         loop {
             let stores = self.stores.len();
@@ -234,14 +235,14 @@ impl Daemons {
         }
     }
 
-    /// Stores first, because they leave the directory.
+    /// Stops the stores first, because a stopping store sends messages to the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;
     }
 }
 
-/// Returns the ended daemon's position. `daemons` must not be empty.
+/// Waits until one of the `daemons` ends. Returns its position. `daemons` must not be empty.
 async fn first_end<'d>(daemons: impl Iterator<Item = &'d mut Daemon>) -> (usize, ExitStatus) {
     let (status, ended, _) = select_all(daemons.map(|daemon| Box::pin(daemon.ended()))).await;
     (ended, status)

@@ -1,5 +1,3 @@
-//! A directory of this user that others cannot replace.
-
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;

@@ -15,8 +15,8 @@ pub(crate) async fn unless_interrupted<T>(
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// Ctrl-C, `kill`, or the end of the terminal. The first value suppresses the signals' default
-/// effect for good.
+/// Receives Ctrl-C, `kill`, or the end of the terminal. The first value permanently suppresses the
+/// signals' default effect.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,

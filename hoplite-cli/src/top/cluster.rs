@@ -14,7 +14,7 @@ const PAGE_OBJECTS: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Question {
     Nodes,
-    /// Ids that begin with `prefix` and are greater than `after`.
+    /// Objects whose ids begin with `prefix` and are greater than `after`.
     Objects {
         prefix: Vec<u8>,
         after: Vec<u8>,
@@ -27,7 +27,7 @@ pub(super) struct Snapshot {
     pub(super) store: NodeStatus,
     /// The first shard's answer, or the reason why no shard answers.
     pub(super) directory: Result<StatusReply, String>,
-    /// Of the cluster, or of this node if no shard answers.
+    /// The cluster's problems, or this node's problems if no shard answers.
     pub(super) problems: Vec<Problem>,
     pub(super) more: More,
 }

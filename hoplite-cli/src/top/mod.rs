@@ -90,14 +90,14 @@ async fn show(
         };
         match outcome {
             ControlFlow::Break(()) => return Ok(()),
-            // While another query is open, drops this one; the next tick repeats it.
+            // While another query is open, drops this query; the next tick repeats it.
             ControlFlow::Continue(Some(question)) => drop(questions.try_send(question)),
             ControlFlow::Continue(None) => {}
         }
     }
 }
 
-/// The keyboard's thread ends soon after the receiver is dropped.
+/// Reads the keyboard in a thread, which ends soon after the receiver is dropped.
 fn keys() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, receiver) = mpsc::channel(MAX_KEYS);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {

@@ -104,7 +104,6 @@ impl Screen {
     pub(super) fn take(&mut self, answer: Result<Snapshot, String>) {
         match answer {
             Ok(mut snapshot) => {
-                // An answer without a page's data keeps the earlier data.
                 if let (More::Nothing, Some(before)) = (&snapshot.more, self.latest.take()) {
                     snapshot.more = before.more;
                 }

@@ -26,7 +26,8 @@ pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node
     all
 }
 
-/// Links of nodes with a prefix: slow ones first, then by ascending bandwidth.
+/// Returns the links that begin or end at nodes whose names begin with `prefix`: slow ones first,
+/// then by ascending bandwidth.
 pub(super) fn links<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Link)> {
     let mut all = told(snapshot, |load| &load.links);
     all.retain(|(node, link)| node.node.starts_with(prefix) || link.peer.starts_with(prefix));
@@ -48,7 +49,7 @@ pub(super) fn id(bytes: &[u8]) -> Option<ObjectId> {
     ObjectId::new(bytes).ok()
 }
 
-/// Sorts copies so that each follows its sender; adds its depth in the tree.
+/// Sorts copies so that each copy follows its sender. Adds each copy's depth in the tree.
 pub(super) fn tree(copies: &[Location]) -> Vec<(usize, &Location)> {
     let names: BTreeSet<_> = copies.iter().map(|copy| &copy.node).collect();
     let mut receivers: BTreeMap<_, Vec<&Location>> = BTreeMap::new();

@@ -41,7 +41,7 @@ struct Stage {
     p: u32,
     bytes: f64,
     bytes_per_second: f64,
-    /// Reduce-scatter and allgather together.
+    /// Time of reduce-scatter and allgather together.
     seconds: f64,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A matrix of links, for other verbs, and details of the probe.
+/// A matrix of links, for other commands, and details of the probe.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     nodes: &'a [String],
@@ -93,7 +93,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         .await;
     bar.finish_and_clear();
     let report = report?;
-    // The matrix, with two numbers per pair, goes only to files.
     if let Some(path) = &arguments.output {
         let text = serde_json::to_string(&Document::of(&report))?;
         fs::write(path, text).with_context(|| path.display().to_string())?;

@@ -101,7 +101,7 @@ struct Simulation {
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
-    /// At each level, outermost first, in multiples of a node's link.
+    /// An uplink's capacity at each level, outermost first, as a multiple of a node's link.
     uplinks: Vec<f64>,
 }
 

@@ -9,7 +9,7 @@ use super::lifetime::Lifetime;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Bounds the memory here and in the daemons.
+/// Limits a page's memory, here and in the daemons.
 const PAGE_OBJECTS: usize = 1000;
 
 const EXAMPLES: &str = "Examples:
@@ -161,7 +161,7 @@ struct Entry {
     partial: usize,
     creator: Option<String>,
     age_ms: Option<u64>,
-    /// Time since the last transfer between nodes.
+    /// Time since the object's last transfer between nodes.
     unused_ms: Option<u64>,
     pinned: Vec<String>,
     inline: bool,

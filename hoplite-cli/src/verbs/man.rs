@@ -1,5 +1,3 @@
-//! Manual pages from the help texts.
-
 use std::fs;
 use std::path::PathBuf;
 

@@ -1,5 +1,4 @@
-//! One module per command. A new command is a module here and a variant of
-//! [`Command`](crate::Command).
+//! One module per command, each with a variant of [`Command`](crate::Command).
 
 pub(crate) mod allreduce;
 pub(crate) mod barrier;

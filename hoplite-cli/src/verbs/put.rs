@@ -14,7 +14,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Few bytes per read, so that receivers start early.
+/// Bytes per read: few, so that receivers start early.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -114,7 +114,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// The size must be known before the put.
+/// Input of a put, which needs the size first.
 #[derive(Debug)]
 enum Source {
     File {
@@ -122,14 +122,15 @@ enum Source {
         size_bytes: u64,
     },
     Bytes(Vec<u8>),
-    /// Larger than the store's memory; the rest was not read.
+    /// More bytes than the store's memory; the rest was not read.
     TooLarge {
         read_bytes: u64,
     },
 }
 
 impl Source {
-    /// Reads pipes and other files without a size up to one byte beyond `limit_bytes`.
+    /// Opens the file. A pipe, or another file without a size, is read up to one byte beyond
+    /// `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes)

@@ -74,7 +74,7 @@ struct Limits {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// The number if this machine knows no name.
+    /// The user's name, or number if this machine knows no name; `None` for a prefix's quota.
     user: Option<String>,
     uid: Option<u32>,
     prefix: Option<Id>,

@@ -59,7 +59,7 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
 struct Report {
     #[serde(flatten)]
     target: Id,
-    /// In the order of joining.
+    /// Ids of the reduced sources, in the order in which they joined.
     reduced: Vec<Id>,
 }
 

@@ -16,7 +16,7 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// The guide names it for firewalls.
+/// The data plane's port, which the guide names for firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
 /// The dashboard's port, or any free loopback port if it is taken.

@@ -53,7 +53,6 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
             }
         }
         let mut stdout = io::stdout().lock();
-        // One write per update avoids flicker.
         text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
         stdout.write_all(&text)?;
         stdout.flush()?;
@@ -182,7 +181,7 @@ struct Shard {
     uplink_permille: u32,
 }
 
-/// Label keys, and the number of nodes with exactly these.
+/// Label keys, and the number of nodes with exactly these keys.
 #[derive(Debug, Serialize)]
 pub(super) struct PlaceKeys {
     keys: Vec<String>,

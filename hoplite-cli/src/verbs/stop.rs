@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Serialize)]
 struct Report {
     socket: PathBuf,
-    /// `null` if no store was started here.
+    /// The store's process id; `null` if no store was started here.
     process: Option<u32>,
 }
 

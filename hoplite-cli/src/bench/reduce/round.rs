@@ -159,8 +159,8 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Does `work` for all nodes at once, each on a thread with its element of `own`. Returns the
-    /// time from the first start to the last end.
+    /// Calls `work` for all nodes concurrently: each node's thread gets that node's element of
+    /// `own`. Returns the time from the first start to the last end.
     fn together<T: Send>(
         &self,
         own: &mut [T],

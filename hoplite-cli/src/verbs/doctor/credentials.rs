@@ -190,7 +190,8 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     finding("certificate", verdict, says)
 }
 
-/// Daemons use only the authority's key, so its expiry is only doubtful.
+/// Checks the authority's file. An expired one is only `Doubtful`, because daemons use only its
+/// key.
 fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
@@ -354,7 +355,7 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Also checks that daemons judge the files alike.
+    /// Checks the findings, and that `examine` and daemons agree on the files.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);

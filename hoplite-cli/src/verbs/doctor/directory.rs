@@ -22,7 +22,7 @@ const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Without usable credentials, only connects.
+/// Queries the shard at `address`; without usable credentials, only connects.
 pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> Finding {
     let what = format!("directory {address}");
     let found = match credentials {

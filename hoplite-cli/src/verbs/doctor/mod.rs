@@ -146,7 +146,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
 }
 
-/// `None` after `limit`; the thread of `check` then goes on.
+/// Runs `check` in a thread. Returns `None` after `limit`; the thread continues.
 async fn within<T: Send + 'static>(
     limit: Duration,
     check: impl FnOnce() -> T + Send + 'static,
@@ -262,7 +262,7 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
-/// Checks the hard limit, to which daemons raise theirs.
+/// Checks the hard limit on file descriptors: daemons raise their limit to it.
 fn descriptors() -> Finding {
     let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {
@@ -324,7 +324,7 @@ async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
             sleep(MIN_INTERVAL).await;
         }
     };
-    // After the time limit, the last answer counts.
+    // After the time limit, uses the last answer.
     let _ = timeout(NETWORK_TIMEOUT, queries).await;
     let own = status.problems();
     let is_own =
@@ -394,7 +394,7 @@ fn judge(status: &NodeStatus) -> Finding {
     }
 }
 
-/// Checks the MTU of active interfaces but loopback.
+/// Checks the MTU of all active interfaces except loopback.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
         return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];

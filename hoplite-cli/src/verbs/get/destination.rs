@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const JUDGED_BYTES: usize = 4096;
 
-/// A terminal takes only text, unless the user named `-`.
+/// Standard output. A terminal takes only text, unless the user named `-`.
 #[derive(Debug)]
 pub(in crate::verbs) struct Standard {
     out: StdoutLock<'static>,
