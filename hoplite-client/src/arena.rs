@@ -8,8 +8,7 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// Mappings that the connections of this process share, because filling page tables costs half as
-/// much as copying the bytes.
+/// Mappings that the connections of this process share, because filling page tables is costly.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// Most tries to lock [`MAPPED`], which a forked child may inherit locked.
@@ -18,8 +17,8 @@ const MAX_TRIES: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Set once this connection's own store has granted writes. Grants of other connections do not
-    /// count: else a store with read access could make the client write.
+    /// Set when this connection's store grants writes. Grants on other connections do not count:
+    /// otherwise another store that may only read this memory could make the client write to it.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
@@ -46,7 +45,8 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// A forked child maps again, because it inherits no filled page tables.
+    /// Process that made the mapping. A forked child maps again, because it inherits no filled page
+    /// tables.
     process: u32,
     device: u64,
     inode: u64,
@@ -83,7 +83,8 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Keeps the descriptor until the first write; `false` if it belongs to other memory.
+    /// Keeps the descriptor until the first write. Returns `false` if the descriptor belongs to
+    /// other memory.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena = self
             .file

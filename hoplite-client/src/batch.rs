@@ -1,5 +1,3 @@
-//! Puts, gets and deletes of many objects in one call.
-//!
 //! Small objects travel in batches, all in flight together, in about one round trip. Larger objects
 //! are put one by one.
 
@@ -32,15 +30,15 @@ const MAX_IN_FLIGHT: usize = 64;
 /// An object for [`Client::put_many_with`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewObject<'a> {
-    /// Id.
+    /// Id of the object.
     pub id: ObjectId,
-    /// All bytes.
+    /// All bytes of the object.
     pub bytes: Cow<'a, [u8]>,
     /// Metadata; replaces the metadata in the [`PutOptions`].
     pub metadata: Metadata,
 }
 
-/// In the order of the items.
+/// One result for each item of a batch, in the order of the items.
 pub type Results<T> = Vec<Result<T>>;
 
 impl Client {
@@ -186,8 +184,8 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // If the client can drop unneeded views, a batch that awaits no directory fails at once in a
-    // full store. Its objects are then put one by one: a single put drops the views before it
+    // If the client can drop unneeded views, a full store refuses the batch at once, unless a put
+    // waits for the directory. Then each object is put alone: such a put drops the views before it
     // waits.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
@@ -308,7 +306,7 @@ async fn of_ids<T>(
     request: impl Fn(&ObjectId) -> node::Request,
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
-    // All batches begin at once, because the store answers each batch only as a whole.
+    // All batches begin at once, because the store sends one answer for a whole batch.
     let mut running = FuturesOrdered::new();
     for ids in ids.chunks(MAX_BATCH_ITEMS) {
         let requests = ids.iter().map(&request).collect();

@@ -178,7 +178,7 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and sends one notice if it takes long. The caller pins `work` to keep the
+    /// Awaits `work`, and sends one notice if `work` takes long. The caller pins `work` to keep the
     /// future small.
     pub(crate) async fn run<T>(
         &self,

@@ -160,8 +160,8 @@ impl Client {
     /// Performs `work` in this thread, and calls `pause` at every `interval` while `work` waits. If
     /// `pause` fails, `work` is dropped, which cancels its calls.
     ///
-    /// For hosts with other duties, such as an interpreter that delivers signals. `work` uses one
-    /// connection, and nothing that needs a tokio runtime.
+    /// For programs with other duties, such as an interpreter that delivers signals. `work` may use
+    /// one connection, but nothing that needs a tokio runtime.
     ///
     /// # Errors
     /// The error of `pause`.

@@ -26,7 +26,6 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
-/// Longest time for which a store takes part in a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Pause between queries for another store's progress; each also queries the directory.
@@ -44,7 +43,7 @@ const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
 /// * `Timeout`, which the store reports. If the store is suspended, the client reports it 2 s
-///   later, or within 7 s if a wait or a locate has a timeout of zero. Reconnecting adds to this.
+///   later, or within 7 s if a wait or a locate has a timeout of zero.
 ///
 /// # Cancel safety
 /// Dropping a future at any time cancels the call at the store.
@@ -56,7 +55,7 @@ pub struct Client {
 /// One page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// In the order of their ids.
+    /// Objects in the order of their ids.
     pub objects: Vec<Locations>,
     /// Argument `after` of [`Client::list`] for the next page; `None` at the end.
     pub next: Option<ObjectId>,
@@ -317,8 +316,8 @@ impl Client {
         LocationWatch::open(&call.connection, id)
     }
 
-    /// Lists at most `limit` (and 10,000) objects, by id, whose ids start with `prefix` and are
-    /// greater than `after`.
+    /// Lists at most `limit` objects, and at most 10,000, in the order of their ids. Their ids
+    /// start with `prefix` and are greater than `after`.
     ///
     /// # Errors
     /// `InvalidId` if `prefix` or `after` is too long. `Unavailable` if a directory shard does not

@@ -1,5 +1,3 @@
-//! Deadline of a call with several steps.
-
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy)]

@@ -40,8 +40,8 @@ impl From<Duration> for DeleteOptions {
 pub struct Deletion {
     /// Number of ids that named an object, without objects that a shard deleted before it failed.
     pub count: usize,
-    /// The first of the lost nodes that may still have a copy. They serve none, and drop their
-    /// copies when they return.
+    /// Some of the lost nodes that may still have a copy. A lost node serves no copies, and drops
+    /// these when it returns.
     pub absent: Vec<NodeId>,
     /// Number of all lost nodes that may still have a copy.
     pub absent_count: u64,
@@ -67,7 +67,7 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that did
-    /// not, at most 10 minutes after their loss.
+    /// not. A shard forgets a lost node after 10 minutes.
     pub async fn delete_with<I>(&self, ids: I, options: DeleteOptions) -> Result<Deletion>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,

@@ -54,7 +54,7 @@ pub enum Error {
     /// The given buffer is too small for the objects.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// Size of the objects up to the first one that does not fit.
+        /// Size of the objects up to and including the first one that does not fit.
         needed_bytes: u64,
         /// Size of the buffer.
         given_bytes: u64,
@@ -240,7 +240,8 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
-    /// Returns this error, for callers that combine calls. A lost connection gets the state `call`.
+    /// Returns this error, but a lost connection gets the state `call`. For callers that combine
+    /// calls.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {
@@ -251,7 +252,7 @@ impl Error {
         }
     }
 
-    /// Returns the stable code. For a refused connection, the code of the store's reason.
+    /// Returns the stable code; for a refused connection, the code of the store's reason.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {

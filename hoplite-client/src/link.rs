@@ -12,7 +12,7 @@ use crate::options::{AfterLoss, ConnectOptions};
 
 /// First pause between attempts to reconnect: a store restarts within tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause. Each is twice as long as the previous one.
+/// Longest pause. Each pause is twice as long as the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// A connection, and the task or the waiting threads (pump) that receive its answers.
@@ -31,7 +31,7 @@ pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// Last failed reconnection. While it is set, each call tries only once.
+    /// Last failed reconnection. While set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -62,9 +62,6 @@ impl<L: Line> Link<L> {
     }
 
     /// Returns the connection; `None` if the caller must reconnect.
-    ///
-    /// # Errors
-    /// [`Error::ForkedChild`].
     pub(crate) fn ready(&self) -> Result<Option<L>> {
         // A forked child may find the lock held for ever.
         self.check_process()?;

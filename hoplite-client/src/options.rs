@@ -149,7 +149,7 @@ impl From<Duration> for GetOptions {
 pub struct ReduceOptions {
     /// Operation; by default the sum.
     pub op: ReduceOp,
-    /// Number of sources to reduce, in the order in which they become ready; by default all.
+    /// Number of sources to reduce, chosen in the order in which they become ready; by default all.
     pub num_objects: Option<usize>,
     /// Order of combining; by default as sources become ready.
     pub order: ReduceOrder,

@@ -245,7 +245,6 @@ impl ObjectReader {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
         let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
-        // A reader ends with its connection.
         let answer = connection.call(request, Operation::Get, timeout).await;
         match answer.map_err(|error| error.leaving(LostCall::Ended))? {
             Response::Node(node::Response::Progress { valid_bytes })

@@ -13,10 +13,10 @@ use hoplite_proto::directory::decode_locations;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// Description of an object by this store and the best-informed directory shard.
+/// Description of an object by this store and the directory shard that knows most about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Address of the best-informed shard.
+    /// Address of the shard that knows most about the object.
     pub shard: String,
     /// Object and its copies.
     pub locations: Locations,
@@ -54,32 +54,33 @@ pub struct ReduceRecord {
     pub reduced: u64,
     /// Sources that the call named.
     pub sources: u64,
-    /// Nodes that combine sources, besides the target's node.
+    /// Nodes, besides the target's node, that combine sources.
     pub hops: u64,
     /// Schedule and the reason for its choice.
     pub plan: String,
-    /// Stream bandwidth that the plan assumes; zero if another store made it.
+    /// Stream bandwidth that the plan assumes; zero if another store made the plan.
     pub bytes_per_second: u64,
     /// Latency that the plan assumes.
     pub latency: Duration,
     /// Time from the call to the target's last byte, or until now.
     pub elapsed: Duration,
-    /// Repaired failures.
+    /// Number of failures that were repaired.
     pub mendings: u32,
     /// Restarts of the target.
     pub restarts: u32,
-    /// `true` until the end.
+    /// `true` until the reduce or collective ends.
     pub is_running: bool,
     /// This store's progress, if it is a member.
     pub position: Option<MemberPosition>,
-    /// Progress of all running members. The stage of a silent member may give the reason.
+    /// Progress of all running members. If the collective hangs, a silent member's stage may show
+    /// the reason.
     pub positions: Vec<MemberPosition>,
 }
 
 /// Progress of one member of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPosition {
-    /// Number in the schedule, from 0.
+    /// Number of the member in the schedule, from 0.
     pub member: u32,
     /// Number of members.
     pub members: u32,
@@ -116,7 +117,7 @@ pub struct NodeStatus {
     pub evictable_bytes: u64,
     /// Bytes reserved for empty targets of reduces.
     pub reserved_bytes: u64,
-    /// Bytes of touched pages.
+    /// Bytes of the arena's touched pages.
     pub prefaulted_bytes: u64,
     /// Complete and partial copies.
     pub copies: u64,
@@ -130,7 +131,7 @@ pub struct NodeStatus {
     pub reduces: u64,
     /// Combining steps (hops) of reduces, and memberships in collectives, at this store.
     pub hops: u64,
-    /// As `hops`, at all stores, for work that this store coordinates.
+    /// Hops and memberships at all stores, for work that this store coordinates.
     pub directed_hops: u64,
     /// Running computations that combine several inputs.
     pub combinations: u64,
@@ -142,9 +143,9 @@ pub struct NodeStatus {
     pub is_draining: bool,
     /// Evicted copies so far.
     pub evictions: u64,
-    /// Objects put here that ended with their time to live.
+    /// Objects put at this store whose time to live has ended.
     pub expired: u64,
-    /// Objects put here that ended with their owner.
+    /// Objects put at this store whose owner is gone.
     pub abandoned: u64,
     /// All zero if the store does not spill.
     pub spill: SpillStatus,
@@ -156,7 +157,7 @@ pub struct NodeStatus {
     pub shards: Vec<ShardStatus>,
     /// Links to other stores as measured by transfers, slowest first.
     pub links: Vec<PeerLink>,
-    /// Most connections (lanes) of one transfer; 0: unknown.
+    /// Limit of connections (lanes) for one transfer; zero if unknown.
     pub max_lanes: u32,
     /// Open connections of transfers to other stores, beyond each transfer's first.
     pub extra_lanes: u64,
@@ -274,7 +275,7 @@ pub struct PeerLink {
     pub node: String,
     /// Estimated bandwidth and latency.
     pub link: Link,
-    /// `true` if much worse than most links of this store.
+    /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
     /// Connections (lanes) that all transfers with the node share, as the last test of more
     /// connections found; `None` before a test.
@@ -325,8 +326,8 @@ pub struct ProbeReport {
     pub matrix: Matrix,
     /// Nodes that left the probe, with the reasons.
     pub lost: Vec<(String, String)>,
-    /// Pairs of nodes, by index, that could not reach each other. Their link has the worst round
-    /// trip of either node.
+    /// Pairs of nodes, by index, that could not reach each other. Their link gets the worst round
+    /// trip that either node measured.
     pub guessed: Vec<(u32, u32)>,
     /// Unmeasured pairs in probes of over 2,000 nodes, which get the link of other pairs of their
     /// groups.
@@ -339,7 +340,7 @@ pub struct ProbeReport {
     pub lost_echoes: u64,
     /// Bytes sent to measure bandwidth.
     pub train_bytes: u64,
-    /// Duration.
+    /// Duration of the probe.
     pub elapsed: Duration,
     /// Node groups that daemons now use; `None` if they were not applied.
     pub applied: Option<AppliedPlaces>,

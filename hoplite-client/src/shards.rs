@@ -96,8 +96,8 @@ impl Client {
     /// Adds a shard to the directory, or removes one. Returns once the store uses the new list. The
     /// other stores follow; before the next change, wait until [`DirectoryShards::are_settled`].
     ///
-    /// A majority of the present shards must accept the change. With `force`, one suffices: only if
-    /// the other shards will never come back.
+    /// A majority of the present shards must accept the change. With `force`, one shard suffices:
+    /// use it only if the other shards will never come back.
     ///
     /// # Errors
     /// `InvalidRequest` for an invalid address; for a new shard that is listed or has served stores

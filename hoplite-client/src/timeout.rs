@@ -14,9 +14,6 @@ use crate::error::Result;
 pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 
 /// Default timeout, unless the environment sets another one.
-///
-/// Half of NCCL's: a get may wait minutes for a training step, but a hung job should fail while its
-/// owner watches.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// [`DEFAULT_TIMEOUT`] as text for people.
@@ -54,8 +51,8 @@ pub fn parse_timeout(text: &str) -> Result<Duration, NotATimeout> {
 
 /// Returns the timeout in `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
 ///
-/// Reads the variable once. An empty value counts as unset; with an invalid one, connecting fails
-/// and this returns [`DEFAULT_TIMEOUT`].
+/// Reads the variable once. An empty value counts as unset. If the value is invalid, connecting
+/// fails, and this returns [`DEFAULT_TIMEOUT`].
 pub fn default_timeout() -> Duration {
     checked_default().unwrap_or(DEFAULT_TIMEOUT)
 }

@@ -9,7 +9,7 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Bytes of the largest view that is copied, because a reference costs the client as much memory.
+/// Size in bytes up to which a view is a copy, because a reference costs the client as much memory.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 const ALIGNMENT: usize = 64;
 
@@ -55,7 +55,7 @@ impl ObjectView {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let mut bytes =
             connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
-        // Other clients may have changed the progress in the object's header.
+        // Other clients may have changed the byte count in the object's header.
         bytes.confirm(view.size_bytes);
         Ok(Self::over(bytes, reference, view.put, view.metadata, view.is_stale))
     }

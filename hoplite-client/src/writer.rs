@@ -165,7 +165,6 @@ impl ObjectWriter {
     /// A cancelled call may have sealed the object.
     pub async fn seal(self) -> Result<()> {
         let timeout = self.options.timeout;
-        // A writer ends with its connection.
         self.seal_within(timeout).await.map_err(|error| error.leaving(LostCall::Ended))
     }
 
@@ -181,7 +180,6 @@ impl ObjectWriter {
         let awaits_directory = options.metadata.replicas.awaits_directory();
         let is_small = size_bytes < connection.confirmed_from_bytes();
         if options.confirm == Confirmation::BySize && is_small && !awaits_directory {
-            // Sends both requests with one system call.
             let requests =
                 [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
@@ -203,7 +201,7 @@ impl ObjectWriter {
     }
 }
 
-/// Requests memory for a put. If memory is short, or a quota is exceeded, lets the application drop
+/// Requests memory for a put. If memory is short, or a quota is exceeded, calls `on_full` to drop
 /// unneeded views, and retries once.
 async fn once_more_if_full(
     connection: &Arc<Connection>,

@@ -1,7 +1,7 @@
 //! All-to-all: each participant puts one object, its source, with a part for each participant.
 //!
-//! The stores exchange the sources (`hoplite_core::collective`). If they cannot, they make an empty
-//! target, and each pair of ranks uses an object.
+//! The stores exchange the sources (`hoplite_core::collective`). If they cannot, they complete an
+//! empty target, and each pair of ranks exchanges a part as a separate object.
 
 use std::pin::pin;
 use std::slice;
@@ -125,7 +125,7 @@ struct AllToAll<'a, P> {
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// Ids of this rank's objects, one for each receiver.
+    /// Ids of the objects with this rank's parts, one for each receiver.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
@@ -243,8 +243,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         })
     }
 
-    /// Returns the offset in bytes of this rank's parts in the target, which has all parts for this
-    /// node's ranks. `order` lacks a rank's part for itself.
+    /// Returns the offset in bytes of this rank's parts in the target. The target has the parts for
+    /// all ranks of this node. Each rank's part for itself is missing from `order`.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());

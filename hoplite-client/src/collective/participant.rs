@@ -177,7 +177,8 @@ impl Participant {
         }
     }
 
-    /// `is_again` is `true` if an earlier join failed with `Superseded`.
+    /// Joins the collective at this node's store. `is_again` is `true` if an earlier join failed
+    /// with `Superseded`.
     pub(super) async fn join(
         &self,
         connection: &Arc<Connection>,

@@ -1,6 +1,6 @@
 //! Reduce-scatter and allgather: the participants' stores exchange parts in a ring
-//! (`hoplite_core::collective`). If they cannot, they make an empty target, and each participant
-//! gets its parts separately, with the same result.
+//! (`hoplite_core::collective`). If they cannot, they complete an empty target, and each
+//! participant gets its parts separately, with the same result.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ impl Client {
     /// `TARGET/part/RANK`, which may stay after an error. If all sources have at most 64 KiB
     /// together, each participant gets all of them instead.
     ///
-    /// The sources stay, and above 8 KiB in all the empty object `target`. Delete them when all
-    /// participants have their result.
+    /// The sources stay. If they have more than 8 KiB in all, the empty object `target` stays, too.
+    /// Delete them when all participants have their result.
     ///
     /// # Errors
     /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into equal
@@ -321,7 +321,6 @@ impl Parts {
             reduce(connection, target.clone(), sources, options),
             get_into(connection, target.clone(), out, deadline.left()),
         )?;
-        // The part is complete even if the delete times out.
         let _ = client.delete([target], deadline.left()).await;
         Ok(())
     }

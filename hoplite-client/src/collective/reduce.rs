@@ -86,7 +86,7 @@ async fn tracked_reduce(
     match select(reduce, pin!(get_tracked(connection, target.clone(), timeout.into()))).await {
         Either::Right((_, reduce)) => reduce.await,
         Either::Left((Ok(reduced), count)) => {
-            // The target may be deleted, so a failed count of its progress is ignored.
+            // The target may be deleted already.
             let _ = connection.within(COUNT_TIMEOUT, count).await;
             Ok(reduced)
         }

@@ -103,7 +103,7 @@ impl Calls {
         }
     }
 
-    /// Fails open and later calls with the loss. The first reason stays.
+    /// Fails open and later calls with the loss. Keeps the first reason.
     pub(super) fn lose(&self, loss: Loss) {
         let abandoned = {
             let mut state = self.lock();

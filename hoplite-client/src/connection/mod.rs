@@ -53,7 +53,7 @@ const fn answer_limit(operation: Operation, timeout: Duration) -> Duration {
     at_store.saturating_add(TIMEOUT_SLACK)
 }
 
-/// Shortest time in microseconds between two checks for a closed socket. No store restarts faster.
+/// Shortest time in microseconds between two checks for a closed socket.
 const CHECK_INTERVAL_US: u64 = 1000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// In microseconds since `made_at`.
+    /// Time of the last check, in microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 
@@ -464,7 +464,8 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Refuses all requests if the store is too old for one: it would perform only the others.
+    /// Refuses all requests if the store is too old for one of them: the store would perform only
+    /// the others.
     fn check_version(&self, requests: &[Request]) -> Result<()> {
         let numbers = requests.iter().map(|request| match request {
             Request::Node(request) => request.oldest_version(),
@@ -473,7 +474,7 @@ impl Shared {
         numbers.max().map_or(Ok(()), |number| Ok(self.version.require(number)?))
     }
 
-    /// Gives references back. If the connection breaks, the store takes back everything.
+    /// Gives references back. If the connection breaks, the store frees all of them.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) =
             self.sender.send(&unanswered(requests), Priority::GiveBack)
@@ -517,7 +518,7 @@ impl Shared {
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
-            // The store's reason for closing.
+            // Call 0 carries the store's reason for closing.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
             // The unreadable answer may contain a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {

@@ -1,8 +1,7 @@
 //! Receives answers without a runtime: one of the waiting threads, the leader, receives for all.
 //!
 //! The leader sleeps in `poll` and delivers each answer. The others sleep until their answer
-//! arrives or they become the leader. So a call costs a send, a poll and a receive, without a
-//! thread switch. If answers come quickly, the leader spins: [`Pace`].
+//! arrives or they become the leader. If answers come quickly, the leader spins: [`Pace`].
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -125,7 +124,7 @@ impl Pump {
             PollFd::new(&*self.interrupt, PollFlags::IN),
         ];
         let timeout = wake_at.and_then(|at| {
-            // A time too large counts as no limit.
+            // A time too large for `Timespec` counts as no limit.
             Timespec::try_from(at.saturating_duration_since(Instant::now())).ok()
         });
         match poll(&mut fds, timeout.as_ref()) {

@@ -47,7 +47,6 @@ impl Registration {
         let mut received = BytesMut::new();
         loop {
             received.reserve(RESERVED_BYTES);
-            // Lets other tasks run while bytes arrive.
             consume_budget().await;
             let read = match socket.readable().await {
                 Ok(mut ready) => {

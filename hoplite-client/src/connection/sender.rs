@@ -17,7 +17,8 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Unsent bytes from which new calls are refused. Release, Abort and Cancel are never refused.
+/// Number of unsent bytes at which new calls are refused. Release, Abort and Cancel are never
+/// refused.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

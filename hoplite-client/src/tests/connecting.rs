@@ -127,7 +127,6 @@ async fn greetings_that_are_not_of_a_store() {
 #[tokio::test]
 async fn a_client_speaks_the_newest_version_of_both_sides() {
     let [old, new] = [Version::OLDEST, Version::NEWEST].map(Version::number);
-    // An old store names its only version (`newest_version` is 0), a newer store a range.
     for (version, newest_version, agreed) in [(old, 0, old), (old, new, new), (old, LATER, new)] {
         let hello = v1::ServerHello {
             version,

@@ -1,4 +1,4 @@
-//! Tests of forked children. Another process number stands for a fork, which needs unsafe code.
+//! Tests of forked children: another process number stands for a fork.
 
 use std::sync::Arc;
 

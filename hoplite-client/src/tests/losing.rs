@@ -50,7 +50,6 @@ async fn an_answer_that_was_delivered_but_never_looked_at_is_given_back() {
     store.until("the put is done", |state| state.references() == 0).await;
     let mut get = Box::pin(client.get("a", LONG));
     assert!(futures::poll!(&mut get).is_pending());
-    // The answer to the get arrives before this one.
     client.status().await.unwrap();
     drop(get);
     store.until("the reference is back", |state| state.references() == 0).await;
@@ -109,8 +108,8 @@ async fn nonsense_from_the_store_breaks_the_connection() {
     let object = Response::Node(hoplite_core::node::Response::Object(view));
     let progress = Response::Node(hoplite_core::node::Response::Progress { valid_bytes: 1 });
     let nonsense: [&dyn Fn(&FakeStore); 6] = [
-        // A frame above the limit; an invalid message; an answer without a call; one of the wrong
-        // kind; memory outside the arena; a reason for closing.
+        // A frame above the limit; an invalid message; an answer without a call; an answer of the
+        // wrong kind; memory outside the arena; a reason for closing.
         &|store| store.send_raw(&[255; 4]),
         &|store| store.send_raw(&[3, 0, 0, 0, 255, 255, 255]),
         &|store| store.send_response(99, Ok(progress.clone())),
@@ -165,7 +164,6 @@ async fn a_frozen_store_costs_no_more_than_the_timeout_and_slack() {
         assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");
         assert_eq!(started.elapsed().as_secs(), limit);
     }
-    // A locate without a timeout waits longer, because the store would query the directory.
     let started = tokio::time::Instant::now();
     let error = client.locate("a", Duration::ZERO).await.unwrap_err();
     assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");

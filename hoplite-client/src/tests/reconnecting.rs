@@ -123,7 +123,6 @@ async fn a_store_that_stays_away_costs_the_patience_once() {
     }
     let other = FakeStore::start();
     replace(&store, &other);
-    // A busy machine may need longer for the handshake.
     let deadline = std::time::Instant::now() + LONG;
     while let Err(error) = client.put("a", b"1").await {
         assert!(error.is_retryable() && std::time::Instant::now() < deadline, "{error}");
