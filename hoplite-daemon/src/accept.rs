@@ -15,8 +15,8 @@ const MAX_RESERVED: u64 = 256;
 
 /// Accepts the connections of one listener while enough file descriptors are free.
 ///
-/// Otherwise new connections stay in the system's queue, so a flood cannot stop accepted work. The
-/// log reports this at most once a second.
+/// While descriptors are short, new connections wait in the system's queue, so a flood cannot stop
+/// accepted work. The log reports this at most once a second.
 #[derive(Debug)]
 pub struct Acceptor {
     peers: &'static str,
@@ -29,7 +29,7 @@ impl Acceptor {
         Self { peers, failures: Repeated::new() }
     }
 
-    /// Cancel safe if `accept` is.
+    /// Accepts the next connection. Cancel safe if `accept` is.
     pub async fn accept<T, F>(&self, listener: impl AsFd, mut accept: impl FnMut() -> F) -> T
     where
         F: Future<Output = io::Result<T>>,

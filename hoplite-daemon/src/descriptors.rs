@@ -1,7 +1,6 @@
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the limit on file descriptors to the hard limit. Programs start with 1024, because
-/// `select` allows no more.
+/// Raises the limit on file descriptors to the hard limit.
 pub fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

@@ -14,7 +14,7 @@ const MAX_FREE_BYTES: u64 = 16 << 20;
 const MIN_RETURN_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {
-    // The last return left these, because they share pages with used memory.
+    // Free bytes that the last call could not return, because they share pages with used memory.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -25,8 +25,8 @@ pub(crate) async fn return_memory() {
     }
 }
 
-/// Returns memory to the system if far more than `left_bytes` is free. Returns the bytes that stay
-/// free.
+/// Returns memory to the system if far more than `left_bytes` are free. Returns the number of bytes
+/// that stay free.
 fn return_free_memory(left_bytes: u64) -> u64 {
     let before = private_bytes();
     if before < SMALL_BYTES {

@@ -25,7 +25,7 @@ pub(crate) enum LogFormat {
 
 static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
-/// Standard error; ignores failures, because a full disk must not stop the daemon.
+/// Writes to standard error. Ignores failures, because a full disk must not stop the daemon.
 struct Log;
 
 impl Write for Log {

@@ -25,8 +25,8 @@ impl Repeated {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
-    /// Counts an event. Returns the number of events since the last log line; `None` within a
-    /// second.
+    /// Counts an event. Returns the number of events since the last log line; `None` if that line
+    /// is less than a second old.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }

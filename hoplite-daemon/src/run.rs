@@ -98,7 +98,7 @@ fn serve_until_stopped<P>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
-        // Before any announcement: a signal right after it counts.
+        // Installed before any announcement, because a signal may follow at once.
         let shutdown = stop_on_signals()?;
         tokio::spawn(return_memory());
         let metrics = match start.metrics {

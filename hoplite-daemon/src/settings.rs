@@ -157,7 +157,6 @@ fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, S
         let line = before.matches('\n').count() + 1;
         SettingsError::Parse { path: path.to_owned(), line, message }
     };
-    // Syntax errors have several lines.
     let table = DeTable::parse(&text).map_err(|error| {
         wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; "))
     })?;

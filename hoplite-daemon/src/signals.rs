@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service_manager::notify;
 
-/// SIGTERM or SIGINT cancels the token. Needs a tokio runtime.
+/// Returns a token that SIGTERM or SIGINT cancels. Needs a tokio runtime.
 pub(crate) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;

@@ -117,7 +117,7 @@ impl Metrics {
         registered(&self.0.registry, IntCounter::new(name, help))
     }
 
-    /// A counter for each value of `label`; `values` have theirs from the start.
+    /// A counter for each value of `label`; the counters for `values` exist from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
         let counters =
             registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
@@ -125,7 +125,8 @@ impl Metrics {
         counters
     }
 
-    /// A counter for each pair of values of two labels; `values` have theirs from the start.
+    /// A counter for each pair of values of two labels; the counters for `values` exist from the
+    /// start.
     pub fn counters_by_pair(
         &self,
         name: &str,
@@ -160,7 +161,8 @@ impl Metrics {
         registered(&self.0.registry, Histogram::with_opts(options))
     }
 
-    /// A histogram of seconds for each value of `label`; `values` have theirs from the start.
+    /// A histogram of seconds for each value of `label`; the histograms for `values` exist from the
+    /// start.
     pub fn seconds_by(&self, name: &str, help: &str, label: &str, values: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));
