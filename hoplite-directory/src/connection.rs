@@ -1,4 +1,4 @@
-//! Connections of the control plane, below gRPC: number, rights and end.
+//! Limits, authenticates and ends connections of the control plane, below gRPC.
 //!
 //! A connection is half open until its peer has finished the TLS handshake, if any, and has proven
 //! that it belongs to the cluster ([`opening`]). If there is a token, clients of plain gRPC are
@@ -37,12 +37,12 @@ use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::refusals::Refusals;
 
-/// Two for each store of the largest cluster, and some tools.
+/// Most connections: two for each store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
-/// Half-open connections; one more closes the oldest. A large cluster's stores can reconnect at
-/// once.
+/// Most half-open connections; one more closes the oldest. A large cluster's stores can reconnect
+/// at once.
 const MAX_HALF_OPEN: usize = 1024;
-/// Connections without a proven token; one more closes the oldest.
+/// Most connections without a proven token; one more closes the oldest.
 const MAX_VISITORS: usize = 64;
 /// Longest connection of a visitor, such as a health probe.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ impl fmt::Display for Peer {
 /// A source of connections to the shard.
 #[derive(Debug)]
 pub enum Listener {
-    /// A port.
+    /// A TCP port.
     Tcp(TcpListener),
     /// Connections of the store in this process.
     InProcess(InProcessListener),
@@ -125,14 +125,14 @@ enum Admitted {
 }
 
 enum Refused {
-    /// No token, or another cluster or version.
+    /// The peer has no token, or belongs to another cluster or version.
     Rejected(Error),
     Handshake(io::Error),
     Broken,
 }
 
 impl Refused {
-    /// A peer that only closes its connection, such as a health check, is no stranger.
+    /// Ignores a broken connection: the peer may be a health check that only closes it.
     fn of_handshake(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::InvalidData {
             Self::Handshake(error)
@@ -281,7 +281,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// Returns bytes again that were read to detect the protocol.
+/// Stream that first returns the bytes that were read to detect the protocol.
 struct Prefixed<S> {
     unread: &'static [u8],
     stream: S,

@@ -1,7 +1,7 @@
 //! Last hour of the cluster and of each node, for the dashboard.
 //!
 //! A point has a node's state at the end of a step of ten seconds, and the step's rates. A node's
-//! points (series) stay for an hour after the node has left. All series end at the same step.
+//! points (series) stay for an hour after the node has left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use hoplite_core::time::Time;
 use serde::Serialize;
 
 pub(crate) const STEP: Duration = Duration::from_secs(10);
-/// One hour.
+/// Steps in one hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
 /// Memory of a series besides its points: map entry, name, and spare capacity.
 const SERIES_BYTES: usize = size_of::<Series>() + size_of::<Point>() * GROWTH + 256;
-/// Nodes with a history, over which the cluster's rates are sums.
+/// Most nodes with a history. The cluster's rates are sums over these nodes.
 pub(crate) const MAX_NODES: usize = MAX_BYTES / (STEPS * size_of::<Point>() + SERIES_BYTES) - 1;
 const GROWTH: usize = 30;
 

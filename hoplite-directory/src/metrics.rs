@@ -1,5 +1,3 @@
-//! Metrics of a shard, which `docs/reference/metrics.md` lists.
-
 use std::time::Duration;
 
 use hoplite_core::shard::{Grant, GrantReason, ToShard, ToStore};

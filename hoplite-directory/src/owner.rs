@@ -1,5 +1,3 @@
-//! The task that owns the shard.
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +23,10 @@ use crate::pauses::Pauses;
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
-/// The shard's task takes all waiting commands at once.
+/// Most waiting commands. The shard's task takes all of them at once.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
-/// Never reused.
+/// Number of a session; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
@@ -58,9 +56,6 @@ pub(crate) struct ShardHandle {
 
 impl ShardHandle {
     /// Opens a session of the store `info`, whose messages go to `send_queue`.
-    ///
-    /// # Errors
-    /// The shard's refusal, or [`Error::ShuttingDown`].
     pub(crate) async fn open(
         &self,
         info: NodeInfo,
@@ -92,9 +87,6 @@ impl ShardHandle {
     }
 
     /// Proposes, commits or withdraws a new list of shards.
-    ///
-    /// # Errors
-    /// The errors of [`Shard::change_list`], and [`Error::ShuttingDown`].
     pub(crate) async fn change_list(&self, step: ListStep) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::ChangeList { step, reply }).await?;
@@ -327,7 +319,7 @@ impl ShardOwner {
         });
     }
 
-    /// Queued messages may be out of date.
+    /// Ends all sessions after a pause, because queued messages may be out of date.
     fn end_sessions_after_pause(&mut self) {
         let pauses = self.pauses.count();
         if std::mem::replace(&mut self.handled_pauses, pauses) == pauses {

@@ -1,10 +1,10 @@
 //! Detects pauses of this process, such as between SIGSTOP and SIGCONT.
 //!
 //! During a pause, stores give up their sessions. They may delete an object and put it again with
-//! the other shard of its id. Their earlier messages still wait in this process's queues and socket
-//! buffers: a delete among them would remove the new object. So the [owner](crate::owner) of the
-//! shard ends all sessions after a pause. Stores send no messages before the shard has answered
-//! their hello, so later sessions carry none from before the pause.
+//! the other shard of its id. The delete may still wait in this process's queues or socket buffers,
+//! and would remove the new object. So the [owner](crate::owner) of the shard ends all sessions
+//! after a pause. Stores send no messages before the shard has answered their hello, so later
+//! sessions carry none from before the pause.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Stores give up their sessions after a slightly longer silence.
+/// A little less than the silence after which stores give up their sessions.
 const SHORTEST_PAUSE: Duration = STORE_PINGS.timeout.saturating_sub(Duration::from_millis(100));
 
 #[derive(Debug, Clone)]
@@ -33,7 +33,7 @@ impl Pauses {
         Self(Arc::new(State { counted: Mutex::new((Instant::now(), 0)), news: Notify::new() }))
     }
 
-    /// A pause is a long gap between two calls.
+    /// Returns the number of pauses. A pause is a long gap between two calls.
     pub(crate) fn count(&self) -> u64 {
         let mut state = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (latest, count) = &mut *state;
@@ -45,7 +45,7 @@ impl Pauses {
         *count
     }
 
-    /// Only one task may wait.
+    /// Waits for the next pause. Only one task may wait.
     pub(crate) async fn next(&self) {
         self.0.news.notified().await;
     }

@@ -1,5 +1,3 @@
-//! A shard's messages for one store.
-//!
 //! The shard queues messages without waiting; the connection sends them in batches. A store that
 //! does not read fills the queue and loses its session. A store that sends faster than it reads is
 //! slowed down earlier, by [`SendQueue::wait_for_space`].
@@ -44,9 +42,6 @@ impl SendQueue {
     }
 
     /// A closed queue ignores `message`.
-    ///
-    /// # Errors
-    /// [`Full`] if the queue is full.
     pub(crate) fn push(&self, message: ToStore) -> Result<(), Full> {
         if self.closed.is_cancelled() {
             return Ok(());

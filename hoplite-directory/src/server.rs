@@ -44,12 +44,12 @@ pub const DEFAULT_CLUSTER: &str = "hoplite";
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// Flow-control window of an HTTP/2 stream; a connection has twice that.
 const WINDOW_BYTES: u32 = 4 << 20;
-/// A session, and tools' calls.
+/// Most streams of a connection: a session, and tools' calls.
 const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stream window of a client without the token, and the limit of its headers and messages.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// HTTP/2's least.
+/// The smallest window of a connection that HTTP/2 permits.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,7 +133,6 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), DirectoryError> {
     let tasks = TaskTracker::new();
-    // An early stop here leaves the caller's other tasks alone.
     let stop = shutdown.child_token();
     let event_loop = EventLoop::start("shard", stop.clone()).map_err(DirectoryError::Thread)?;
     let _stop_on_drop = stop.clone().drop_guard();
@@ -225,8 +224,8 @@ fn start_dashboard(
 fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     ShardConfig {
         limits: config.limits.clone(),
-        // Stores reconnect within a second after the shard's restart: the longest pause between
-        // their tries and the default grace.
+        // Stores reconnect within a second after the shard's restart: their longest pause between
+        // tries.
         warm_up: config.limits.node_grace * 3,
     }
 }

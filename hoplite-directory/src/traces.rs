@@ -20,8 +20,8 @@ impl Traces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// Returns the new span if no answer will come: the caller drops it once the shard has handled
-    /// the message.
+    /// Returns the message's new span if no answer will come: the caller drops the span once the
+    /// shard has handled the message.
     pub(crate) fn received(
         &mut self,
         node: &NodeId,

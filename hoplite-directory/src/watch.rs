@@ -23,9 +23,9 @@ use tonic::{Status, Streaming};
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
 
-/// As many as a shard has stores.
+/// Most load reports: as many as a shard has stores.
 const MAX_LOADS: usize = 1 << 16;
-/// Nodes whose page a user looks at.
+/// Most nodes that send detailed reports, because a user looks at their page.
 const MAX_DETAILED: usize = 16;
 
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
@@ -48,7 +48,7 @@ struct State {
     loads: BTreeMap<NodeId, (u64, Option<LatestReport>)>,
     report_requests: ReportRequests,
     requested: Option<ReportRequest>,
-    /// Until then, each node's reports are detailed.
+    /// Time until which each node's reports are detailed.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
 }
@@ -66,7 +66,7 @@ struct Order {
 }
 
 impl Loads {
-    /// New troubles of stores become `events`.
+    /// New troubles of stores are added to `events`.
     pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
@@ -164,7 +164,8 @@ impl Loads {
         };
         let node = NodeId::new(&first.node)?;
         let teller = self.register(node.clone())?;
-        // The latest request counts for a new store too, because a user may be watching.
+        // The latest request for reports applies to a new store, too, because a user may be
+        // watching.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
         if self.lock().report_requests.holds(now) {

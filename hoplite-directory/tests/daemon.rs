@@ -1,4 +1,4 @@
-//! Binary: its flags, its exit codes, its signals.
+//! The binary's flags, exit codes and signals.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::io::{BufRead, BufReader, Read, Write};

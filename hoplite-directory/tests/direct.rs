@@ -111,7 +111,7 @@ impl Direct {
         messages.pop()
     }
 
-    /// Also checks that the connection closes.
+    /// Returns the session's error. Also checks that the connection closes.
     async fn end(&mut self) -> Error {
         let error = decode_shard_batch(self.next().await.expect("the shard says why")).unwrap_err();
         assert_eq!(self.next().await, None);
@@ -222,7 +222,6 @@ async fn a_session_with_invalid_messages_ends_with_the_reason() {
     for nonsense in [&too_long[..], no_message, &second_hello[..]] {
         let mut direct = server.session("a").await;
         direct.write_bytes(nonsense).await;
-        // Despite bytes in transit, the store can read the reason.
         direct.write_bytes(&[0; 4096]).await;
         assert!(matches!(direct.end().await, Error::Malformed { plane: Plane::Control, .. }));
     }

@@ -154,7 +154,7 @@ async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
     server.stop().await;
 }
 
-/// Also records the member's bytes.
+/// Relays a member's connection to the shard, and returns the member's bytes.
 async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -208,7 +208,6 @@ async fn a_process_without_the_token_cannot_pose_as_a_shard() {
         rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
     let error = credentials.error_of(&status);
     assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
-    // A shard without a token would accept every store.
     let open = Server::start(Credentials::default()).await;
     let status =
         open.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();

@@ -271,7 +271,8 @@ async fn a_lost_session_returns_its_slot_to_a_waiting_receiver() {
     sender.publish("x", 1, None).await;
     let mut first = server.store("first").await;
     granted(first.query("x", 1, TIME_LIMIT).await);
-    // Without a wait, the shard would serve the second one.
+    // Once the shard forgets the first store's copy, the second store must wait for the sender's
+    // slot.
     let (put, reason) = (PutId(1), UnpublishReason::PullEnded);
     first.send(ToShard::Unpublish { id: id("x"), put, reason }).await;
     let mut client = server.client().await;
@@ -302,7 +303,6 @@ async fn an_object_whose_only_holder_is_gone_is_lost() {
     drop(holder);
     match other.query("x", 1, TIME_LIMIT).await {
         ToStore::Failed { error: Error::ObjectLost { .. }, .. } => {}
-        // The shard may notice the lost session after the query.
         ToStore::Granted(grant) => {
             other
                 .send(ToShard::ReturnSlot {
@@ -463,7 +463,6 @@ async fn health_and_reflection_answer() {
     let services: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(services.contains(&"hoplite.v1.Directory"), "{services:?}");
     assert!(services.contains(&"grpc.health.v1.Health"), "{services:?}");
-    // Tools look up this type, which statuses have in their details.
     let symbol = reflect(MessageRequest::FileContainingSymbol("hoplite.v1.Error".to_owned())).await;
     assert!(matches!(symbol, MessageResponse::FileDescriptorResponse(_)), "{symbol:?}");
     server.stop().await;
@@ -495,7 +494,6 @@ async fn garbage_on_the_port_is_ignored() {
 async fn shutdown_ends_sessions_at_once_with_a_reason() {
     let server = Server::start().await;
     let store = server.store("a").await;
-    // A silent connection or an idle session must not delay the end.
     let silent = TcpStream::connect(server.address).await.unwrap();
     let idle = server.client().await;
     server.shutdown.cancel();
@@ -520,7 +518,6 @@ async fn a_store_that_reads_nothing_loses_its_session_without_effect_on_others()
         client.status(v1::StatusRequest::default()).await.unwrap().into_inner().subscriptions == 1
     })
     .await;
-    // Each round makes two updates. Flow control passes thousands before they queue at the shard.
     let connected = async |client: &mut DirectoryClient<Channel>| {
         let status = client.status(v1::StatusRequest::default()).await.unwrap().into_inner();
         status.nodes.iter().any(|node| node.node == "deaf" && node.connected)

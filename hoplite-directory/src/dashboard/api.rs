@@ -1,4 +1,4 @@
-//! Bounded JSON for the page; lists come in pages.
+//! JSON of bounded size for the page; long lists are split into pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -118,7 +118,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// Stores with a load report; the following sums cover them.
+    /// Number of stores with a load report. The sums below cover only these.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,

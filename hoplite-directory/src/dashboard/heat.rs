@@ -37,7 +37,7 @@ impl Heat {
         let links = || {
             loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)))
         };
-        // Slow links, and all links, of each place.
+        // Number of slow links, and of all links, of each place.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (node, link) in links() {
             for end in BTreeSet::from([place_of(node), place_of(&link.peer)]) {
@@ -47,7 +47,6 @@ impl Heat {
         }
         let all = weights.len();
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
-        // A stable sort keeps equal places in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
         let places: BTreeSet<&str> =
             chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();

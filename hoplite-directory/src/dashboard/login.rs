@@ -28,7 +28,7 @@ const KNOWN_COOKIE: &str = "hoplite_known";
 const KNOWN_LABEL: &[u8] = b"known browser";
 const SECRET_BYTES: usize = 32;
 
-/// A digest of a session's secret: the time of a lookup reveals nothing.
+/// A digest of a session's secret, so that the time of a lookup reveals nothing.
 type Fingerprint = [u8; 32];
 
 #[derive(Debug)]
@@ -51,7 +51,8 @@ pub(super) enum LoginOutcome {
 impl Login {
     /// Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
-        // Each shard needs its own name, because a cookie belongs to all ports of a host.
+        // Each shard's cookie needs its own name, because browsers send a cookie to all ports of a
+        // host.
         let mut own = [0; 4];
         let cookie = match SystemRandom::new().fill(&mut own) {
             Ok(()) => format!("hoplite_{:08x}", u32::from_be_bytes(own)),
@@ -99,7 +100,7 @@ impl Login {
         LoginOutcome::Accepted(cookies)
     }
 
-    /// `None` if the system has no random numbers.
+    /// Returns the cookie of a new session; `None` if the system has no random numbers.
     fn session_cookie(&self) -> Option<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new().fill(&mut secret).ok()?;
@@ -140,7 +141,6 @@ impl Login {
     }
 
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Instant>> {
-        // A panic leaves the map valid.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

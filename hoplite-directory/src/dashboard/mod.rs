@@ -1,7 +1,8 @@
 //! Dashboard: a page for people, and its JSON.
 //!
-//! It is off unless an address is given, and read-only. With a token, only logged-in users see
-//! data. With TLS and no token, only peers with a certificate of the cluster can send requests.
+//! The dashboard is off unless an address is given, and read-only. With a token, only logged-in
+//! users see data. With TLS and no token, only peers with a certificate of the cluster can send
+//! requests.
 
 mod api;
 mod heat;
@@ -46,7 +47,7 @@ pub(crate) struct DashboardData {
     pub(crate) prefixes: Prefixes,
 }
 
-/// Counts connections without a complete request in `refused`.
+/// Serves the dashboard. Counts connections without a complete request in `refused`.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
@@ -81,7 +82,7 @@ impl Dashboard {
         let path = request.uri().path();
         match *request.method() {
             Method::GET | Method::HEAD => {}
-            // Browsers name the site whose page sends a form.
+            // Refuses forms of other sites, which browsers name.
             Method::POST if is_foreign(&request) => {
                 return page::text(StatusCode::FORBIDDEN, "only forms of this page are accepted");
             }

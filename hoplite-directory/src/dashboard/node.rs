@@ -163,8 +163,8 @@ struct Sent {
     running: usize,
     failed: usize,
     age_ms: u64,
-    /// From the object's first transfer to the latest start or end of one, or to now while one
-    /// runs.
+    /// Time from the start of the object's first transfer to the latest start or end of a transfer,
+    /// or to now while a transfer runs.
     took_ms: u64,
 }
 

@@ -1,6 +1,5 @@
-//! A shard's objects by prefix.
-//!
-//! A sum examines all objects with the prefix, in short turns. Kept sums serve many pages.
+//! Totals of a shard's objects by prefix, computed in short turns. Kept totals answer later
+//! requests, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use super::rows::age_ms;
 use super::share::Share;
 use crate::owner::ShardHandle;
 
-/// Time for which kept totals answer requests.
+/// Age up to which kept totals answer requests.
 const FRESH: Duration = Duration::from_secs(20);
 const MAX_KEPT: usize = 16;
 
@@ -44,9 +43,10 @@ impl Default for Prefixes {
 }
 
 impl Prefixes {
-    /// Counts objects, their bytes and copies, or returns totals at most [`FRESH`] old.
+    /// Counts objects with the prefix, their bytes and copies, or returns totals at most [`FRESH`]
+    /// old.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
-        // The shard works on one sum at a time.
+        // The shard counts one prefix at a time.
         let mut state = self.0.lock().await;
         state.kept.retain(|_, (at, _)| at.elapsed() < FRESH);
         let sums = match state.kept.get(&prefix) {
@@ -63,7 +63,7 @@ impl State {
             sums.prefix() == prefix && at.elapsed() < FRESH
         };
         loop {
-            // A call cancelled here leaves its sum to the next one.
+            // A call cancelled here leaves its unfinished totals to the next call.
             sleep_until(self.share.next()).await;
             let (sums, after) = match self.begun.take().filter(is_same) {
                 Some((_, sums, after)) => (sums, after),
@@ -99,7 +99,7 @@ impl State {
 #[derive(Debug, Serialize)]
 pub(super) struct PrefixPage {
     prefix: String,
-    /// Most bytes first.
+    /// Groups, those with the most bytes first.
     groups: Vec<Group>,
     more_groups: usize,
     rest: Group,

@@ -118,7 +118,8 @@ impl EventRow {
     }
 }
 
-/// Converts a time since the shard's start to milliseconds since 1970. `uptime` is now.
+/// Converts a time since the shard's start to milliseconds since 1970. `uptime` is the shard's
+/// present uptime.
 pub(super) fn wall_ms(uptime: Duration, at: Duration) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     millis(now.saturating_sub(uptime.saturating_sub(at)))

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause after each part of a query, as a multiple of the part's time: stores get nine tenths.
+/// Pause after each part of a query, as a multiple of the part's time: nine tenths of the time stay
+/// for stores.
 const PAUSE: u32 = 9;
 /// Assumed time of a part during which the query is cancelled.
 const ASSUMED_TURN: Duration = Duration::from_millis(2);
