@@ -36,7 +36,7 @@ pub(crate) struct LiveCopy {
     known_bytes: AtomicU64,
     completed: AtomicBool,
     /// The error with which the copy ended, set before another copy gets the memory. A task that
-    /// changes the header of a copy that it does not fill holds this lock.
+    /// does not fill the copy holds this lock while it changes the copy's header.
     failure: Mutex<Option<Box<Error>>>,
     exchange: OnceLock<Arc<Exchange>>,
     /// Boxed, because most small objects are never transferred.
@@ -170,9 +170,6 @@ impl LiveCopy {
 
     /// Waits until more than `offset_bytes` are valid, or all bytes are. Returns the number of
     /// valid bytes. An empty object is ready only once it is complete. Cancel safe.
-    ///
-    /// # Errors
-    /// The error with which the copy failed.
     pub(crate) async fn beyond(&self, offset_bytes: u64) -> Result<u64, Error> {
         self.beyond_within(offset_bytes, self.size_bytes()).await
     }
@@ -257,7 +254,7 @@ impl LiveCopy {
         self.transfers.get_or_init(Box::default)
     }
 
-    /// Cancel safe.
+    /// Waits until the copy has failed. Cancel safe.
     pub(crate) async fn failed(&self) {
         let transfers = self.transfers();
         if self.failure().is_none() {
@@ -282,7 +279,7 @@ impl Copies {
         self.live.get(&copy).map(|entry| Arc::clone(entry.value()))
     }
 
-    /// Call this before another copy gets the memory.
+    /// Removes the copy from the list. Call this before another copy gets the memory.
     pub(crate) fn close(&self, copy: CopyId) -> Option<Arc<LiveCopy>> {
         let (_, live) = self.live.remove(&copy)?;
         live.retire();

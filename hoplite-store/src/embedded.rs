@@ -84,8 +84,8 @@ fn own(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// Listens on the first address that no other program has; `None` without addresses. Returns an
-/// error with another cause, or the last address's error.
+/// Listens on the first free address; `None` without addresses. Fails if no address is free, and at
+/// once for any other error.
 async fn bind_first_free(
     addresses: &[SocketAddr],
 ) -> Result<Option<(TcpListener, SocketAddr)>, StoreError> {

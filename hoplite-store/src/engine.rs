@@ -1,4 +1,4 @@
-//! The state of the store, and the shell of its node.
+//! The store's state. The engine performs the decisions of the node.
 //!
 //! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`) in order,
 //! under one short lock that never waits. `tasks` has the longer work. Events come from the local
@@ -102,7 +102,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Pulls run on `tasks` until `stop`: pulls of small objects in the runtime `for_small`, other
+    /// Pulls run as `tasks` until `stop`: pulls of small objects in the runtime `for_small`, other
     /// pulls in the current one.
     pub(crate) fn new(
         node: Node,
@@ -115,7 +115,8 @@ impl Engine {
         let link = puller.link();
         let surveyor = Arc::new(puller.surveyor());
         let bulk = RuntimePuller { puller: Arc::new(puller), runtime: Handle::current() };
-        // Buffers of TLS stay on their runtime, and its handshakes take long.
+        // Over TLS, small pulls use the other pulls' runtime: TLS buffers stay on their runtime,
+        // and handshakes take long.
         let small = match bulk.puller.is_plain() {
             true => RuntimePuller { puller: Arc::new(bulk.puller.for_small()), runtime: for_small },
             false => bulk.clone(),
@@ -290,7 +291,8 @@ impl Engine {
         shards.listed().map(session).collect()
     }
 
-    /// Objects whose put named one of `owners` stay alive while the client is connected.
+    /// Registers a client. Objects whose put named one of `owners` stay alive while the client is
+    /// connected.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,
@@ -325,7 +327,8 @@ impl Engine {
         &self.small.puller
     }
 
-    /// Both ends of a connection must make the same choice.
+    /// Chooses the puller by the object's size. Both ends of a connection must make the same
+    /// choice.
     const fn puller_for(&self, size_bytes: u64) -> &RuntimePuller {
         if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
     }
@@ -343,11 +346,6 @@ impl Engine {
     }
 
     /// Lets `peers` measure the links between them, until the future is dropped or the store ends.
-    ///
-    /// # Errors
-    /// [`Error::LimitExceeded`] for too many nodes, or during another probe.
-    /// [`Error::InvalidRequest`] for too few nodes, or nodes that do not reach each other.
-    /// [`Error::ShuttingDown`].
     pub(crate) async fn survey(
         self: &Arc<Self>,
         peers: Vec<Peer>,
@@ -380,7 +378,8 @@ impl Engine {
         self.lock().node.status()
     }
 
-    /// Returns the other stores of the collective that makes `target`, and the number of all.
+    /// Returns the other stores of the collective that makes `target`, and the number of all its
+    /// stores.
     pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
         let state = self.lock();
         let Some((own, members)) = state.node.members_making(target) else {

@@ -14,7 +14,7 @@ use crate::spill::SpillDirError;
 pub enum StoreError {
     #[error("cannot listen on {address}")]
     Listen {
-        /// Of the data plane, of the embedded directory, or of its dashboard.
+        /// Address of the data plane, of the embedded directory, or of its dashboard.
         address: SocketAddr,
         #[source]
         source: io::Error,

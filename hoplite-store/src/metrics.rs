@@ -1,7 +1,6 @@
 //! The metrics of a store, listed in `docs/reference/metrics.md`.
 //!
-//! An [`Observer`] sees every event and effect of the node, which needs no code for metrics.
-//! [`look`] reads values without a history.
+//! An [`Observer`] counts events and effects of the node. [`look`] reads values without a history.
 
 mod counted;
 mod levels;

@@ -137,7 +137,8 @@ impl Batches {
         }
     }
 
-    /// Takes the messages that leave now: none after the last frame; `None` if no frame is due.
+    /// Takes the messages that leave now, or an empty list after the last frame; `None` if no frame
+    /// is due.
     fn take(&self) -> Option<Vec<Outgoing>> {
         let now = self.0.now();
         let mut queue = self.0.lock();

@@ -19,7 +19,7 @@ use tonic::Status;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// Further load reports for the shard are dropped.
+/// Most queued load reports; further reports for the shard are dropped.
 const MAX_QUEUED: usize = 2;
 
 pub(crate) struct LoadReports {

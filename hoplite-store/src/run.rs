@@ -167,7 +167,7 @@ fn socket_access(config: &StoreConfig) -> SocketAccess {
     SocketAccess { mode, owner, group, clients: config.clients.clone() }
 }
 
-/// Dropping it ends all parts at once.
+/// The parts of a running store. Dropping it ends all parts at once.
 struct Running {
     addresses: Addresses,
     engine: Arc<Engine>,
@@ -306,7 +306,7 @@ fn local_plane(
     }
 }
 
-/// As a new incarnation.
+/// Describes this run of the store, as a new incarnation.
 fn node_info(
     config: &StoreConfig,
     shards: Vec<String>,

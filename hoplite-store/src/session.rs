@@ -45,7 +45,7 @@ pub(crate) struct Session {
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// Updated before each session.
+    /// Description of this store, updated before each session.
     pub(crate) info: NodeInfo,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,

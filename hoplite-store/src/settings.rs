@@ -19,7 +19,7 @@ use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, SpillSetting
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const DEFAULT_SOCKET_MODE: u32 = 0o660;
-/// As for Ray's object store, so that both fit.
+/// As for Ray's object store, so that both stores fit.
 const DEFAULT_MEMORY_PERCENT: u64 = 30;
 
 /// The settings. Unset fields have defaults.
@@ -444,7 +444,7 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     }
 }
 
-/// From host name and process id: differs between stores and between runs.
+/// Made from host name and process id: differs between stores and between runs.
 fn default_node_id() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let allowed =

@@ -32,8 +32,8 @@ pub(crate) struct ShardLinks {
 }
 
 impl ShardLinks {
-    /// Makes links to the configured shards, over the network or within this process. Fails unless
-    /// the addresses are distinct and complete.
+    /// Makes links to the configured shards, over the network or within this process. Fails for an
+    /// invalid or repeated address, or too many.
     pub(crate) fn new(
         addresses: &[String],
         config: &StoreConfig,
@@ -123,7 +123,7 @@ struct KeptSession {
 }
 
 impl ShardSessions {
-    /// Also follows changes of the list, until `stop`.
+    /// Starts a session with each shard, and follows changes of the list until `stop`.
     pub(crate) fn start(
         engine: &Arc<Engine>,
         links: &Arc<ShardLinks>,

@@ -1,9 +1,8 @@
 //! The spans of a store: one for each operation of a client, and one for each of its steps.
 //!
-//! [`Traces`] sees every event and effect of the node. An event may also trigger work for other
-//! calls, so an effect belongs to the trace of an open call for its object, else to the event's.
-//! Queries to shards, pulls, combinations and hops have numbers, by which later events find their
-//! trace.
+//! An event may trigger work for several calls, so an effect belongs to the trace of an open call
+//! for its object, else to the event's. Queries to shards, pulls, combinations and hops have
+//! numbers, by which later events find their trace.
 
 mod collective;
 
@@ -20,7 +19,8 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Work for further sources of a reduce belongs to the event that caused it.
+/// Most sources of a reduce that belong to its call's trace. Work for further sources belongs to
+/// the event that caused it.
 const MAX_SOURCES: usize = 256;
 
 /// Sees each event before the node handles it, and each effect afterwards.
@@ -95,7 +95,7 @@ impl Traces {
                 open.into_iter().for_each(|key| drop(self.calls.remove(&key)));
                 None
             }
-            // The node queries again, or queries another shard.
+            // The node repeats these queries, or queries another shard.
             Event::ShardDown { shard } => {
                 self.asks.retain(|_, ask| ask.shard != *shard);
                 None

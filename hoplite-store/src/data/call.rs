@@ -62,8 +62,8 @@ impl<'a> Call<'a> {
         &mut self.connection
     }
 
-    /// Reads the next header of the answer. May send the request again before the first one. Cancel
-    /// safe.
+    /// Reads the next header of the answer. Before the first header, may send the request again.
+    /// Cancel safe.
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
         match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {

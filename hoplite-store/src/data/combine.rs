@@ -95,7 +95,7 @@ impl Puller {
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
             self.all_reach(&mut inputs, *done_bytes + element_bytes).await?;
-            // All remote inputs share the link into this node.
+            // Adds up all remote inputs, because they share the link into this node.
             let remote_bytes =
                 inputs.iter().filter(|input| !input.is_local()).map(Input::available_bytes).sum();
             if remote_bytes > arrived_bytes {

@@ -28,9 +28,9 @@ pub(crate) struct DataConfig {
     pub(crate) max_connections: usize,
     pub(crate) max_lanes: usize,
     pub(crate) first_lanes: Start,
-    /// One more connection in its handshake closes the oldest.
+    /// Most connections in their handshake; one more closes the oldest.
     pub(crate) max_half_open: usize,
-    /// Without the extra connections of one stream.
+    /// Most idle connections to one peer, without the extra connections of one stream.
     pub(crate) max_idle_per_peer: usize,
     pub(crate) handshake_timeout: Duration,
     pub(crate) connect_timeout: Duration,

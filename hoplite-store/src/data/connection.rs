@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::config::{SMALL_BYTES, Sizes};
 
 /// Size of the buffer for a header and a small control payload, so that an `End` takes one system
-/// call. It stays small, because bytes of blocks in it are copied once more.
+/// call. Small, because bytes of blocks in it are copied once more.
 const BUFFERED_BYTES: usize = 256;
 
 #[derive(Debug, thiserror::Error)]
@@ -77,14 +77,12 @@ pub(super) struct PeerConnection {
     transport: Transport,
     pub(super) sizes: Sizes,
     pub(super) version: Version,
-    /// `None` while the peer has nothing to send.
+    /// Longest silence of the peer; `None` while the peer has nothing to send.
     read_timeout: Option<Duration>,
-    /// Longest time in which the peer may accept no byte.
     write_timeout: Duration,
     /// The time when bytes last arrived, or were first expected.
     received_at: Instant,
     sent_at: Instant,
-    /// Limit of unsent bytes in the kernel; zero for its default.
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
     /// The arrived and unconsumed part of `buffered`.
@@ -125,7 +123,7 @@ impl PeerConnection {
         self.sent_at
     }
 
-    /// `None` before the first acknowledgement.
+    /// Returns delivery statistics; `None` before the first acknowledgement.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
     }
@@ -281,8 +279,7 @@ impl PeerConnection {
 
     /// Writes valid bytes of `buffer`, at most one frame, as a block.
     ///
-    /// Not cancel safe: the connection becomes useless. Nothing touches `buffer` after the future
-    /// is dropped.
+    /// Not cancel safe, as [`read_block`](Self::read_block).
     pub(super) async fn write_block(
         &mut self,
         range: Range<u64>,

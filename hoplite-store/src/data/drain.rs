@@ -48,10 +48,6 @@ fn too_old(peer: &Peer, version: Version) -> Error {
 
 impl Puller {
     /// Makes another store move its objects away. Without a timeout, only requests the progress.
-    ///
-    /// # Errors
-    /// [`Error::InvalidRequest`] if the store is too old, and the store's refusals.
-    /// [`Error::Unavailable`].
     pub(crate) async fn drain_store(
         &self,
         peer: &Peer,

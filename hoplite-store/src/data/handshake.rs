@@ -24,7 +24,7 @@ pub(super) enum Side<'a> {
     Accepting,
 }
 
-/// Also returns the time that the socket took to connect.
+/// Connects to a store. Also returns the time that the socket took to connect.
 pub(super) async fn connect(
     config: &DataConfig,
     peer: &Peer,

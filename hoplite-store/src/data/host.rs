@@ -30,7 +30,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
         let ended =
             forward_hop_reports(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
-        // Ends the hop before the answer, after which the coordinator may expect its end.
+        // Ends the hop before the answer, because the coordinator then relies on its end.
         drop(hosted);
         match &ended {
             Ok(end) => tracing::debug!(%output, %put, outcome = ?end.outcome(), "a hop ended"),

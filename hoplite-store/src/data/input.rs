@@ -11,7 +11,7 @@ use super::puller::Puller;
 use super::stream::{Arrived, HeldBytes, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 
-/// Positions are those in the output.
+/// An input of a combination. Positions count in the output.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
     base_bytes: u64,

@@ -40,8 +40,7 @@ pub(super) enum KeepaliveEvent<T> {
 
 impl Keepalive<'_> {
     /// Waits for `work`, or for a frame of the peer. Sends keepalives regularly, and sooner with
-    /// new proof that the producer is alive, which nodes that pull from the peer need. A broken
-    /// connection drops the work.
+    /// new proof that the producer is alive. A broken connection drops the work.
     pub(super) async fn until<T>(
         &self,
         connection: &mut PeerConnection,
@@ -85,8 +84,8 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Waits for new proof that the producer is alive, and until `not_before`; forever if none can
-    /// come.
+    /// Waits for new proof that the producer is alive, but at least until `not_before`. Waits
+    /// forever if no proof can come.
     async fn next_sign(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());

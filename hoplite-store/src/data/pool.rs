@@ -21,7 +21,7 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct State {
     closed: bool,
-    /// The last used connection is last. No list is empty.
+    /// Each list ends with the connection used last. No list is empty.
     idle: HashMap<Peer, Vec<Idle>>,
 }
 
@@ -53,7 +53,8 @@ impl Pool {
         found
     }
 
-    /// If the peer has too many connections, closes the one that was idle longest.
+    /// Returns a connection to the pool. If the peer has too many, closes the one that was idle
+    /// longest.
     pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {

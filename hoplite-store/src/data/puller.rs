@@ -30,7 +30,7 @@ pub(crate) struct Puller {
 
 pub(super) struct Flow<'a>(&'a Puller);
 
-/// Counts an arriving stream until dropped, for the senders' plans.
+/// Counts an arriving stream until dropped. The senders' plans use the count.
 #[derive(Debug)]
 pub(super) struct LanedStream(Arc<AtomicUsize>);
 
@@ -99,7 +99,7 @@ impl Puller {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// Configured, measured, or the default.
+    /// Returns the configured estimate, or else the measured one, or else the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }

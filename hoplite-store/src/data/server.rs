@@ -92,7 +92,7 @@ pub(super) struct Server<S> {
     pub(super) config: Arc<DataConfig>,
     pub(super) source: Arc<S>,
     pub(super) metrics: Arc<DataMetrics>,
-    /// For connections after their handshake.
+    /// Permits for connections after their handshake.
     permits: Arc<Semaphore>,
     pub(super) probe: ProbePlace,
     pub(super) streams: Arc<OutgoingStreams>,

@@ -1,5 +1,3 @@
-//! The traits through which the data plane queries the store.
-
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -22,7 +20,7 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
     fn serve(self: &Arc<Self>, request: ServeRequest)
     -> impl Future<Output = Option<Found>> + Send;
 
-    /// Notes all peers with slow links; links to others are no longer slow.
+    /// Records the peers with slow links. Links to other peers are no longer slow.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 
     /// Moves the store's objects to other stores. Without a timeout, only reports the progress. The
@@ -132,7 +130,7 @@ pub(crate) struct HopRequest {
 }
 
 pub(crate) struct Hosted {
-    /// At most `Complete`, and then `Failed`.
+    /// At most two reports: `Complete`, and then `Failed`.
     reports: mpsc::Receiver<HopReport>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }

@@ -31,7 +31,7 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) address: SocketAddr,
     /// `true` for the output of a hop, which the sender may begin later.
     pub(super) awaits_hop: bool,
-    /// Longest permitted silence of the sender, if another one is known.
+    /// Longest permitted silence of the sender, if another sender is known.
     pub(super) silence_limit: Option<Duration>,
     pub(super) trace: Option<TraceContext>,
 }
@@ -71,7 +71,7 @@ pub(super) struct InputStream<'a> {
 }
 
 impl<'a> InputStream<'a> {
-    /// Sends no request yet.
+    /// Makes a stream, but sends no request yet.
     pub(super) const fn new(
         puller: &'a Puller,
         from: RemoteCopy<'a>,
@@ -187,7 +187,7 @@ impl<'a> InputStream<'a> {
         within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
-    /// Keeps connections that can be used again.
+    /// Returns the transfer's outcome. Keeps reusable connections.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {
@@ -236,7 +236,7 @@ pub(super) struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Returns `length` bytes, which begin `ahead` bytes before the end.
+    /// Returns `length` bytes, which begin `ahead` bytes before the end of the available bytes.
     pub(super) fn last(&mut self, ahead: u64, length: usize) -> &mut [u8] {
         let start = self.held - to_length(ahead);
         &mut self.bytes[start..start + length]

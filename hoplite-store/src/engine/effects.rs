@@ -53,7 +53,7 @@ impl Engine {
             }
             Effect::ShardsChanged { added, left } => {
                 state.sessions.extend(added.iter().map(|_| None));
-                // A session ends without its outbox.
+                // Dropping a session's outbox ends the session.
                 left.iter().for_each(|shard| state.sessions[*shard] = None);
                 state.left_shards.extend(left);
                 self.shards_changed.notify_one();
@@ -288,8 +288,8 @@ fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urge
     if let Some(session) = &state.sessions[shard]
         && session.push(outgoing, urgency) == Err(Full)
     {
-        // The shard is too slow. The session ends without its outbox, and the next one publishes
-        // all copies.
+        // The shard is too slow. Without its outbox, the session ends; the next one publishes all
+        // copies.
         warn_repeated!(shard, "the session's queue is full, starting a new session");
         state.sessions[shard] = None;
     }

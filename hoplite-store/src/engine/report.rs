@@ -67,7 +67,7 @@ impl Engine {
         self.bulk.puller.max_lanes()
     }
 
-    /// For the dashboard. `shards_up` is in the order of the shards' names.
+    /// Returns the load report for the dashboard. `shards_up` is in the order of the shards' names.
     pub(crate) fn load(&self) -> Load {
         let state = self.lock();
         let shards = state.node.shards();

@@ -1,5 +1,3 @@
-//! Spill files, in tasks that report to the node.
-
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,7 +23,7 @@ impl Engine {
         self.spill.get().is_some()
     }
 
-    /// For the next start, which recovers the objects.
+    /// Keeps the spill files for the next start, which recovers their objects.
     pub(crate) fn keep_spill_files(&self) {
         if let Some(files) = self.spill.get() {
             files.keep();

@@ -1,5 +1,3 @@
-//! Tasks that report their end to the node.
-
 use std::sync::Arc;
 use std::time::Instant;
 

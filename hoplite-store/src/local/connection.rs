@@ -34,7 +34,7 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// Unwritten bytes from which the connection reads no requests and takes no answers.
+/// Number of unwritten bytes at which the connection stops reading requests and taking answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 const MAX_REQUESTS_PER_TURN: usize = 256;
 /// The read buffer's initial size. A longer request counts against the user's memory limit.
@@ -42,7 +42,7 @@ const READ_BYTES: usize = 64 << 10;
 const MIN_READ_BYTES: usize = 4 << 10;
 /// Longest wait of a long request for the memory of the user's other requests.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the rest of a long request, for whose memory other requests wait.
+/// Time limit for the rest of a long request, because other requests wait for its memory.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Memory that one listing takes from its user's limit.
 const INSPECTION_BYTES: usize = 4 << 20;
@@ -69,7 +69,7 @@ struct Connection {
     seat: Seat,
     /// Memory and object ids that each open call takes from the user's limits.
     open_requests: HashMap<CallId, OpenRoom>,
-    /// Memory of long answers in the outbox.
+    /// Permits for the memory of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
     /// Tells the engine that the client is gone. Dropped last: `seat` must be free by then.
     _entry: Entry,
@@ -195,8 +195,8 @@ async fn greet(
             .max_object_bytes
             .min(arena.capacity_bytes().saturating_sub(HEADER_BYTES)),
         arena_bytes: arena.capacity_bytes(),
-        // The client does not know the default. It must wait for the directory, which counts
-        // copies.
+        // A put must wait for the directory, which counts copies, because the client does not know
+        // the default number.
         confirmed_from_bytes: if plane.replicas > 1 {
             0
         } else {
@@ -446,8 +446,8 @@ impl Connection {
         }
     }
 
-    /// A failed write discards the answers. The connection ends only after all requests were read,
-    /// because a client may leave after a request such as a seal.
+    /// Writes the outbox. A failed write discards the answers. The connection ends only after all
+    /// requests were read, because a client may leave after a request such as a seal.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {

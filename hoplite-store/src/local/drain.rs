@@ -11,7 +11,7 @@ use super::LocalPlane;
 use super::nodes::nodes_of;
 use crate::shard_link::ShardLink;
 
-/// Without a timeout, only requests the progress of the drain.
+/// Drains a store. Without a timeout, only requests the progress of the drain.
 pub(super) async fn drain_node(
     plane: &LocalPlane,
     shards: &[&ShardLink],

@@ -112,8 +112,7 @@ async fn apply(
     let known = known.chain([plane.engine.status().place.version]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let version = version_above(known, now);
-    // Computing the places of thousands of nodes takes a second, and would delay requests on this
-    // thread.
+    // Computing the places of thousands of nodes takes a second.
     let matrix = matrix.clone();
     let label = move |node: &str| labels.get(node).copied().unwrap_or(EVERYWHERE);
     let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, label, version));

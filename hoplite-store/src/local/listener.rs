@@ -55,9 +55,9 @@ pub enum SocketError {
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     pub(crate) mode: u32,
-    /// By default the process's user.
+    /// Owner of the socket; by default the process's user.
     pub(crate) owner: Option<u32>,
-    /// By default the process's group.
+    /// Group of the socket; by default the process's group.
     pub(crate) group: Option<u32>,
     pub(crate) clients: ClientRules,
 }
@@ -67,7 +67,7 @@ pub(crate) enum Role {
     /// Root or the store's user, who may also drain stores and change quotas.
     Owner,
     Writer,
-    /// Never gets writable memory.
+    /// May only read: never gets writable memory.
     Reader,
 }
 
@@ -109,10 +109,9 @@ impl SocketAccess {
 
     /// Returns `true` if a connected process of `user` may stay connected.
     ///
-    /// If the socket file's permissions, which the system has checked, admit the group or
-    /// everybody, they decide: only one of a peer's groups is known. Otherwise only the owner, this
-    /// daemon's user and root may stay: others connected before the permissions were set, or
-    /// circumvented them.
+    /// If the socket file's permissions admit the group or everybody, they decide, because the
+    /// system has checked them. Otherwise only the owner, this daemon's user and root may stay:
+    /// others connected before the permissions were set, or circumvented them.
     fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
             || user == 0
@@ -121,7 +120,7 @@ impl SocketAccess {
     }
 }
 
-/// Dropping it removes its file.
+/// The listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct LocalListener {
     listener: UnixListener,
@@ -147,7 +146,7 @@ impl FileIdentity {
 }
 
 impl LocalListener {
-    /// Creates missing directories for this daemon's user only.
+    /// Listens at `path`. Creates missing directories for this daemon's user only.
     pub(crate) fn bind(path: &Path, access: &SocketAccess) -> Result<Self, SocketError> {
         Self::bind_within(LOCK_TIMEOUT, path, access, PRIVATE)
     }
@@ -181,7 +180,8 @@ impl LocalListener {
             std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
-        // Listens last, because a client stays connected when the permissions change.
+        // Listens only now: a client that connected earlier would stay connected despite the
+        // permissions.
         let listener = listen_on(socket).map_err(io_error)?;
         let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
         let directory_mode =

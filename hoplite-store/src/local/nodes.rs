@@ -1,5 +1,3 @@
-//! The stores that the directory knows, for requests to other stores.
-
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 

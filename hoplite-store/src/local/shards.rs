@@ -42,7 +42,6 @@ pub(super) async fn describe_shards(plane: &LocalPlane) -> Response {
     Response::Shards(Box::new(v1::DirectoryShards { list, shards: join_all(described).await }))
 }
 
-/// Returns once this store uses the new list.
 pub(super) async fn change_shards(
     plane: &LocalPlane,
     change: &ShardChange,

@@ -1,7 +1,7 @@
 //! Limits of a user: on connections, and on the memory of all requests together.
 //!
 //! One connection (seat) in sixteen is reserved for users without a connection, so that no user can
-//! occupy the store. With fewer than sixteen seats, none is reserved.
+//! occupy the store.
 //!
 //! Requests that fit into the first buffer of their connection are free. A longer request takes
 //! memory from two budgets of its user: one while it arrives, and one until its call ends.

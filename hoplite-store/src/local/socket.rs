@@ -14,7 +14,7 @@ use tokio::time::sleep;
 const RETRY: Duration = Duration::from_millis(10);
 
 /// A client's socket, registered for writability only while a task waits for it. Otherwise each
-/// answer that a client reads would wake the store, which costs as much as a small request.
+/// answer that a client reads would wake the store.
 #[derive(Debug)]
 pub(super) struct Socket(AsyncFd<OwnedFd>);
 

@@ -116,8 +116,7 @@ impl Client {
             if let Some(message) = framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES).unwrap() {
                 return Some(message);
             }
-            // Byte by byte: reads also end at passed descriptors, and tokio takes a short read for
-            // an empty socket.
+            // Reads byte by byte, because reads also end at passed descriptors.
             let mut byte = [0];
             if self.stream.read(&mut byte).await.unwrap() == 0 {
                 return None;

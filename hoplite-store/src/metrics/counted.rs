@@ -1,5 +1,3 @@
-//! The metrics that an [`Observer`](super::Observer) counts, by subject.
-
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::shard::{GrantReason, PullOutcome, ToShard, ToStore};
 use hoplite_daemon::metrics::{

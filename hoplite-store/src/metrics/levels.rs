@@ -113,7 +113,7 @@ impl Levels {
     }
 }
 
-/// The store is ready while it has a session with a shard.
+/// Registers metrics. The daemon is ready while the store has a session with a shard.
 pub(crate) fn look(metrics: &Metrics, engine: &Arc<Engine>, prefaulted_bytes: Arc<AtomicU64>) {
     let levels = Levels::new(metrics);
     // Weak, because metrics outlive the engine, whose end must free its memory.

@@ -56,7 +56,7 @@ pub enum SpillDirError {
 pub(super) struct RunDirectory {
     parent: PathBuf,
     path: PathBuf,
-    /// Device and inode of the parent.
+    /// Device and inode of the parent directory.
     identity: (u64, u64),
     /// `None` after a failure to write the log.
     log: Mutex<Option<RunLog>>,
@@ -126,7 +126,7 @@ impl RunDirectory {
         RunLog::remove(&self.path);
     }
 
-    /// Keeps the directory when dropped, for another start if this one fails.
+    /// If `is_kept`, dropping this value keeps the directory, for another start if this one fails.
     pub(super) fn keep(&self, is_kept: bool) {
         self.is_kept.store(is_kept, Ordering::Relaxed);
     }

@@ -87,7 +87,7 @@ pub(super) fn take_number(bytes: &mut &[u8]) -> Option<u64> {
     take_bytes(bytes).map(u64::from_le_bytes)
 }
 
-/// Refuses links and everything but regular files.
+/// Opens a file. Refuses links and everything but regular files.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().try_into().unwrap_or_default();

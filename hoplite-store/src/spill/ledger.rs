@@ -1,5 +1,3 @@
-//! The queue of changes to spill files that exist.
-//!
 //! A later run must not find a retired record, so one thread at a time performs the changes, in the
 //! order of the core.
 

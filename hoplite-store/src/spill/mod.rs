@@ -1,5 +1,3 @@
-//! Spill files.
-//!
 //! Each configured directory has a lock file, and a directory for this run of the store. The lock
 //! ends with its process; then its next owner may take over or remove the directories of earlier
 //! runs.
@@ -48,7 +46,7 @@ use run_log::Origin;
 const MAX_LOADS: usize = 16;
 /// Most blocks that are read for other stores at once.
 const MAX_SERVES: usize = 16;
-/// Longest wait until other reads leave room, and then for one block from a disk.
+/// Longest wait for a permit to read, and again for one block from a disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::frames::{self, Flaw};
 use super::index::{self, BootTime};
 use super::run_log::{self, Origin};
 
-/// Longest index: each object, and the mark that it is gone.
+/// Longest index, with an entry for each object and for its removal.
 const MAX_INDEX_BYTES: u64 = 32 << 20;
 
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ pub(super) struct Takeover {
 
 impl Takeover {
     /// Moves the complete files of an ended run to `own`, this run's directory with the index
-    /// `directory`. A failure to read or to move a file is no reason to remove it.
+    /// `directory`. Keeps files that it cannot read or move.
     pub(super) fn take(
         &mut self,
         earlier: &Path,

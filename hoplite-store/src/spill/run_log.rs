@@ -18,10 +18,10 @@ use super::frames::{self, Flaw, take_bytes};
 const NAME: &str = "run.log";
 const RUN: u8 = 16;
 const SHARD: u8 = 17;
-/// Each run of a shard takes 21 bytes.
+/// Longest log of a run. Each run of a shard takes 21 bytes in it.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
-/// Two runs must share it for a recovery.
+/// Origin of a run. A run recovers only files of runs with the same origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Origin {
     cluster: String,

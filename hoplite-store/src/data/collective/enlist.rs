@@ -23,8 +23,8 @@ use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
 
-/// Decisions for one store of a collective: at most one `Commit`, or `Stop`. After the channel
-/// closes, the store leaves.
+/// Decisions for one store of a collective: at most one `Commit`, or `Stop`. When the channel
+/// closes, the store leaves the collective.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
@@ -50,7 +50,7 @@ impl Puller {
     }
 
     /// Tells a store that the attempt to make `target` failed. Clients of an unreachable store
-    /// notice later.
+    /// notice the failure later.
     pub(crate) async fn reject(
         &self,
         peer: &Peer,

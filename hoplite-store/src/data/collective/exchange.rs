@@ -23,7 +23,7 @@ pub(crate) struct Exchange {
     sources: Vec<Arc<LiveCopy>>,
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// One for each step: wakes the streams that wait for it.
+    /// One notification for each step, which wakes the streams that wait for the step.
     steps: Vec<Notify>,
     /// Wakes streams that wait until the sources are combined.
     fold: Notify,

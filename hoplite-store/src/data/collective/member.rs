@@ -29,7 +29,7 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
 
 /// This store's part in a collective. The store leaves when the value is dropped.
 pub(crate) struct Enlisted {
-    /// At most two: `Filled`, then `Done` or `Failed`.
+    /// At most two reports: `Filled`, then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     decide: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,

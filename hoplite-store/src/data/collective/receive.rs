@@ -25,8 +25,8 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// Missing bytes of a stream in an all-to-all at which the next stream begins, to hide a round
-/// trip. Streams take turns, so that each link serves one pair of members.
+/// The next stream of an all-to-all begins when a stream still misses this number of bytes, to hide
+/// a round trip. Streams take turns, so that each link serves one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -225,7 +225,7 @@ impl Puller {
                     .await?;
             }
             Some(ReceiveMode::Combine) => {
-                // Read before the wait for sources, so that the sender can continue.
+                // Reads the block before it waits for the sources, so that the sender can continue.
                 received.resize(header.length_bytes() as usize, 0);
                 lanes.connection(lane)?.read_payload(header, received).await?;
                 exchange.wait_until_ready(block).await.map_err(|_| ReceiveError::SourceLost)?;

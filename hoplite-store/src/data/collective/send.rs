@@ -47,7 +47,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
-            // The receiver knows the end, and may already use the connection for another request.
+            // The receiver knows the stream's length, and may already use the connection for
+            // another request.
             Ending::Complete if !has_lanes => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
         }

@@ -14,7 +14,8 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
 use super::super::serving::{Ending, Served};
 
-/// Time limit for the rest of a block whose copy fails. The `End` after the block has the reason.
+/// Time limit to send the rest of a block whose copy fails. The `End` after the block has the
+/// reason.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -132,7 +133,6 @@ impl Content {
         let start = cursor.next_bytes;
         match self {
             Self::Copy(served) | Self::Hop(served) => {
-                // The last block of a part is sent only when the whole object is complete.
                 match served.beyond_within(start, cursor.end_bytes).await {
                     Err(_) => Err(Ending::NoCopy),
                     Ok(valid_bytes) if valid_bytes <= start => Err(Ending::Complete),

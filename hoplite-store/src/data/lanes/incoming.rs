@@ -20,7 +20,7 @@ use super::super::puller::{LanedStream, Puller};
 
 #[derive(Debug)]
 pub(in super::super) enum Event {
-    /// Its payload must be read from this lane.
+    /// A block, whose payload must be read from this lane.
     Block(LaneId, Header),
     Sign(Sign),
     /// Bytes to request again, because a lane broke.
@@ -149,9 +149,6 @@ impl<'a> Incoming<'a> {
 
     /// Waits for the next event of a stream that ends at `end_bytes`. The bytes before `next_bytes`
     /// have arrived. Cancel safe.
-    ///
-    /// # Errors
-    /// The last lane broke, or the sender violated the protocol.
     pub(in super::super) async fn next(
         &mut self,
         next_bytes: u64,

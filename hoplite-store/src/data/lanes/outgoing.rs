@@ -28,7 +28,8 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// A stream starts with the lanes of `first`, unless a recent test found a number for any peer.
+    /// A stream starts with the number of lanes in `first`, unless a recent test with any peer
+    /// found a number.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }
@@ -87,7 +88,7 @@ impl OutgoingStreams {
         Some((stream, lane))
     }
 
-    /// `is_whole` is `false` if the lane's connection broke.
+    /// Ends a lane. `is_whole` is `false` if the lane's connection broke.
     pub(super) fn end_lane(&self, stream: &Outgoing, lane: LaneId, is_whole: bool) {
         if let Some(id) = stream.id {
             lock(&self.host).leave(id, lane, is_whole);
@@ -157,7 +158,7 @@ pub(super) struct Turn {
 pub(super) enum Action {
     Send(Piece),
     Ask(usize),
-    /// The stream needs fewer connections.
+    /// End this connection, because the stream needs fewer.
     Leave,
     /// Pause in [`Outgoing::rest`], to measure the stream without this connection.
     Rest,

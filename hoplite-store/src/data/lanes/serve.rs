@@ -20,8 +20,8 @@ use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::content::{Content, Cursor};
 use super::outgoing::{Action, Outgoing};
 
-/// Two of the smallest blocks. A faster connection cannot take over bytes that the kernel has
-/// accepted.
+/// Two of the smallest blocks: few, because a faster connection cannot take over bytes that the
+/// kernel has accepted.
 const MIN_UNSENT_BYTES: u64 = 32 << 10;
 
 enum LaneEnd {
@@ -155,7 +155,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
 }
 
 /// A lane's limit of unsent bytes in the kernel; zero for its default. A stream that may get
-/// further lanes has a limit from the start, because they cannot take over accepted bytes.
+/// further lanes has a limit from the start, because no lane can take over bytes in the kernel.
 fn unsent_limit(lanes: Option<usize>, block_bytes: u64) -> u64 {
     match lanes {
         None => 0,

@@ -119,7 +119,6 @@ mod tests {
             () = answering.answer() => unreachable!("it answers for ever"),
             echoes = asking.exchange_echoes(answerer, 7, Probes::Count(40)) => echoes.unwrap(),
         };
-        // Both sides share a thread: after a pause of 20 ms, a reply is late and counts as lost.
         assert!(echoes.count == 40 && echoes.lost < 40, "{echoes:?}");
         assert!(echoes.forth_ns > 0 && echoes.back_ns > 0, "{echoes:?}");
     }

@@ -25,7 +25,7 @@ use super::train;
 /// Longest time in a probe of links: 2,000 nodes under load take a quarter of an hour.
 const MAX_PARTICIPATION: Duration = Duration::from_secs(60 * 60);
 
-/// The store's part in a probe of the network: at most one.
+/// The store's part in a probe of the network, if one runs.
 #[derive(Debug)]
 pub(in super::super) struct ProbePlace {
     place: Semaphore,
@@ -75,7 +75,7 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Returns `false` if the probing peer's limit is spent or `nonce` is wrong.
+    /// Charges the probing peer's limit. Returns `false` if the limit is spent or `nonce` is wrong.
     fn charge_budget(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
@@ -85,8 +85,8 @@ impl ProbePlace {
         *self.directed.lock().unwrap_or_else(PoisonError::into_inner) =
             nonce.map(|nonce| Directed {
                 nonce,
-                // Trains double up to the longest one, so together they are less than twice as
-                // long.
+                // Trains double in size up to the largest one, so all trains together have less
+                // than twice its size.
                 train_bytes_left: 2 * MAX_TRAIN_BYTES,
                 echoes_left: MAX_PROBES,
             });

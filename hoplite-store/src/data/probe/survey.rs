@@ -96,7 +96,7 @@ impl Surveyor {
         }
     }
 
-    /// Zeros if no probe runs.
+    /// Returns the probe's progress; zeros if no probe runs.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -204,7 +204,7 @@ impl Drop for RunningSurvey<'_> {
     }
 }
 
-/// Dropping this closes the connections to the nodes.
+/// The nodes of a probe. Dropping this closes the connections to the nodes.
 struct Participants {
     members: Vec<Member>,
     missing: Vec<(String, SurveyLoss)>,

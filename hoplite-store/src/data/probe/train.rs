@@ -17,7 +17,7 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::serving::{Ending, end_message};
 
-/// Several blocks fit into a train's untimed first quarter.
+/// Small, so that several blocks fit into a train's untimed first quarter.
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// Requests growing trains until one takes `at_least`, or has the greatest size.

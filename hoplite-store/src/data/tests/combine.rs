@@ -447,8 +447,6 @@ async fn a_fast_sender_is_not_kept_waiting_for_a_slow_input() {
     let lanes = vec![remote(&a, "fast", BIG_BYTES), remote(&a, "slow", BIG_BYTES), local(&slower)];
     let (task, _) = start(&here, sum(Dtype::I8, lanes), &out);
     a.test_store.wait_for_serves(2).await;
-    // The fast connection is closed before its sender times out. The slow one's sender sends
-    // keepalives.
     a.test_store.wait_for_serves(1).await;
     slow.complete();
     a.test_store.wait_for_serves(0).await;

@@ -293,7 +293,7 @@ async fn a_stream_ends_with_its_last_lane() {
 
 #[tokio::test]
 async fn frames_that_repeat_overlap_or_are_missing_end_the_stream() {
-    // Small enough that the kernel accepts them without a reader.
+    // Frames so small that the kernel accepts them without a reader.
     let frame = |from: u64, to: u64| BLOCK + from..BLOCK + to;
     let cases: [(&str, [std::ops::Range<u64>; 2]); 4] = [
         ("repeats", [0..1000, frame(1000, 2000)]),

@@ -7,7 +7,6 @@ const SIZE_BYTES: u64 = 100_000;
 async fn start(name: &str) -> TestNode {
     let config = DataConfig {
         keepalive_interval: Duration::from_millis(50),
-        // A busy machine may delay the test's thread.
         silence_timeout: Duration::from_millis(900),
         stall_timeout: Duration::from_millis(1000),
         ..config(name)

@@ -179,7 +179,6 @@ async fn a_forged_header_does_not_change_the_stores_progress() {
             "{producer:?}"
         );
     }
-    // A worker's progress never shrinks, and only the store completes the copy.
     let live = live(Producer::Worker);
     forge(8192);
     assert_eq!(live.valid_bytes(), 8192);

@@ -1,4 +1,4 @@
-//! A transport that copies all bytes through buffers changes nothing.
+//! Runs the suite over a transport that copies all bytes through buffers.
 
 use hoplite_net::TransportKind;
 

@@ -1,4 +1,4 @@
-//! TCP, with bytes straight between arenas and sockets.
+//! Runs the suite over TCP, with bytes straight between arenas and sockets.
 
 use hoplite_net::TransportKind;
 

@@ -103,7 +103,6 @@ async fn another_authority_is_refused_by_either_side() {
     drop(foreign);
     let (connected, accepted) = handshake_both(TransportKind::Tls(trusting), kind(&ours)).await;
     assert!(error_text(accepted).contains("certificate"));
-    // In TLS 1.3 the client reads the failure later.
     assert!(connected.is_err());
 }
 
@@ -290,7 +289,6 @@ async fn a_long_handshake_message_is_refused_before_it_is_buffered() {
         let (stream, _) = listener.accept().await.unwrap();
         handshake::open(&accepting, stream, Side::Accepting, TIME_LIMIT).await.map(drop)
     });
-    // rustls itself would accept this length.
     let head = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     let more = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
     let mut stream = TcpStream::connect(address).await.unwrap();
