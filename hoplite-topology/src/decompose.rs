@@ -60,7 +60,7 @@ pub enum DecomposeError {
     },
     #[error("the levels multiply to {product}, not to {ranks} ranks")]
     Product {
-        /// Product of the levels.
+        /// Product of the levels' sizes.
         product: u64,
         ranks: u64,
     },
@@ -96,7 +96,7 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
     /// A tree of switches (BlueConnect, equation 9). A ring of stage i crosses levels 0 to i, and
-    /// shares a link with the rings of all other nodes below it.
+    /// shares each link with the rings of all other nodes below that link.
     Tree,
     /// A torus (BlueConnect, equation 10). Outside the first dimension, a link carries as many
     /// rings as the first dimension has nodes.
@@ -160,7 +160,7 @@ pub fn best(
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
-    // A stage depends on the sizes of inner levels, not on their splits.
+    // A stage depends on the sizes of inner levels, not on how they are split into stages.
     for (level, of) in levels.iter().enumerate() {
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);
@@ -168,8 +168,8 @@ pub fn best(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// Returns a ring's bandwidth: the least quotient of rate and sharing rings over the levels that
-/// it crosses.
+/// Returns a ring's bandwidth: the smallest rate per sharing ring among the levels that the ring
+/// crosses.
 fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     let mut least = f64::INFINITY;
     let mut rings = 1.0;
@@ -274,7 +274,7 @@ fn check(
             return Err(DecomposeError::OutOfRange { what, value });
         }
     }
-    // A bound of any plan's time: at most `ranks` rings share a link.
+    // An upper bound of any plan's time: at most `ranks` rings share a link.
     let slowest = bytes_per_second.iter().copied().fold(f64::INFINITY, f64::min);
     let seconds = 2.0 * f64::from(MAX_LEVELS as u32) * ranks as f64 * (latency_s + bytes / slowest);
     if !seconds.is_finite() {

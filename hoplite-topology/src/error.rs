@@ -17,7 +17,7 @@ pub enum Error {
     },
     #[error("the product of the levels is {product}, not {nodes} nodes")]
     LevelsDoNotMatch {
-        /// Product of the levels.
+        /// Product of the levels' sizes.
         product: u64,
         nodes: usize,
     },

@@ -53,7 +53,8 @@ pub struct Fabric {
     pub matrix: Matrix,
     /// Each node's groups, outermost first.
     pub groups: Option<Vec<Vec<String>>>,
-    /// Capacity of an uplink at each level, outermost first, in node links.
+    /// Capacity of an uplink at each level, outermost first, as a multiple of a node link's
+    /// capacity.
     pub uplinks: Option<Vec<f64>>,
 }
 

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// A pair is slow above this percentage of the usual cost. The same ratio separates two levels of a
-/// network.
+/// A pair is slow above this percentage of the usual cost.
 const SLOW_PERCENT: u64 = 150;
 const MIN_PAIRS: usize = 3;
 

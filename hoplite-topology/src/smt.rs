@@ -1,9 +1,8 @@
 //! Questions to an external SMT solver such as z3, which may prove an optimum.
 //!
-//! This module only writes and reads text. Each pair of a rank and a node is a Boolean. Queries
-//! work for up to about 12 nodes.
+//! Each pair of a rank and a node is a Boolean. Queries work for up to about 12 nodes.
 //!
-//! Source: Cloud Collectives, section IV-C. Its arrays take solvers longer than Booleans.
+//! Source: Cloud Collectives, section IV-C.
 
 use std::fmt::Write;
 

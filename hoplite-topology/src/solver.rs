@@ -12,7 +12,7 @@ use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
-/// Time to exit after the time limit.
+/// Time in which the solver must exit after the time limit.
 const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(10);
 

@@ -1,5 +1,4 @@
-//! Cost of a chain, which streams blocks from rank to rank: the time of all bytes on the slowest
-//! link, plus a latency and a block's time for each other hop.
+//! Cost of a chain, which streams blocks from rank to rank.
 
 use super::max_tree::MaxTree;
 use hoplite_core::block::BLOCK_BYTES;

@@ -41,8 +41,8 @@ impl Stage {
         group / self.stride * self.stride * self.group + group % self.stride
     }
 
-    /// Returns the cost of the slowest message in the group whose lowest rank is `base`, times
-    /// `parts` against rounding.
+    /// Returns `parts` times the cost of the slowest message in the group whose lowest rank is
+    /// `base`. The factor avoids rounding.
     fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
         let member = |index: usize| order[base + index * self.stride];
         let mut slowest = 0;
@@ -121,8 +121,8 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     Ok(stages.collect())
 }
 
-/// Returns the sum of the costs. Beside a stage is the cost of its slowest message, times `parts`.
-/// The last stage's `parts` must be a multiple of all others.
+/// Returns the sum of the costs. Each stage comes with `parts` times the cost of its slowest
+/// message. The last stage's `parts` must be a multiple of all others.
 pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
     let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
         let stage_parts = u128::from(stage.parts);

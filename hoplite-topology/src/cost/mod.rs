@@ -30,10 +30,11 @@ pub enum Model {
     /// In step i, ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps and
     /// S (n - 1) / n bytes per phase.
     HalvingDoubling,
-    /// Two trees with half of the bytes each, the second with ranks decremented: 2 log2 n steps.
+    /// Two trees that carry half of the bytes each: 2 log2 n steps. The second tree has all ranks
+    /// decremented.
     DoubleBinaryTree,
-    /// NCCL's two trees, whose rank 0 has one child. The second is mirrored for even n, else
-    /// shifted.
+    /// NCCL's two trees, whose rank 0 has one child. The second tree is the first one's mirror for
+    /// even n, else the first one shifted.
     NcclTree,
     /// In stage i, each node exchanges S / B^(i + 1) bytes with B - 1 peers: log_B n stages. The
     /// last group may be smaller.
@@ -126,7 +127,7 @@ enum Form {
 /// Weight of the cost in [`Evaluator::energy`].
 ///
 /// Only the slowest links change the cost, so a search sees plateaus (Cloud Collectives, section
-/// V-C). The cost at mean times breaks ties: half of it counts less than 2%.
+/// V-C). The cost at mean times, with a weight of one, breaks ties.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {

@@ -72,7 +72,7 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from its receipt to the last receipt below it, times [`PARTS`].
+    /// For each rank, [`PARTS`] times the time from its receipt to the last receipt below it.
     times: Vec<u128>,
 }
 
@@ -137,7 +137,7 @@ impl Tree {
         while let Some(parent) = self.parents[at] {
             at = parent as usize;
             let time = self.below(links, order, at);
-            // Times above are unchanged, too.
+            // The times of all ranks above are unchanged, too.
             if time == self.times[at] {
                 break;
             }

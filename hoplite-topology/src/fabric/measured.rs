@@ -1,5 +1,5 @@
-//! A network of a measured matrix, which has each pair's rate, and of groups whose border-crossing
-//! pairs share an uplink. Its capacity is given, or follows from rates under load.
+//! A network with the measured rate of each pair of nodes. Pairs that cross a group's border share
+//! its uplink. The uplink's capacity is given, or follows from rates under load.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,8 @@ pub struct MeasuredNetwork {
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
     uplink_gaps: BTreeMap<Path, f64>,
-    /// An uplink's capacity at each level, outermost first, in node links; zero if unknown.
+    /// An uplink's capacity at each level, outermost first, as a multiple of a node link's
+    /// capacity; zero if unknown.
     uplinks: [f64; MAX_LEVELS],
     /// `true` if the capacities follow from rates under load.
     is_derived: bool,
@@ -48,8 +49,9 @@ impl MeasuredNetwork {
     /// `groups` names each node's groups, outermost first. Without it, groups follow from the
     /// rates, or from latencies if rates show none and capacities are given.
     ///
-    /// `uplinks` has the capacity at each level, outermost first, or one for all levels, in node
-    /// links. Without it, capacities follow from the matrix, which must have rates under load.
+    /// `uplinks` has the capacity at each level, outermost first, or one for all levels, as
+    /// multiples of a node link's capacity. Without it, capacities follow from the matrix, which
+    /// must have rates under load.
     ///
     /// # Errors
     /// Fails if sums of costs overflow, or if groups or capacities are missing for a node or level.
@@ -118,7 +120,8 @@ impl MeasuredNetwork {
         self.uplink_gaps.len()
     }
 
-    /// Known capacities of the uplinks, outermost level first, in node links.
+    /// Known capacities of the uplinks, outermost level first, as multiples of a node link's
+    /// capacity.
     pub fn uplinks(&self) -> Vec<f64> {
         self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
     }

@@ -173,7 +173,8 @@ impl Network {
         route
     }
 
-    /// Returns a link's capacity, relative to a link with `ps_per_byte`: one unless measured.
+    /// Returns a link's capacity, relative to a link with `ps_per_byte`; 1 in a network without
+    /// measurements.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
         let Self::Measured(network) = self else { return 1.0 };
         let measured = network.gap(link);
@@ -191,7 +192,8 @@ impl Network {
     }
 }
 
-/// Returns the hosts per switch, and the least number of switches that is at least twice as large.
+/// Splits `hosts` into hosts per switch, and the smallest number of switches that is at least twice
+/// as large.
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {

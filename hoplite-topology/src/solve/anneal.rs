@@ -4,8 +4,7 @@
 //! accepted with a probability that falls with the temperature. Each round starts from the best
 //! order at half of the previous round's temperature, and ends with improvements only.
 //!
-//! Source: Cloud Collectives, section IV-C. Blocks, energy ([`Evaluator::energy`]) and rounds are
-//! ours.
+//! Source: Cloud Collectives, section IV-C.
 
 use crate::cost::Evaluator;
 use hoplite_core::topology::random::Random;
@@ -109,7 +108,7 @@ impl<'a> Anneal<'a> {
         let (a, b) = (self.random.index(nodes), self.random.index(nodes));
         match self.random.below(8) {
             0 => {
-                // Of 2, 4, ... ranks, and at least two blocks.
+                // Swaps two blocks of 2, 4, ... ranks.
                 let exponent =
                     1 + self.random.below(u64::from(nodes.ilog2().saturating_sub(1)).max(1));
                 let length = 1_usize << exponent;

@@ -12,10 +12,10 @@ use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Maximum number of partitions of the nodes that [`exchange_bound`] tries: clusters at the largest
-/// steps of the distance.
+/// Maximum number of partitions of the nodes that [`exchange_bound`] tries: the clusters below the
+/// largest jumps of the distance.
 const MAX_PARTITIONS: usize = 16;
-/// Most changes of [`OneTree`]'s multipliers. The last is 1/400 of the first.
+/// Most changes of [`OneTree`]'s multipliers. The last change is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
 
 /// Returns a lower bound of the cost of any order; zero for a ring, whose bound is [`OneTree`].
@@ -33,8 +33,8 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
 
 /// Returns a lower bound for a chain, which is a spanning tree.
 ///
-/// The cheapest spanning tree bounds the cost of a block, and the one with the smallest largest
-/// time per byte bounds the cost of the other bytes. An object smaller than a block is charged a
+/// The cheapest spanning tree bounds the cost of the first block. The spanning tree whose slowest
+/// link is fastest bounds the cost of the other bytes. An object smaller than a block is charged a
 /// block, less the missing bytes at the largest time per byte of all links.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
@@ -155,7 +155,7 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// Held and Karp's bound of a ring's cost. Each step changes the multipliers to raise it.
+/// Held and Karp's bound of a ring's cost. Each step changes the multipliers to raise the bound.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,
@@ -181,7 +181,6 @@ impl<'a> OneTree<'a> {
             best: 0,
             best_multipliers: vec![0; nodes],
             limit,
-            // A tenth of a mean hop: a few steps change a multiplier by a hop within a rack.
             step: (upper / (10 * nodes as u128)).clamp(1, 1 << 58) as i64,
             steps: 0,
             upper,
@@ -234,7 +233,6 @@ impl<'a> OneTree<'a> {
             excess[b] += 1;
             sum += i128::from(cost);
         };
-        // For each node outside of the tree, its cheapest edge to it.
         let mut edges: Vec<(i64, usize, usize)> =
             (1..outside).map(|node| (cost(0, node), node, 0)).collect();
         while let Some(index) = (0..edges.len()).min_by_key(|&index| edges[index].0) {

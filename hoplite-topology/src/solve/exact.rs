@@ -63,8 +63,8 @@ struct Paths {
 }
 
 impl Paths {
-    /// `first` is the cost of a path of one node, and `hop` of a further node; [`UNREACHABLE`]
-    /// excludes a hop.
+    /// `first` is the cost of a path of one node, and `hop` the cost of a further node;
+    /// [`UNREACHABLE`] excludes a hop.
     fn new(nodes: usize, first: impl Fn(usize) -> u64, hop: impl Fn(usize, usize) -> u64) -> Self {
         let mut costs = vec![UNREACHABLE; nodes << nodes];
         for node in 0..nodes {
@@ -129,7 +129,8 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     ring.into_iter().map(|node| node as u32).collect()
 }
 
-/// For each limit of the time per byte, the cheapest path over the links within it is a candidate.
+/// Returns the cheapest of several paths: for each limit of the time per byte, the cheapest path
+/// over the links within the limit.
 fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
     let nodes = links.len();
     let mut gaps: Vec<u64> =

@@ -1,10 +1,10 @@
 //! Search for a cheap order of ranks.
 //!
-//! A [`Search`] has no clock: its caller requests moves, and passes the passed share of the time.
+//! A [`Search`] has no clock: its caller requests moves, and passes the elapsed share of the time.
 //! The same seed and calls find the same order.
 //!
-//! Source: Cloud Collectives, section IV-C, which anneals and then uses a solver. Rings are
-//! travelling salesman problems, for which better methods exist.
+//! Source: Cloud Collectives, section IV-C. Rings are travelling salesman problems, for which
+//! better methods exist.
 
 mod anneal;
 mod bound;
@@ -91,7 +91,7 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Makes about `moves` moves. `done` is the passed share of the search's time, in units of 1 /
+    /// Makes about `moves` moves. `done` is the elapsed share of the search's time, in units of 1 /
     /// [`WHOLE`].
     pub fn advance(&mut self, moves: u32, done: u32) -> Status {
         match &mut self.method {

@@ -13,7 +13,7 @@ use hoplite_core::topology::random::Random;
 /// Number of near nodes that moves try; 8 to 16 are usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
 const MAX_SEGMENT: usize = 3;
-/// In nodes; after short segments, improvements stay local.
+/// Most nodes of an exchanged segment: short segments keep improvements local.
 const MAX_KICK: usize = 50;
 
 /// A move that removes the edges (a, b) and (c, d), and adds (a, c) and (b, d).

@@ -68,7 +68,7 @@ fn round_trips_become_symmetric() {
 
 #[test]
 fn a_tree_of_nccl_has_one_child_at_rank_0_and_is_mirrored_or_shifted() {
-    // Half of the bytes cross the one expensive link.
+    // Only the link (a, b) costs time. Returns the pairs for which that costs the collective time.
     let edges = |nodes: usize| {
         let mut edges = Vec::new();
         for a in 0..nodes {
@@ -86,7 +86,7 @@ fn a_tree_of_nccl_has_one_child_at_rank_0_and_is_mirrored_or_shifted() {
         edges.sort_unstable();
         edges
     };
-    // 0-4, 4-2, 4-6, 2-1, 2-3, 6-5, 6-7, and the mirror of 7 - rank.
+    // The edges 0-4, 4-2, 4-6, 2-1, 2-3, 6-5, 6-7 of one tree, and of its mirror with 7 - rank.
     assert_eq!(
         edges(8),
         [
@@ -104,7 +104,7 @@ fn a_tree_of_nccl_has_one_child_at_rank_0_and_is_mirrored_or_shifted() {
             (6, 7)
         ]
     );
-    // 0-4, 4-2, 2-1, 2-3, and the shift of rank + 1.
+    // The edges 0-4, 4-2, 2-1, 2-3 of one tree, and of the other, shifted by one rank.
     assert_eq!(edges(5), [(0, 1), (0, 3), (0, 4), (1, 2), (2, 3), (2, 4), (3, 4)]);
 }
 
@@ -114,7 +114,8 @@ fn a_hierarchy_costs_its_slowest_hops() {
     let links = Links::new(&matrix, 12 * 4096).unwrap();
     let order = made::shuffled(12, 6);
     let hop = |a: usize, b: usize, parts| u128::from(links.part(order[a], order[b], parts));
-    // Four groups of three consecutive ranks, then three of ranks that are three apart.
+    // First four groups of three consecutive ranks, then three groups of ranks that are three
+    // apart.
     let inner = (0..4).flat_map(|group| {
         (0..3).map(move |member| (3 * group + member, 3 * group + (member + 1) % 3))
     });

@@ -169,7 +169,6 @@ fn a_step_ends_by_fair_rates() {
 
 #[test]
 fn hierarchies_follow_racks() {
-    // With one spine, a ring in order has one flow out of each leaf at a time, but n - 1 steps.
     let tree =
         Network::FatTree { leaves: 4, hosts_per_leaf: 4, spines: 1, routing: Routing::Modulo };
     let natural: Vec<u32> = (0..16).collect();
@@ -212,7 +211,6 @@ const IN_TURN: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 #[test]
 fn crossing_pairs_share_the_uplink_measured_under_load() {
-    // Under load, 2.8 pairs on average cross an uplink of half a link's rate.
     let network = MeasuredNetwork::shared(two_racks(40_000, 224_000, 10_000), None, None).unwrap();
     assert_eq!((network.groups(), network.uplinks()), (2, vec![0.5]));
     assert_close(ring_load(&network, IN_RACKS), 2.0);

@@ -79,8 +79,8 @@ fn groups_end_at_the_distance() {
     assert_eq!(Dendrogram::new(Links::new(&one, 0).unwrap()).leaves_by_size(), [0]);
 }
 
-/// Makes racks, two per zone, as a matrix of blocks and as a plain one. A rack is one block,
-/// `halved` two.
+/// Makes racks, two per zone, as a matrix of blocks and as a plain one. Each rack is one block, but
+/// rack `halved` is two.
 fn in_blocks(sizes: &[u32], halved: usize) -> [Matrix; 2] {
     let mut rack_of: Vec<u32> = Vec::new();
     let mut block_of: Vec<u32> = Vec::new();

@@ -1,5 +1,3 @@
-//! Matrices generated from a seed.
-
 use hoplite_core::topology::random::Random;
 use hoplite_core::topology::{Link, Matrix};
 use serde_json::Value;

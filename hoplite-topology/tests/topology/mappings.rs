@@ -198,7 +198,6 @@ fn the_best_decomposition_is_the_best_of_all() {
     for nodes in [1, 2, 7, 12, 60, 64] {
         for (latency, bytes) in [(1e-3, 1e3), (1e-6, 1e8), (1e-5, 1e6), (0.0, 1e6)] {
             let best = decompose::best(&[nodes], &[1e9], latency, bytes).unwrap();
-            // On one level, factors do not divide the bandwidth.
             let seconds = |factors: Vec<u32>| {
                 let mut left = bytes;
                 let stages = factors.into_iter().map(|factor| {
