@@ -125,7 +125,7 @@ class Cluster:
 
 
 def retry(call: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-    """Repeats a call that lacks a session, because a pause of the machine ends it."""
+    """Repeats a call until the store has a session with the directory."""
     ends = time.monotonic() + PATIENCE
     while True:
         try:

@@ -270,9 +270,6 @@ def test_an_old_arrow_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _arrow._pyarrow() is None
 
 
-# Malformed bytes
-
-
 def stream(value: Any, **options: Any) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, value.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:

@@ -51,7 +51,7 @@ def test_an_object_ends_at_its_ttl_and_an_array_of_it_stays(
 
 
 def put_and_get(client: hoplite.Client, prefix: str, value: Any) -> tuple[str, Any]:
-    """Makes the ttl long enough for a get."""
+    """Puts with a growing ttl, until a get succeeds."""
     for number in itertools.count():
         id, ttl = f"{prefix}{number}", SOON * 2**number
         try:

@@ -57,9 +57,6 @@ def careful(cluster: Cluster) -> Iterator[hoplite.Client]:
         yield client
 
 
-# Refused and accepted values
-
-
 @pytest.mark.parametrize("framework", [None, "numpy", "torch", "jax"])
 @pytest.mark.parametrize("copy", [None, True, False])
 def test_a_careful_client_reads_no_pickle(
@@ -291,9 +288,6 @@ def test_a_hostile_header_is_a_typed_error(client: hoplite.Client, fresh: str, u
     client.delete(fresh)
 
 
-# Arbitrary bytes
-
-
 class Stored(NamedTuple):
     contents: bytes
     dtype: str
@@ -467,9 +461,6 @@ def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -
         careful.delete(fresh)
 
 
-# Putting values of other libraries
-
-
 class Foreign:
     def __init__(self, device: Any, capsule: Any, array: Any = None) -> None:
         self._device, self._capsule, self._array = device, capsule, array
@@ -521,9 +512,6 @@ def test_whatever_a_library_refuses_goes_the_next_way(
 def test_an_array_on_another_device_is_not_fetched_in_secret() -> None:
     with pytest.raises(TypeError, match="move it to the host"):
         _serialize.encode(Foreign((2, 0), None))
-
-
-# Pages of state dicts
 
 
 single = [
@@ -641,9 +629,6 @@ def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) 
         with pytest.raises(hoplite.PickleRefused):
             HopliteReader(name, client=careful).read_metadata()
         delete(name, client=careful)
-
-
-# Readers that must survive
 
 
 def test_a_reader_of_objects_in_a_buffer_lives(cluster: Cluster, fresh: str) -> None:

@@ -549,9 +549,6 @@ def test_the_checks_of_torch_find_what_differs(tmp_path: Path) -> None:
         assert f"TensorShape=[{3 + rank}]" in text
 
 
-# Several backends in one group
-
-
 def mixed(rank: int) -> None:
     group = dist.group.WORLD
     assert group is not None

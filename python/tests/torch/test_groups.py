@@ -31,9 +31,6 @@ def error_of(call: Callable[[], Any]) -> str:
     return str(raised.value)
 
 
-# Rendezvous
-
-
 RESTARTED = """
 import os, signal, sys, torch, torch.distributed as dist
 
@@ -84,9 +81,6 @@ def test_torchrun_starts_them_again(tmp_path: Path) -> None:
     assert list(tmp_path.glob("hoplite-private-*")) == []
 
 
-# Discovery by torch
-
-
 def test_torch_finds_it_by_itself(node: Cluster) -> None:
     if not is_installed():
         pytest.skip("the package was installed without its entry points")
@@ -111,9 +105,6 @@ print(tensor.tolist())
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[1.0, 1.0]"
-
-
-# Asynchronous operations
 
 
 def many_at_once(rank: int) -> None:
@@ -149,9 +140,6 @@ def callbacks(rank: int) -> None:
 
 def test_futures_and_callbacks() -> None:
     run(2, callbacks)
-
-
-# Groups
 
 
 def two_groups(rank: int) -> None:
@@ -198,9 +186,6 @@ def test_a_group_after_another(tmp_path: Path) -> None:
     run(2, again, str(tmp_path))
 
 
-# Cleaning up
-
-
 def train_for_long(rank: int, socket: str) -> None:
     tensor = torch.ones(40_000)
     most = 0
@@ -243,9 +228,6 @@ def more_than_fits(rank: int) -> None:
 
 def test_broadcasts_of_more_than_fits(node: Cluster) -> None:
     run(2, more_than_fits, setting=Setting(sockets=node.sockets * 2))
-
-
-# Failures
 
 
 def killed(rank: int) -> str | None:
@@ -589,9 +571,6 @@ def forking(rank: int) -> None:
 
 def test_a_forked_child_is_told() -> None:
     run(2, forking)
-
-
-# Stores
 
 
 def sockets_of(rank: int) -> str:

@@ -258,9 +258,6 @@ def test_tensors_in_the_memory_of_the_store(client: hoplite.Client, name: str) -
     assert torch.equal(got["strided"], model()["strided"])
 
 
-# Bad input
-
-
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -389,8 +386,6 @@ def test_readers_learn_that_a_version_could_not_be_put(client: hoplite.Client, n
     assert get_state_dict(name, version=2, client=client).version == 2
 
 
-# Writers and readers that die
-
 HALF = """
 import sys, time, torch, hoplite, hoplite.torch
 from hoplite.torch._writing import MAX_PUTS
@@ -449,7 +444,7 @@ def test_a_reader_waits_for_a_directory_that_starts_again(tmp_path: Path) -> Non
     ):
         directory = cluster.daemons[0]
         directory.kill()
-        # Keeps the port from others.
+        # Keeps other programs from the port.
         host, port = cluster.directory.rsplit(":", 1)
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind((host, int(port)))
@@ -472,9 +467,6 @@ def test_the_last_complete_version_is_better_than_half_of_the_next(
     assert get_state_dict(name, client=client, timeout=PATIENCE).version == 1
     with pytest.raises(hoplite.Timeout, match=r"version 2 of .* has not come; there is 1, and 2"):
         get_state_dict(name, newer_than=1, client=client, timeout=1.0)
-
-
-# DTensors
 
 
 def _put_sharded(rank: int, name: str) -> Any:

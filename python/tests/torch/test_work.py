@@ -93,8 +93,6 @@ def test_other_operations_written_in_python_are_left_alone() -> None:
     assert work.is_completed()
 
 
-# Receives from any rank
-
 SIZE = 3
 MESSAGES = 20
 
