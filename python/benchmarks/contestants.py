@@ -25,7 +25,7 @@ from figures import Figures
 from hoplite import _native
 from hoplite._programs import program
 
-#: Beside the measured arrays; Ray needs at least 75 MiB.
+#: Memory beside the measured arrays; Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
 #: Seconds. A store takes one to five to prefault a GiB.
 WAIT_LIMIT = 120.0
@@ -41,11 +41,11 @@ class Contestant(ABC):
 
     @abstractmethod
     def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
-        """Appends nanoseconds. Returns handles."""
+        """Appends each put's nanoseconds to `times`. Returns handles."""
 
     @abstractmethod
     def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
-        """Appends nanoseconds. Returns the last array."""
+        """Appends each get's nanoseconds to `times`. Returns the last array."""
 
     @abstractmethod
     def delete(self, handles: list[Any]) -> None:

@@ -3,7 +3,7 @@
     python python/benchmarks/first_use.py
     python python/benchmarks/first_use.py --ranks 8 --rounds 20
 
-Hoplite and Gloo take turns; see README.md.
+See README.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python python/benchmarks/local.py
     python python/benchmarks/local.py --sizes 1KiB 64MiB --rounds 5 --without-ray --json local.json
 
-The programs take turns; see README.md.
+See README.md.
 """
 
 from __future__ import annotations

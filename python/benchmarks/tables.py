@@ -3,7 +3,7 @@
     python python/benchmarks/tables.py
     python python/benchmarks/tables.py --rows 1000 --rounds 3 --json
 
-The programs take turns; see README.md.
+See README.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python python/benchmarks/weights.py
     python python/benchmarks/weights.py --size 256MiB --tensors 64 --rounds 5
 
-The measured steps take turns; see README.md.
+See README.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """An asynchronous parameter server.
 
 Workers compute gradients, each at its own pace. In every step, the server takes the first half
-of the gradients, and sends the new weights to their workers. So a slow worker delays no other
-one.
+of the gradients, and sends the new weights to their workers.
 
-With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients: the stores
-add them while they arrive. `--backend ray` uses `ray.wait`, `ray.get` and `ray.put`.
+With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients: the stores add
+them while they arrive.
 
     python async_parameter_server.py --seconds 10 --plot async.png
     python async_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare

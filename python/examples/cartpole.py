@@ -1,8 +1,7 @@
 """The model of the reinforcement learning example: an actor and a critic in numpy balance the pole
 of gymnasium's CartPole-v1. Each step earns 1, at most 500.
 
-The weights form one object, and a gradient another one. `parameters` appends zeros, to simulate a
-larger model.
+`parameters` appends zeros, to simulate a larger model.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ ENDS = np.cumsum([math.prod(shape) for shape in ACTOR + CRITIC])
 WEIGHTS = int(ENDS[-1])
 #: Numbers after a gradient: the episodes' total return, and their number.
 STATISTICS = 2
-#: The least steps in a gradient. Workers play complete episodes, so they finish at different times.
+#: The minimum of steps in a gradient. Workers play complete episodes, so they finish at different
+#: times.
 STEPS = 200
 #: Gamma and lambda of generalized advantage estimation, arXiv:1506.02438.
 DISCOUNT, TRUST = 0.99, 0.95

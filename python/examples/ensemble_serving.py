@@ -4,7 +4,7 @@ Each worker has a decision tree that reads digits. A query, a batch of pictures,
 workers, and the front end adds their votes.
 
 With Hoplite, the front end puts a query once, the workers' stores forward it, and the front end
-gathers the votes. `--backend ray` uses `ray.put` and `ray.get`.
+gathers the votes.
 
 After 500 queries (`--kill-after`), the last worker is killed. The front end answers with the
 other votes, and starts another worker. No query is lost.

@@ -1,11 +1,7 @@
 """Reinforcement learning with many actors (A3C), whose episodes differ in length.
 
 Each worker plays episodes with its weights, and computes a gradient. In every step, the trainer
-takes the first half of the gradients, and sends new weights to their workers. No worker waits
-for others.
-
-With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients: the stores
-add them while they arrive. `--backend ray` uses `ray.wait`, `ray.get` and `ray.put`.
+reduces the first half of the gradients (`num_objects`), and sends new weights to their workers.
 
     python reinforcement_learning.py --seconds 20 --plot learned.png
     python reinforcement_learning.py --workers 7 --parameters 16M --compare
@@ -65,7 +61,6 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 model.descend(client.get(total), len(done))
                 gradients += len(done)
                 give_weights(step + 1, [running.pop(gradient)[0] for gradient in done])
-                # Deletes while the workers play.
                 unused = versions - {weights for _, weights in running.values()}
                 versions -= unused
                 client.delete([total, *done, *unused])
@@ -88,7 +83,6 @@ def reduce_first_half(
         try:
             return client.reduce(total, running, num_objects=half(len(running)), timeout=wait_limit)
         except hoplite.Timeout:
-            # Too many workers have died, or they need more time.
             wait_limit *= 2
 
 

@@ -4,7 +4,7 @@ In every step, the server sends the weights to all workers, and waits for all gr
 slowest worker determines the speed; `async_parameter_server.py` avoids that.
 
 With Hoplite, the server puts the weights once, and one `reduce` adds the gradients while they
-arrive. `--backend ray` uses `ray.put` and `ray.get`.
+arrive.
 
     python sync_parameter_server.py --seconds 10 --plot sync.png
     python sync_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 #: Many workers share the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-#: Beside the objects; Ray needs at least 75 MiB.
+#: Memory beside the objects; Ray needs at least 75 MiB.
 SPARE_BYTES = 80 << 20
 #: For prctl(2): a signal when the parent dies.
 _PR_SET_PDEATHSIG = 1
