@@ -45,9 +45,9 @@ class Loop:
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float) -> float:
         """The least time for all steps.
 
-        Synchronous, per step: the slowest worker computes and sends its result, or the fastest
-        computes and an allreduce runs. Asynchronous: the last needed result has arrived, or the
-        link of h0 has carried all its bytes. The longer time counts.
+        The longer of two times counts. Synchronous, per step: the slowest worker computes and
+        sends; the fastest computes, and an allreduce runs. Asynchronous: the last needed result
+        arrives; the link of h0 carries all its bytes.
         """
         workers = range(1, hosts)
         model_s = size_bytes / payload_bytes_s

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-# Fewer ticks of 10 ms per processor give no share.
+# With fewer ticks of 10 ms per processor, no busy share is computed.
 _LEAST_TICKS: Final = 20
 BUSY: Final = 0.9
 """Load of the processors from which they, instead of the links, may have been the limit."""
@@ -25,7 +25,7 @@ class Processor:
         self._after = _ticks()
 
     def busy(self) -> float | None:
-        """None if the time was too short."""
+        """The busy share; None if the time was too short."""
         total = self._after[1] - self._before[1]
         return (
             None

@@ -53,7 +53,7 @@ class Measurement:
 
     @property
     def processor_s(self) -> float | None:
-        """Busy time in units of all processors."""
+        """A round's busy time in seconds, averaged over all processors."""
         if len(self.busy) != len(self.seconds) or self.error is not None:
             return None
         return statistics.median(map(operator.mul, self.busy, self.seconds)) if self.busy else None
@@ -111,7 +111,7 @@ class Results:
         return max(limit["payload_bytes_s"] for limit in self.limits.values())
 
     def best(self, title: str, like: Measurement) -> Measurement | None:
-        """The fastest variant of a system for the cell `like`, or a failed one."""
+        """A system's fastest variant in the cell of `like`; a failed one if all failed."""
         names = {name for name, system in self.systems.items() if system["title"] == title}
         found = [
             cell for cell in self.measurements if cell.system in names and same_cell(cell, like)
@@ -135,7 +135,8 @@ def same_cell(one: Measurement, other: Measurement) -> bool:
 
 
 def crossed(workload: str, size_bytes: int, moved: list[tuple[int, int]]) -> str:
-    """Returns the bytes that did not cross the links. `moved`: received and sent bytes by rank."""
+    """Describes missing bytes on the links; empty if none. `moved`: received and sent bytes by
+    rank."""
     for rank, need in WORKLOADS[workload].needs(size_bytes, len(moved)).items():
         for what, least, found in [
             ("received", need.received_bytes, moved[rank][0]),

@@ -2,8 +2,8 @@
 
     cd tests && sudo python3 -m bench.secured --mebibytes 64 --receivers 4 --rounds 5
 
-The three kinds take turns, so that other load affects all of them. Times stand beside S/B: the
-least time for an object of S bytes to reach one host over a link of B bytes per second.
+Times stand beside S/B: the least time for an object of S bytes to reach one host over a link of B
+bytes per second.
 """
 
 import argparse

@@ -24,7 +24,7 @@ _PROVEN_FROM_BYTES: Final = 64 << 10
 _TIMEOUT_LEAST_S: Final = 30
 # Ray's allreduce moves two objects for each host one after another.
 _TIMEOUT_TIMES_SERIAL: Final = 6
-# First rounds may open connections.
+# Below this limit, first rounds, which may open connections, do not count.
 _COUNTED_FIRST_S: Final = 2
 _SHORT_S: Final = 1
 _MEDIAN_ROUNDS: Final = 3
@@ -38,7 +38,7 @@ class Settings:
     """The selection of a run.
 
     Attributes:
-        hosts: Late hosts use only the largest number, as in the paper.
+        hosts: Workloads with late hosts use only the largest number, as in the paper.
         sizes_bytes: not for training loops.
         intervals: times between late arrivals, in units of S/B.
         cell_s: no further round of a cell begins after this, if it has enough rounds.
@@ -154,7 +154,7 @@ class Suite:
         return self.settings.sizes_of.get(workload.name, self.settings.sizes_bytes)
 
     def _measure(self, system: System, hosts: int, cells: list[Measurement]) -> None:
-        """Restarts the system after a failure, unless the restart fails."""
+        """Measures cells. Restarts the system after a failure, unless the restart fails."""
         while cells:
             done = len(cells)
             try:

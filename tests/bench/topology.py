@@ -34,7 +34,7 @@ _SWAPPED_ORDERS: Final = 10
 _MODELS: Final = ("ring", "halving-doubling", "double-binary-tree")
 _TIMEOUT_S: Final = 120
 
-# 8 hosts, placed in racks in turn.
+# Run by 8 hosts, placed in racks in turn.
 _BIASED: Final = ("broadcast", "reduce", "allreduce")
 _BIASED_SIZE: Final = 64 << 20
 _BIASED_RACKS: Final = (2, 4)
@@ -274,7 +274,7 @@ class Report:
         found = self.topology(
             "order", "--matrix", matrix, "--for", model, "--size", str(_SIZE), "--seconds", "2"
         )
-        # A lab lists hosts rack by rack; schedulers usually alternate.
+        # A lab lists hosts rack by rack; schedulers usually alternate between racks.
         as_they_come = [
             index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)
         ]
@@ -408,7 +408,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Equal values share the mean of their ranks."""
+    """Ranks values; equal ones share the mean of their ranks."""
     order = sorted(values)
     first = {value: index for index, value in reversed(list(enumerate(order)))}
     count = {value: order.count(value) for value in first}

@@ -79,7 +79,7 @@ def ring(ranks: int, rank: int, size: int) -> list[list[Phase]]:
 
 
 def halving_doubling(ranks: int, rank: int, size: int) -> list[list[Phase]]:
-    """Rank j exchanges S / 2^(i+1) with j xor 2^i."""
+    """In step i, rank j exchanges S / 2^(i+1) bytes with rank j xor 2^i."""
     steps = [(rank ^ (1 << i), size >> (i + 1)) for i in range(ranks.bit_length() - 1)]
     phases: list[Phase] = [([step], [step]) for step in steps]
     return [phases + phases[::-1]]

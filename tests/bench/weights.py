@@ -2,10 +2,9 @@
 
     cd tests && sudo ../python/.venv/bin/python -m bench.weights --megabytes 128 --versions 6
 
-Runs in the environment of the Python package (`make python`). The trainer on h0 puts versions
-with `hoplite.torch.put_state_dict`; workers get them into existing tensors and compare each
-element. The output has the time until the last worker has a version, beside S/B: the least time
-for the bytes to reach one host.
+Needs `make python`. The trainer on h0 puts versions with `hoplite.torch.put_state_dict`; workers
+get them into existing tensors and compare each element. The output has the time until the last
+worker has a version, beside S/B: the least time for the bytes to reach one host.
 """
 
 import argparse
@@ -29,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = "policy"
 _TENSORS: Final = 24
 _PAYLOAD: Final = 1448 / 1514
-#: Versions in a store's memory: two, one being put, and one being deleted.
+#: Versions in a store's memory: two complete ones, one being put, and one being deleted.
 _VERSIONS_KEPT: Final = 4
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120.0

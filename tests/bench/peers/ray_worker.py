@@ -32,7 +32,7 @@ class Worker:
         self.source: Any = None
         self.results: list[Any] = []
         self.expected: list[float] = []
-        # By subject, whose second element is the round.
+        # Messages by subject, whose second element is the round.
         self.inbox: dict[tuple[Any, ...], list[Any]] = {}
         self.heard = threading.Condition()
 
@@ -193,8 +193,8 @@ class Worker:
             if not answer:
                 return
             model = ray.get(answer[0])
-            # Only the server knows the workers of the first gradients; but every element of a sum
-            # is a multiple.
+            # Only the server knows whose gradients were summed: the first element determines the
+            # others.
             is_all = self.workload == "ps_sync"
             self.results, self.expected = (
                 [model],

@@ -1,6 +1,6 @@
 """The measured systems.
 
-To add one, write a worker and a class like these, and list it in `SYSTEMS`.
+`tests/bench/README.md` says how to add one.
 """
 
 from typing import Final

@@ -12,7 +12,7 @@ from ..machine import output
 from .base import Processes, System, ending
 
 _WORKER = "hoplite-bench-worker"
-# Training loops delete their objects at the end.
+# For training loops, which delete their objects at the end.
 _ROOM_BYTES = 128 << 20
 
 
@@ -43,7 +43,7 @@ class HopliteStores(System):
         most = self.context.most_bytes
         root, other = (lab.plan.hosts + 3) * most + _ROOM_BYTES, 4 * most + _ROOM_BYTES
         memory = [str(root), *[str(other)] * (lab.plan.hosts - 1)]
-        # A directory on h0 would save its gathers the network.
+        # On h0, the directory would answer gathers without the network.
         shard_hosts = [lab.hosts[-1].name]
         arguments = ["--log", "warn", *self.context.store_arguments]
         with (

@@ -81,7 +81,7 @@ class OpenMpi(_Mpi):
     name = "openmpi"
     title = "Open MPI"
     setting = "TCP, waits instead of polling (idle.c), its own choice of algorithms"
-    # The other variant has a pipeline.
+    # `OpenMpiTuned`, which has pipelines, runs the late workloads.
     omits = ASYNCHRONOUS | {"broadcast_late", "reduce_late", "allreduce_late"}
     starter = "mpirun.openmpi"
     worker = "openmpi_worker"

@@ -72,7 +72,7 @@ class RayStores(System):
                 "stderr": log,
                 "cwd": "/",
             }
-            # All raylets share the processors, and give up after 30 s.
+            # One by one, because raylets share the processors, and give up after 30 s.
             for rank, host in enumerate(lab.hosts):
                 _start(host, self._raylet(lab, rank, address), common)
             command: list[str | Path] = [
