@@ -130,7 +130,7 @@ class Hoplite:
         self.shards[host.name].await_ready()
 
     def replace_shard(self, at: Host, old: Host, new: Host) -> None:
-        """Starts a shard on `new` in place of the one on `old`, which goes on."""
+        """Starts a shard on `new` in place of the one on `old`, which keeps running."""
         self.start_shard(new)
         arguments = ("shards", "replace", _shard_address(old), _shard_address(new))
         changed = self.client(at, *arguments, capture_output=True, text=True, check=False)
@@ -178,7 +178,7 @@ class Hoplite:
         return found
 
     def stat(self, host: Host, name: str) -> str:
-        """Repeats while the store has no session."""
+        """Runs `hoplite stat`, again while the store has no session."""
         deadline = time.monotonic() + _STAT_TIMEOUT_S
         while True:
             done = self.client(host, "stat", name, capture_output=True, text=True)

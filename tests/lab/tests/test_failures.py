@@ -17,13 +17,13 @@ from lab.tests.test_lab import await_that
 
 # An object takes 1.4 s.
 RATE_BITS_S = 50_000_000
-# Until a fault, 7 s: a busy machine may delay the fault.
+# Until the fault, the object takes 7 s: a busy machine may delay the fault.
 SLOW_BITS_S = 10_000_000
 SIZE_BYTES = 8 << 20
 MIDDLE_BYTES = SIZE_BYTES // 4
 # Length of a cut that stores tolerate.
 SHORT_CUT_S = 1.5
-# On a busy machine, cuts last longer.
+# For cuts, which last longer on a busy machine.
 PATIENT = ("--node-grace", f"{TIMEOUT_S}s")
 SEED = 20210823
 CONTENTS = Random(SEED).randbytes(SIZE_BYTES)

@@ -76,13 +76,13 @@ class Lanes(unittest.TestCase):
                 for name in names
             }
             closed = changes["left"] + changes["lost"] + changes["ended"]
-            # A lane may end while a store reads its numbers one after another.
+            # A lane may end while a store reads its metrics one by one.
             if changes["opened"] == closed and found["hoplite_store_lanes"] == 0:
                 return changes
         self.fail(f"open lanes after {TIMEOUT_S} s: {found}")
 
     def shown_lanes(self) -> int | None:
-        """As the first host's store shows them."""
+        """Returns the lanes that the first host's store shows."""
         links = json.loads(self.client(0, "topology", "show", "--json"))
         found: list[int | None] = [link["lanes"] for link in links if link["node"] == "h1"]
         return found[0] if found else None

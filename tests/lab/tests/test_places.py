@@ -36,7 +36,7 @@ class Places(unittest.TestCase):
             Lab(Plan(hosts=6, racks=2)) as lab,
             Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite,
         ):
-            # From this, the directory learns the usual time of a transfer.
+            # The first broadcast shows the directory the usual time of a transfer.
             self.broadcast(lab, hoplite, "first")
             # A busy machine may exceed the limit once.
             crossed = statistics.median(

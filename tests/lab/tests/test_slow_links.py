@@ -33,7 +33,7 @@ class SlowLinks(unittest.TestCase):
         self.assertEqual(receiver.communicate(timeout=TIMEOUT_S)[0], CONTENTS)
 
     def is_routed_around(self, hoplite: Hoplite, name: str) -> bool:
-        """Broadcasts first to the slow host. `True` if it served no other."""
+        """Broadcasts, first to the slow host. `True` if that host served no other host."""
         h0 = hoplite.lab.host("h0")
         self.put(hoplite, h0, name)
         receivers = []
