@@ -37,7 +37,7 @@ class Settings:
         workers: threads that call stores.
         keys: the number of keys that workers share.
         timeout_s: the deadline of each call.
-        slack_s: the time by which a call may exceed it.
+        slack_s: the time by which a call may exceed its deadline.
         settled_s: after a fault, the time until all replicated objects must be readable.
         spill: stores have little memory, and spill.
     """
@@ -60,7 +60,7 @@ class Report:
     """Attributes:
         faults: the number of each kind.
         outcomes: the number of calls, by operation and outcome.
-        longest_overrun_s: beyond a call's deadline; negative if none.
+        longest_overrun_s: the longest time beyond a call's deadline; negative if none.
         spilled: objects that stores have spilled, counted between faults.
         violations: every broken promise.
     """
@@ -192,7 +192,7 @@ class Campaign:
             self.spilled[host] = now
 
     def _await_replicas(self, target: Target) -> None:
-        """Waits, because the next fault may destroy an only copy."""
+        """Waits for all replicas, because the next fault may destroy an only copy."""
         ends_at = time.monotonic() + self.settings.settled_s
         lacking: Any = "unknown"
         while time.monotonic() < ends_at:

@@ -232,7 +232,7 @@ def killed_client(target: Target) -> Iterator[str]:
 
 Fault = Callable[[Target], AbstractContextManager[str]]
 
-# With the longest seconds until the repair.
+# Each fault, with the longest time until its repair in seconds.
 FAULTS: Final[dict[str, tuple[Fault, float]]] = {
     "kill-store": (killed_store, 6),
     "restart-store": (restarted_store, 1),

@@ -72,7 +72,7 @@ class History:
         self.say("\n    ".join([f"VIOLATION: {what}", *writes]))
 
     def wrote(self, key: Key, began: float, what: str, done: bool) -> None:
-        """`began` is a monotonic time."""
+        """Records a put or delete. `began` is a monotonic time."""
         begin_s, end_s = began - self.began, time.monotonic() - self.began
         outcome = "ok" if done else "failed"
         with self._lock:

@@ -28,7 +28,7 @@ def missing() -> str | None:
 
 
 class Browser:
-    """Its processes end with a `with` block."""
+    """A browser whose processes end with the `with` block."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
         self._files = tempfile.mkdtemp(prefix="browser-")

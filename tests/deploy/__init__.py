@@ -1,2 +1,1 @@
-"""Tests of deploy/: systemd's units, package, compose file, Helm chart, Prometheus' rules and
-Grafana's dashboard."""
+"""Tests of the files in deploy/."""

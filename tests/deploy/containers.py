@@ -69,7 +69,7 @@ class Docker:
             raise unittest.SkipTest(f"no container can run here: {error}") from None
 
     def _run_something(self) -> None:
-        """Some sandboxes permit the daemon but no container."""
+        """Runs a container: some sandboxes permit only the daemon."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place) / "root"
             small_root(root, ["true"])

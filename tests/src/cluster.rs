@@ -138,7 +138,7 @@ impl Drop for Daemon {
     }
 }
 
-/// In a thread, so that waits have a limit.
+/// Reads lines in a thread, so that waits have a limit.
 fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -360,7 +360,7 @@ impl Cluster {
         store.addresses().data.expect("it has a data plane").to_string()
     }
 
-    /// Connects to a store. On a busy machine, this may exceed a client's wait.
+    /// Connects to a store, and repeats attempts that time out.
     pub fn client(&self, node: usize) -> Client {
         let started = Instant::now();
         loop {
@@ -484,7 +484,7 @@ pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     }
 }
 
-/// Repeats a call that fails with retryable errors, as after a pause of the machine.
+/// Repeats a call that fails with retryable errors.
 pub fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     let started = Instant::now();
     loop {
@@ -497,8 +497,7 @@ pub fn retry<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     }
 }
 
-/// Repeats a check until it succeeds. On a busy machine, answers are late, sessions end, and
-/// daemons hear of changes later than clients.
+/// Repeats a check until it succeeds.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {

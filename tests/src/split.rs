@@ -51,7 +51,7 @@ impl Split {
         Self { cluster, addresses, shared }
     }
 
-    /// The first shard decides about the id.
+    /// Returns the shards of an id; the first one decides about it.
     pub fn shards_of(&self, id: &str) -> [usize; 2] {
         let id = ObjectId::new(id).expect("it is an id");
         let ranked = ShardMap::new(&self.cluster.shard_addresses).ranked(&id);

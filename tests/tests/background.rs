@@ -124,8 +124,7 @@ fn a_store_starts_serves_and_stops() {
     assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
 }
 
-/// Repeats a start that must fail, with a growing time limit, because a busy machine may log
-/// `reason` late. Returns the output.
+/// Repeats a start that must fail, with a growing time limit. Returns the output.
 fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
     let mut wait = Duration::from_millis(300);
     loop {
@@ -140,7 +139,7 @@ fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
     }
 }
 
-/// Starts three nodes. Without `flags`, the third gets `refusal`.
+/// Starts three nodes. A start of the third without `flags` fails with `refusal`.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
     let first = [

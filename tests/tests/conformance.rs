@@ -158,7 +158,7 @@ fn cases() -> Vec<Case> {
             },
             Ready(vec![1]),
         ),
-        // At the node of the put: the directory may answer too late.
+        // Called at the node of the put, because the directory may answer too late.
         Case(1, Call::Wait { ids: vec!["unknown", "given up"], count: 2, timeout }, Ready(vec![1])),
         Case(1, Call::Delete { ids: vec!["given up"] }, Count(1)),
     ]);

@@ -24,8 +24,7 @@ fn arguments(flags: &[(&str, &Path)]) -> Vec<String> {
     flags.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect()
 }
 
-/// Repeats the doctor until its finding is `verdict`, with a text that contains `says`: a busy
-/// machine may exceed a check's limit.
+/// Repeats the doctor until its finding is `verdict`, with a text that contains `says`.
 #[track_caller]
 fn assert_says(address: &str, flags: &[String], verdict: &str, says: &str) {
     let is_found =

@@ -26,8 +26,7 @@ fn drain_other(cluster: &Cluster, node: &str, timeout: &str) -> Output {
     command.args(["--timeout", timeout, "drain", node, "--json"]).output().unwrap()
 }
 
-/// Starts a drain, and ends it once its progress satisfies `is_far`. A fixed timeout could pass
-/// before a busy machine has moved an object.
+/// Starts a drain, and ends it once its progress satisfies `is_far`.
 fn drain_until(cluster: &Cluster, node: usize, is_far: impl Fn(&DrainReport) -> bool) -> Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime can be made");

@@ -294,7 +294,7 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
             calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
         })
     };
-    // One by one, because a rank could exceed the other's timeout.
+    // Ranks call one by one: a slow one could exceed another's timeout.
     for (rank, expected) in [(3, vec![0, 1, 2]), (1, vec![0, 2]), (0, vec![2])] {
         let met = meet(&[rank], FAILING_TIMEOUT / 4);
         assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [expected]);

@@ -301,8 +301,7 @@ fn the_files_of_a_killed_store_are_removed_when_the_next_one_starts() {
     spilling.cluster.assert_serves();
 }
 
-/// Fills the store until the reason contains `reason`; a slow disk may exceed a put's timeout.
-/// Returns the number of objects and the reason.
+/// Puts objects until a refusal contains `reason`. Returns the number of objects and the refusal.
 fn fill(client: &Client, reason: &str) -> (u64, String) {
     let (mut kept, mut late) = (0, 0);
     loop {

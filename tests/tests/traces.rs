@@ -28,7 +28,7 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// For 2048 waiting and 16,384 open spans of a kilobyte, and the puts.
+/// Memory of 2048 waiting and 16,384 open spans of a kilobyte, and of the puts.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
 /// Makes reduces wait for late sources.
 const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
@@ -86,7 +86,7 @@ impl Collector {
         self.collected.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A daemon that ends exports its last spans for a second only.
+    /// Waits for spans. A daemon that ends exports its last spans for a second only.
     fn await_spans(&self, expected: &[(&str, Option<&str>, usize)]) {
         await_that("the spans", || {
             let trace = self.trace();

@@ -1,7 +1,7 @@
 //! Clusters whose daemons have different versions of the protocol, and their upgrade under load.
 //!
 //! Old daemons are the previous release's, in the folder `HOPLITE_PREVIOUS` if set, or else
-//! today's, limited to the oldest version.
+//! today's, limited to the oldest protocol version.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests, and so are the functions that they share"

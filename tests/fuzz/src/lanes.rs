@@ -42,7 +42,7 @@ fn receive(input: &mut Unstructured<'_>) -> Result<()> {
                 merge.lose(lane);
                 lanes.remove(&lane);
             }
-            // A lane reads its next frame after the turn of the previous one.
+            // A lane reads its next frame after the turn of its previous frame.
             _ if lanes.get(&lane) == Some(&None) => {
                 let start = if input.arbitrary()? { next } else { u64::from(input.arbitrary::<u16>()?) };
                 let end = start.saturating_add(input.arbitrary::<u16>()?.into());

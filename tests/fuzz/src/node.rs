@@ -69,7 +69,7 @@ struct World {
     pulls: BTreeMap<PullId, (u64, u64)>,
     serves: BTreeSet<ServeId>,
     combinations: BTreeMap<CombineId, (u64, u64)>,
-    /// The hops that were not ended. `audible_hops` may still report.
+    /// The hops that the node has not ended. `audible_hops` may still report.
     hops: BTreeSet<HopId>,
     audible_hops: BTreeSet<HopId>,
     hostings: BTreeSet<HostingId>,

@@ -23,7 +23,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 3] = ["x", "y", "z"];
-/// Ticks until all deadlines have passed: a few for each open request, copy and tombstone.
+/// Enough ticks for all deadlines: a few for each open request, copy and tombstone.
 const MAX_LAST_TICKS: usize = 10_000;
 const TICK: Duration = Duration::from_secs(600);
 
@@ -135,7 +135,8 @@ impl World {
         }
     }
 
-    /// Lets deadlines pass: all without stores, else the queries', because retain requests repeat.
+    /// Lets the queries' deadlines pass, ends all sessions, whose retain requests repeat, and lets
+    /// all deadlines pass.
     fn finish(mut self) {
         self.tick_while(|world| world.sessions.values().any(|session| !session.queries.is_empty()));
         for (node, session) in &self.sessions {

@@ -3,7 +3,7 @@
 //!
 //! The stores have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the
 //! first store; some are complete, so that several chains begin. Restarts after the directory has
-//! ended all sessions, as after a pause of the machine. Ends with its standard input.
+//! ended all sessions. Ends with its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -105,7 +105,7 @@ async fn gather(
         crowd[0].send(batch.to_vec()).await?;
     }
     crowd[0].send(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
-    // A third forms a chain, whose first quarter sends to the other receivers.
+    // A third of the receivers forms a chain, whose first quarter sends to the other receivers.
     let first = receivers.div_ceil(3);
     for (number, node) in crowd.iter_mut().enumerate().skip(1).take(first) {
         let slot = node.pull(number).await?;
@@ -269,7 +269,7 @@ fn publish(id: &str, size_bytes: u64) -> ToShard {
     ToShard::Publish(publication(id, size_bytes))
 }
 
-/// Links the rack's nodes, and the same place in other racks. One port is slow.
+/// A node's links to its rack, and to its place in other racks. Links of node 7 are slow.
 fn links(number: usize) -> Vec<LinkLoad> {
     let (rack, place) = (number / 32, number % 32);
     let inside = (0..32)

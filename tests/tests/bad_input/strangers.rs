@@ -24,11 +24,11 @@ use tonic_health::pb::health_client::HealthClient;
 use super::TIME_LIMIT;
 
 const CROWD: usize = 10_000;
-/// Most memory of 1,024 half-open connections of gRPC with buffers of 34 KiB.
+/// Maximum memory of 1,024 half-open connections of gRPC with buffers of 34 KiB.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// Most memory of 64 visitors with windows of 64 KiB, and buffers of HTTP/2.
+/// Maximum memory of 64 visitors with windows of 64 KiB, and buffers of HTTP/2.
 const MAX_SHOUTED_BYTES: u64 = 32 << 20;
-/// Most memory of 256 handshakes of TLS.
+/// Maximum memory of 256 handshakes of TLS.
 const MAX_GROWTH_BY_TLS_BYTES: u64 = 32 << 20;
 /// Longest wait for the end of a handshake, which must end after five seconds.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);

@@ -40,7 +40,7 @@ impl Arrays {
         PutOptions { metadata, ..PutOptions::default() }
     }
 
-    /// The value reveals misplaced, missing or duplicate elements.
+    /// Returns a value that reveals misplaced, missing or duplicate elements.
     fn element(self, number: u64, index: usize) -> i128 {
         let mut random = (number << 32 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random = (random ^ (random >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

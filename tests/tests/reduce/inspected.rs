@@ -18,7 +18,7 @@ fn known_at_each(cluster: &Cluster) -> [Option<ReduceRecord>; 3] {
     })
 }
 
-/// `true` if the member at `node` reports each member's stage while a link is held.
+/// `true` if the member at `node` reports each member's stage; one held link separates two members.
 fn tells_all_stages((node, record): (usize, &Option<ReduceRecord>)) -> bool {
     let Some(record) = record else { return false };
     (0..3).all(|other| {
@@ -59,7 +59,7 @@ fn each_member_reports_its_plan_and_progress() {
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
         links.await_held(SENDER, RECEIVER);
-        // All at once, because the silent link ends the attempt after 5 s.
+        // At all members at once, because the silent link ends the attempt after 5 s.
         let mut records = [None, None, None];
         await_that("the stages that each member tells", || {
             records = known_at_each(&cluster);

@@ -178,7 +178,7 @@ fn after_a_member_dies_the_others_get_an_error_or_the_target() {
     }
 }
 
-/// Calls `disturb` when the participant `last` alone lacks the target.
+/// Calls `disturb` when only the participant `last` lacks the target.
 fn lacking(
     cluster: &mut Cluster,
     links: &Links,

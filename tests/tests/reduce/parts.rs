@@ -58,7 +58,7 @@ impl Way {
 }
 
 /// With slow links, the first rank waits about a second for late sources. With fast links it waits
-/// for 2 ms, which any store may need to announce its source.
+/// for 2 ms, in which a store may fail to announce its source.
 fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
     let mut plan = chained(nodes);
     plan.store_arguments.retain(|argument| !argument.starts_with("--link-bandwidth"));
@@ -66,7 +66,7 @@ fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
     plan
 }
 
-/// Small puts return before the directory knows them.
+/// Waits for all sources: small puts return before the directory knows them.
 fn await_sources(cluster: &Cluster, all: &[u64]) {
     for source in ids(all) {
         cluster.client(0).locate(source, TIME_LIMIT).unwrap();
