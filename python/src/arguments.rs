@@ -30,7 +30,7 @@ pub(crate) struct Id {
 }
 
 impl Id {
-    /// Refuses other clusters.
+    /// Returns the id; refuses a handle of another cluster.
     pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<ObjectId> {
         match self.cluster {
             Some(other) if other != cluster.as_str() => {

@@ -54,7 +54,7 @@ pub(crate) struct AsyncClient {
 
 impl Client {
     /// Performs `work` while other threads run Python. `_keep` releases the buffers once this
-    /// thread is attached again.
+    /// thread is attached to the interpreter again.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -257,7 +257,7 @@ fn collect_garbage() {
     });
 }
 
-/// The thread continues if a signal handler raises here.
+/// Performs `work` in a thread, and runs signal handlers. If a handler raises, `work` continues.
 fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new().name("hoplite-connect".to_owned()).spawn(move || {

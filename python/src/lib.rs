@@ -1,8 +1,7 @@
 //! The native half of the Python package `hoplite`, over `hoplite-client`.
 //!
 //! It exchanges bytes, ids and metadata, and waits and copies without the interpreter;
-//! `hoplite/_serialize.py` converts to Python values. `buffers` and `view` have all unsafe code,
-//! and `errors` makes all exceptions.
+//! `hoplite/_serialize.py` converts to Python values. `buffers` and `view` have all unsafe code.
 
 mod arguments;
 mod buffers;

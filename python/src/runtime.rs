@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// One thread receives and sends while the other copies.
 const THREADS: usize = 2;
 
-/// With the process that started it: this one or a parent.
+/// The runtime, and the process that started it: this one or a parent.
 ///
 /// Only threads attached to the interpreter lock it, so a forked child never inherits a held lock.
 static CURRENT: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);

@@ -75,10 +75,10 @@ impl View {
     }
 }
 
-/// A call takes the reader or writer, and leaves it for the next one.
+/// A reader or writer, which is taken out during a call.
 pub(crate) type Between<T> = Arc<Mutex<Option<T>>>;
 
-/// `None` after the last call, after a failed call, or during a call.
+/// Takes the reader or writer out. `None` during a call, and after a failed call or the last one.
 pub(crate) fn taken<T>(between: &Between<T>) -> Option<T> {
     between.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
