@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hoplite import _native
 
 T = TypeVar("T")
-#: Called with the bytes moved so far, and in total.
+#: Called with the bytes moved so far, and the total.
 OnProgress = Callable[[int, int], object] | None
 
 REPORT_INTERVAL = 0.1

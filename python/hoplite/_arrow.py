@@ -1,7 +1,7 @@
 """Tables and arrays of Arrow, and frames of polars, as Arrow IPC streams, read in place.
 
-An object is padding, which aligns the first large buffer to 64 bytes, and an uncompressed stream.
-The header names the value's form and the padding:
+An object is padding, which aligns the first large buffer to 64 bytes, followed by an uncompressed
+stream. The header names the value's form and the padding:
 
 | tag | forms |
 | --- | --- |

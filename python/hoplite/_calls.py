@@ -53,7 +53,7 @@ PAGE = 1000
 
 
 class Calls(ManyCalls):
-    """The methods of both clients. `hoplite.Client` documents them."""
+    """`hoplite.Client` documents these methods."""
 
     __slots__ = ("_limit", "_native", "allow_pickle")
 
@@ -129,7 +129,7 @@ class Calls(ManyCalls):
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
         terms = (timeout, confirm, replicas or 0, lifetime_of(owner, ttl, ttl_action), quorum)
-        # The coroutine of `settled` slows small puts.
+        # Awaits no `settled`, whose coroutine slows small puts.
         if isinstance(pieces, _cuda.OnDevice):
             await _cuda.put(self._native, name, encoded, terms, progress)
         elif progress is None:
@@ -209,7 +209,7 @@ class Calls(ManyCalls):
     async def get_into(
         self, id: Id, out: object, timeout: TimeLimit = "default", *, progress: OnProgress = None
     ) -> int:
-        """See `hoplite.Client.get_into`. A cancelled call still completes a copy into `out`."""
+        """See `hoplite.Client.get_into`. Cancellation interrupts no copy into `out`."""
         room, wanted = _serialize.as_room(out, or_device=True)
         if wanted.kind == "buffer":
             copied: int = await followed(self._native, progress, "get_into", id, room, timeout)
@@ -228,7 +228,7 @@ class Calls(ManyCalls):
         timeout: TimeLimit = "default",
         progress: OnProgress = None,
     ) -> list[AnyId]:
-        """See `hoplite.Client.reduce`. Cancelling it cancels the reduce everywhere."""
+        """See `hoplite.Client.reduce`. Cancelling the coroutine cancels the reduce on all nodes."""
         sources = listed(sources)
         reduced = await followed(
             self._native,
@@ -535,7 +535,7 @@ class Calls(ManyCalls):
     async def page(
         self, prefix: str | bytes, after: bytes
     ) -> tuple[list[ObjectInfo], bytes | None]:
-        """Returns a page of objects whose ids follow `after`, and the last id if there are more."""
+        """Returns a page of objects whose ids follow `after`; also its last id if more follow."""
         from hoplite._info import object_info
 
         prefix = prefix.encode() if isinstance(prefix, str) else prefix

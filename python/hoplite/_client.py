@@ -201,10 +201,10 @@ class Client(Many):
                 value that can be pickled. Arrays inside it stay outside the pickle. cloudpickle, if
                 installed, also pickles lambdas, and functions and classes of `__main__`.
             timeout: Seconds to wait for room, and for the copies.
-            confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
-                larger ones. Otherwise `contains` and `stat` may miss it for a moment, and a put of
-                another value under this id elsewhere goes unnoticed. A number waits for that many
-                of the `replicas`.
+            confirm: `True` waits until the directory knows the object; puts from 64 KiB on always
+                do. With `False`, `contains` and `stat` may miss a small object for a moment, and a
+                put of another value under its id elsewhere goes unnoticed. A number waits for that
+                many of the `replicas`.
             replicas: The number of copies to keep, each on another node; `None` for the store's
                 default. The call waits for all, unless `confirm` is a number.
             owner: Deletes the object 30 s after the last client of the store that holds this owner
@@ -549,14 +549,15 @@ class Client(Many):
 
         Each participant calls this with the same target and sources, in the same order, and its
         rank, at any time. Blocks until the result is here. All get the same bits. Each node sends
-        and receives at most twice the array.
+        and receives at most twice the array's size.
 
         Args:
             target: A new id for this round. The object stays; use `delete_allreduce` once all have
                 their result.
             sources: An id for each participant.
             rank: The index of this participant in `sources`.
-            value: The array of this participant, put under `sources[rank]`; `None` if it is there.
+            value: The array of this participant, put under `sources[rank]`; `None` if that object
+                exists.
             op: As for `reduce`.
             deterministic: As for `reduce`.
             out: A contiguous array like the sources, for the result; `None` for a new one.
@@ -613,8 +614,8 @@ class Client(Many):
         """Combines the arrays of all participants, and returns one part of the result to each.
 
         Of n participants, rank k gets the k-th of n equal parts along the first axis. Arguments are
-        as for `allreduce`. Blocks until the part is here. Each node sends and receives the array
-        less one part.
+        as for `allreduce`. Blocks until the part is on this node. Each node sends and receives the
+        array's size less one part.
 
         Args:
             out: A contiguous array with the dtype and shape of the part; `None` for a new one.
@@ -726,7 +727,8 @@ class Client(Many):
         framework: Framework = None,
         progress: OnProgress = None,
     ) -> list[Any]:
-        """Gives `values[k]` to participant k, and returns what each participant gives to this one.
+        """Sends `values[k]` to participant k, and returns the values that participants send to this
+        one.
 
         Each participant calls this with the same name, its rank, and a value for each participant,
         including itself, at any time. Blocks until all have their values. Arrays of one dtype and
@@ -875,7 +877,7 @@ class Client(Many):
         """Yields the objects of the cluster whose id begins with `prefix`, ordered by id.
 
         Blocks for each page. An object put without `confirm` may be missing for some milliseconds.
-        A notebook shows a table.
+
 
         Raises:
             Unavailable: A shard of the directory cannot be reached.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Bytes. At 50 GB/s a copy takes 0.3 ms, a hundred times the cost of beginning it.
 CHUNK_BYTES = 16 << 20
-#: Below, torch's own copy into unpinned memory is as fast.
+#: For smaller tensors, torch's own copy into unpinned memory is as fast.
 LEAST_BYTES = 1 << 20
 BUFFERS = 2
 
@@ -31,7 +31,7 @@ BUFFERS = 2
 class OnDevice(Sequence[Any]):
     """The bytes of a tensor on a CUDA device, in place of host buffers.
 
-    `put` and `get_into` copy chunks. Other calls iterate over a copy in host memory.
+    `put` and `get_into` copy chunk by chunk. Other calls iterate over a copy in host memory.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -60,7 +60,7 @@ class OnDevice(Sequence[Any]):
                 yield lane.room(index)
 
     def rooms(self) -> Generator[Bytes, None, None]:
-        """Yields pinned buffers for the caller to fill. The next step copies them to the device."""
+        """Yields pinned buffers. Copies each to the device once the caller has filled it."""
         with _Lane(self._torch, self._bytes, self._ready) as lane:
             for index in range(lane.count):
                 yield lane.room(index)

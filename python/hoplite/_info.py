@@ -60,7 +60,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class MemberPosition:
-    """The progress of a store that makes an object together with others.
+    """The progress of a store that makes an object together with other stores.
 
     `hoplite stat` shows it even before the directory knows the object.
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def host_array(value: object) -> npt.NDArray[Any] | None:
-    """Returns an array's elements, in place if one host device has all; None for other values,
-    tracers and random keys.
+    """Returns an array's elements, in place if one host device has all of them; None for other
+    values, tracers and random keys.
 
     Raises:
         TypeError: for an array that is not in host memory.

@@ -21,7 +21,7 @@ Objects = Mapping[Id, object] | Iterable[tuple[Id | None, object]]
 
 
 class ManyCalls:
-    """These methods of both clients. `hoplite.Client` documents them."""
+    """`hoplite.Client` documents these methods."""
 
     __slots__ = ()
 
@@ -103,7 +103,7 @@ class ManyCalls:
 
 
 class Many:
-    """These methods of `hoplite.Client`."""
+    """The batch methods of `hoplite.Client`."""
 
     __slots__ = ()
 

@@ -31,10 +31,10 @@ def memory_of(tensor: Any, torch: Any) -> Bytes:
     """Returns the memory of a contiguous tensor, writable and in place."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
-    # A dimension of one element has any stride.
+    # The stride of a dimension of one element is arbitrary.
     flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` prevents FSDP's resizes. DLPack does not, but its arrays are read-only before
-    # numpy 2.1 and with some versions of torch.
+    # After `Tensor.numpy`, FSDP cannot resize a tensor. After DLPack it can, but its arrays are
+    # read-only before numpy 2.1 and with some versions of torch.
     lent = np.from_dlpack(flat)
     return lent if lent.flags.writeable else flat.numpy()
 

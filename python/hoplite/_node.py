@@ -168,7 +168,7 @@ class PrivateStore:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Before the rename, because other programs delete a directory whose lock is free.
+        # Locks before the rename, because other programs delete a directory whose lock is free.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -299,7 +299,7 @@ class _Launcher:
 def _sweep() -> None:
     """Removes the directories of programs that were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Its program may remove it at the same time.
+        # Another program may remove the directory at the same time.
         with contextlib.suppress(OSError):
             # Other users may have put anything there.
             if directory.lstat().st_uid != os.getuid():

@@ -144,7 +144,8 @@ class _Reducer:
         array = in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # numpy would copy other arrays, and lose the byte order of non-contiguous ones.
+        # numpy copies all but exportable contiguous arrays, and loses the byte order of
+        # non-contiguous ones.
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented
@@ -196,7 +197,7 @@ def _pickler_by_value() -> Callable[..., Any] | None:
 
 
 def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
-    """For subclasses without their own pickling."""
+    """Reduces an array subclass without its own pickling."""
     kind = type(array)
     if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
         return NotImplemented

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Status(dict[str, Any]):
-    """The counters of a store, by name. A notebook shows tables."""
+    """The counters of a store, by name."""
 
     def _repr_html_(self) -> str:
         rows = [
@@ -35,7 +35,7 @@ class Status(dict[str, Any]):
 
 
 class Objects:
-    """Iterates over objects. A notebook shows the first ones, without advancing it."""
+    """Iterates over objects. A notebook shows the first ones, without advancing the iterator."""
 
     def __init__(self, page: Callable[[bytes], tuple[list[ObjectInfo], bytes | None]]) -> None:
         self._page = page
@@ -83,7 +83,7 @@ class Link:
 
 
 class Topology(tuple[Link, ...]):
-    """The links of a store, the slowest first. A notebook shows a table.
+    """The links of a store, the slowest first.
 
     Examples:
         >>> isinstance(client.topology(), hoplite.Topology)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from hoplite._memory import Bytes
 
-#: None: the library of the put.
+#: None selects the library of the put value.
 Framework = Literal["numpy", "torch", "jax"] | None
 
 TAG_BYTES = b"py1:bytes"
@@ -62,7 +62,7 @@ TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
 TAG_JAX = b"py1:jax"
-#: For arrays whose dtype the stores know.
+#: The libraries of arrays whose dtype the stores know, by tag.
 _OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax"}
 
 #: kDLCPU and kDLCUDAHost, in host memory.
@@ -279,7 +279,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
 def encode_alike(
     values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED
 ) -> list[Encoded]:
-    """Encodes all as pickles if their dtypes, shapes or metadata differ."""
+    """Encodes values; all as pickles if their dtypes, shapes or metadata differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
@@ -392,7 +392,7 @@ def decode(
     Args:
         copy: True makes a private value; False makes one in place, even if a write to it ends the
             process. None makes one in place if it can be read-only; tensors and `bytes` cannot.
-        allow_pickle: False refuses pickles. Nothing else reaches the unpickler.
+        allow_pickle: False refuses pickles.
     Raises:
         PickleRefused: for a refused pickle.
         InvalidMetadata, TypeError: as for `layout`.
@@ -428,7 +428,7 @@ def decode(
 def destination(
     described: Described, framework: Framework, allow_pickle: bool = False, id: str | bytes = ""
 ) -> Destination:
-    """Allocates private memory for an arriving object, with the value of `decode`."""
+    """Allocates private memory for an arriving object, and makes its value as `decode` does."""
     kind, dtype, shape = layout(described, framework, id)
     if kind == "pickle":
         check_pickle(allow_pickle, id)

@@ -1,4 +1,4 @@
-"""Checks the versions of torch and Ray, whose used parts change."""
+"""Checks the versions of torch and Ray, because used parts change."""
 
 from __future__ import annotations
 

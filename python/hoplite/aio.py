@@ -114,7 +114,7 @@ class Client(Calls):
                 yield info
 
     def close(self) -> None:
-        """See `hoplite.Client.close`. No coroutine; does not block.
+        """See `hoplite.Client.close`. This is no coroutine, and does not block.
 
         Examples:
             >>> import asyncio

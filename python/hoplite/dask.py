@@ -43,7 +43,7 @@ GRACE = 30.0
 GET_TIMEOUT = 300.0
 #: Seconds that a put waits; after that, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
-#: Ends a mark's id: a get of the array has failed, so Dask copies it.
+#: The end of a mark's id. Dask copies the marked array, because gets of it failed.
 _PLAIN = "/plain"
 _MAX_FAILED_ONCE = 1000
 _PREFIX = "dask/"
@@ -53,13 +53,13 @@ builtin_id = id
 
 
 class _Handles:
-    """The ids of arrays that this process has put or got, by identity."""
+    """The ids of arrays that this process has put or got, by Python's `id` of the array."""
 
     def __init__(self) -> None:
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: `True` in a worker, where arrays do not change any more.
+        #: `True` in workers, which put arrays because these no longer change.
         self.puts = False
         self._ids: dict[int, str] = {}
         self._failed_once: dict[str, None] = {}
@@ -117,7 +117,7 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """After a second failure, or at once for other errors, Dask copies the array."""
+        """Makes Dask copy the array: after a second loss, delete or timeout, or another error."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -250,7 +250,7 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
-    """None to use `$HOPLITE_SOCKET` or the default."""
+    """Returns `socket`; None if a worker must use `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket

@@ -346,7 +346,7 @@ class LimitExceeded(HopliteError):
     """A count or a size exceeds a limit; see `docs/reference/limits.md`.
 
     Attributes:
-        what: The limited thing.
+        what: The name of the limited count or size.
         maximum: The limit.
 
     Examples:

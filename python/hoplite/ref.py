@@ -264,7 +264,8 @@ def key(id: str | bytes | Ref[Any]) -> bytes:
 
 
 class _Reaper:
-    """Deletes in a thread: owning handles may be collected anywhere, even inside a call."""
+    """Deletes objects in a thread: owning handles may be garbage-collected anywhere, even in a
+    call."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
@@ -274,7 +275,7 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """`delete_later` cannot do this, because it runs in the garbage collector."""
+        """Starts the thread. `delete_later` cannot, because it runs in the garbage collector."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()

@@ -32,7 +32,8 @@ class Channels:
             return self._upcoming(channel) == id and self._take(channel) == id
 
     def give_back(self, id: str) -> None:
-        """Frees the number of a failed operation, so that both sides count alike."""
+        """Frees the number of a failed operation, so that sender and receiver number messages
+        alike."""
         channel, _, number = id.rpartition("/")
         with self._lock:
             heapq.heappush(self._returned.setdefault(channel, []), int(number))

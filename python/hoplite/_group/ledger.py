@@ -1,9 +1,9 @@
 """A rank's objects for its group, and when it can delete them.
 
-Once all ranks have begun collective k, each may delete its objects of earlier ones. A collective
-*meets* if its result depends on every rank, as in an allreduce: its end proves that all have begun
-it. In a broadcast, for example, a rank can get ahead. Before it gets too far ahead, all ranks
-perform an extra collective that meets.
+Once all ranks have begun collective k, each may delete its objects of earlier collectives. A
+collective *meets* if its result depends on every rank, as in an allreduce: its end proves that all
+have begun it. In a broadcast, for example, a rank can get ahead. Before it gets too far ahead, all
+ranks perform an extra collective that meets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Ledger:
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """Returns the ids that all ranks can spare after they have begun collective `sequence`."""
+        """Returns ids of objects that no rank needs once all have begun collective `sequence`."""
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
         while self._made and self._made[0][0] < sequence:

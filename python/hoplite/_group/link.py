@@ -54,7 +54,7 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Returns `True` if the store answers: an idle connection misses the end of its store."""
+        """Returns `True` if the store answers a request: an idle connection misses its end."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable

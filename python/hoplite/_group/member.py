@@ -3,7 +3,7 @@
 All ranks perform the same collectives in the same order. If one fails on one rank, it and all later
 ones fail on every rank. A rank that fails, leaves, or sees another die puts an *end*: an object
 that names the last collective that the rank completed. All ranks read the numbered ends in order; a
-later end may name an earlier collective. Messages from rank to rank have no order.
+later end may name an earlier collective. Messages between ranks may complete in any order.
 
 The last rank to leave deletes all objects, because slower ranks may need them until then. A failed
 group may have no last rank: each rank waits for a second, puts another end, and deletes its
@@ -41,7 +41,7 @@ from hoplite.errors import (
 LEAVE_TIMEOUT = 5.0
 #: Seconds to wait for a failed group's ranks, which may be dead.
 PEERS_TIMEOUT = 1.0
-#: Seconds to wait for a missing rank's error, because all ranks time out together.
+#: Seconds to wait, after a timeout, for the missing rank's reason: all ranks time out together.
 REASON_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
@@ -268,7 +268,8 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Returns `True` if a possible sender is in the group, or has sent before it left."""
+        """Returns `True` if the message may still come: a possible sender has not left, or left
+        after sending."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -456,7 +457,7 @@ class Group:
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
-        # Before the deletion. An announcement may start others.
+        # Ends all announcements, which may start others, before the deletion.
         while self._announcing:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:
@@ -478,7 +479,7 @@ class Group:
     async def _wait_for_others(self) -> set[int]:
         assert self._end is not None
         deadline = time.monotonic() + PEERS_TIMEOUT
-        # After an end before the first collective, no rank needs the objects.
+        # If the group ended before its first collective, no rank needs the objects.
         while self._end.after > 0 and time.monotonic() < deadline:
             await asyncio.sleep(PEERS_INTERVAL)
             left = await self._left()
@@ -487,7 +488,7 @@ class Group:
         if self._end.after > 0:
             await self._put_end(End(self.rank, -1, self._end.reason))
         ids = [*self._ledger.everything(), *self._unneeded]
-        # A restarted directory would delay deletes of unknown ids.
+        # Omits ids of missing objects: a restarted directory would delay their deletes.
         there = await self._client.wait(ids, len(ids), 0.0)
         await self._client.delete([ids[index] for index in there], "default")
         return await self._left()

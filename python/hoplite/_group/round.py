@@ -27,7 +27,7 @@ COPY_ASIDE_BYTES = 1 << 20
 
 OPAQUE = "opaque"
 
-#: The stores compute each `Op`, the ranks the others.
+#: Stores compute each `Op`; ranks compute the other operations.
 GroupOp = Op | Literal["and", "or", "xor"]
 
 
@@ -129,7 +129,7 @@ async def copy(contents: Buffer, out: Buffer) -> None:
 
 def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
     if dtype == "bf16" and (torch := sys.modules.get("torch")) is not None:
-        # numpy needs ml_dtypes for bfloat16.
+        # By torch, because numpy needs ml_dtypes for bfloat16.
         of_torch = getattr(torch, _NAMES_IN_TORCH[op])
         total = torch.from_numpy(memories[0].copy()).view(torch.bfloat16)
         for memory in memories[1:]:

@@ -32,8 +32,8 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Below these sizes, each rank gets all buffers, which are in the directory's answers. A reduce by
-#: the stores takes as long as a dozen gets.
+#: Below these sizes, each rank gets all ranks' buffers, which the directory sends in its answers. A
+#: reduce by the stores takes as long as a dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
@@ -51,7 +51,7 @@ async def meet(round: Round) -> None:
 
 
 async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -> None:
-    """Reduces the buffers of all ranks into each, with the same bits."""
+    """Reduces the buffers of all ranks; each rank's buffer gets the same bits."""
     if (store_op := _by_the_stores(round, buffer, op)) is None:
         buffer.memory[:] = reduced(await _views_of_all(round, buffer, part), buffer.dtype, op)
         return
@@ -176,7 +176,8 @@ async def allgather(
 ) -> None:
     """Copies the contents of each rank into the matching buffer of every rank.
 
-    `whole` is the memory of all `outs`, if equal and adjacent. All ranks pass it, or none.
+    `whole` is the memory of all `outs`, if adjacent and of equal size. All ranks pass it,
+    or none.
     """
     if is_small(round, contents.nbytes) and len({out.nbytes for out in outs}) == 1:
         for view, out in zip(await _views_of_all(round, contents, part, outs), outs, strict=True):
@@ -186,7 +187,7 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
-    # The stores fill one buffer, which would cost an extra copy.
+    # Not `allgather_into`: copies from its buffer would be needed.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())

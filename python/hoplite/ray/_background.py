@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
-    """Cancelling the future cancels the call."""
-    # In this thread: Ray may not know the event loop's. Starts a missing store.
+    """Runs `call` in an event loop. Cancelling the returned future cancels the call."""
+    # Ray may not know the event loop's thread. Starts a missing store.
     socket = _objects.client().socket
     return asyncio.run_coroutine_threadsafe(_perform(call, socket), links.event_loop()[0])
 

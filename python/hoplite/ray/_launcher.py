@@ -2,9 +2,9 @@
 
     python _launcher.py DIRECTORY
 
-It is a daemon, because Ray kills workers' children, and small: it uses only the standard library.
-It ends at SIGTERM or with the node's raylet, and leaves no processes and files. If it is killed,
-the kernel kills its daemons, and the supervisor (`_supervisor.py`) restarts it.
+It is a daemon process, because Ray kills workers' children. It is small, and uses only the standard
+library. It ends at SIGTERM or with the node's raylet, and leaves no processes and files. If it is
+killed, the kernel kills the node's daemons, and `_supervisor.py` restarts the launcher.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """Restarted when it ends. Its first line of output has its addresses."""
+    """A process that is restarted when it ends. Its first line of output has its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -197,7 +197,7 @@ def launch(place: Path) -> None:
 
 
 def lock_soon(lock: int) -> bool:
-    """Retries, because supervisors briefly test the lock. Returns `True` on success."""
+    """Takes the lock, which supervisors briefly test. Returns `True` on success."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,7 +207,7 @@ def lock_soon(lock: int) -> bool:
 
 
 def wake_up_on_signals() -> int:
-    """The descriptor yields each SIGTERM and SIGCHLD."""
+    """Returns a descriptor that becomes readable at each SIGTERM and SIGCHLD."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):

@@ -50,8 +50,7 @@ def start_on_all_nodes(
         token_file: A file with a secret, at this path on each node, which only Ray's user may
             read. The stores listen on the network, and refuse peers without the secret.
         insecure: `True` lets the stores listen on the network without authentication: everybody
-            who reaches a port can read, write and delete objects. Several machines need
-            this, a token or certificates.
+            who reaches a port can read, write and delete objects.
         socket: The socket of running stores, if it is not the default one.
         labels: Ray's labels for zone, pod, rack and host, as in `{"rack": "example.com/rack"}`.
             `None` takes labels of these names, after any slash, and Ray's own for the zone.
@@ -244,7 +243,7 @@ def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
             nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout
         )
     finally:
-        # Ignores errors: one of `sees_mark` matters more.
+        # Ignores errors, because an error of `sees_mark` matters more.
         ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
     blind = [
         node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does

@@ -21,7 +21,7 @@ from hoplite.ref import T_co
 
 
 class Ref(hoplite.Ref[T_co]):
-    """A handle that uses the store of its present Ray node.
+    """A handle whose methods use the store of the current Ray node.
 
     Tasks and actors can take and return handles. The object stays until you or the end of the job
     delete it.

@@ -27,8 +27,8 @@ def _root() -> Path:
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: Of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of another
-#: node.
+#: The socket of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of
+#: another node.
 OUTER_SOCKET = _outer_socket()
 
 

@@ -47,7 +47,7 @@ def ended_jobs() -> set[str]:
 
 
 def raylet_pid() -> int | None:
-    """The raylet ends with its node. None outside workers."""
+    """The process id of the raylet, which ends with its node; None outside workers."""
     parent = os.getppid()
     try:
         is_raylet = Path(f"/proc/{parent}/comm").read_text().strip() == "raylet"

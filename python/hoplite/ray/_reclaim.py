@@ -1,7 +1,7 @@
 """Decides which objects of ended processes to delete. Performs no I/O.
 
 Ray tells only the producer of an RDT object (Ray Direct Transport) when the last reference is gone.
-If this process was killed:
+If a process was killed:
 
 * *The producer has ended*: after a grace period for metadata in flight, its objects are deleted,
   unless the owner, the process that called the method, still claims them.

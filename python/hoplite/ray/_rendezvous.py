@@ -116,7 +116,7 @@ class _Host:
         self._own = own
         self._ranks = range(1, size)
         self._joined: dict[str, int] = {}
-        # By number. A rank's latest member counts.
+        # Descriptions by the member's number; a rank's last member counts.
         self._answers: dict[str, str] = {}
         self._offer: _Offer | None = None
         self._silent: list[int] = []
@@ -141,7 +141,7 @@ class _Host:
         return [rank for rank in self._ranks if rank not in have] or self._silent
 
     def _welcome(self) -> None:
-        # The next look repeats this.
+        # The next `look` tries again.
         with contextlib.suppress(Unavailable):
             for known in self._client.list(f"{self._prefix}join/"):
                 _, rank, number = str(known.id).rsplit("/", 2)

@@ -44,7 +44,7 @@ _WAIT_LIMIT = 10.0
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
 _BATCH = 1024
-#: The settings of the store; the raylet's process id, beside another program's store.
+#: Files: the store's settings; the raylet's process id, for another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
@@ -268,14 +268,14 @@ class Supervisor:
         return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        # Objects before leases, because a process takes its lease before its puts.
+        # Lists objects before leases, because a process takes its lease before its puts.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
         self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # Twice, because workers may put objects after the first time.
+        # Deletes a job's objects twice, because workers may put objects after the first time.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 

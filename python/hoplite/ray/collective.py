@@ -203,7 +203,7 @@ class HopliteGroup(BaseGroup):
             )
 
     def send(self, tensor: list[Any], send_options: SendOptions) -> None:
-        """The tensor may change afterwards. The receiver may get it later."""
+        """Returns once the caller may change the tensor; the receiver may get it later."""
         to = send_options.dst_rank
         room, id = _buffer(_single(tensor)), self._group.id_of_sent(to, 0)
         self._pass(f"send to rank {to}", lambda round: round.put(id, room), id, room.nbytes)
@@ -281,7 +281,7 @@ def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
 
 
 def _failed(message: str, cause: BaseException | None) -> Exception:
-    """The error is also an instance of its cause's class, and a `RuntimeError`."""
+    """Makes an error of its cause's class that is also a `RuntimeError`."""
     if not isinstance(cause, HopliteError):
         return GroupEnded(message)
     error = _and_runtime_error(type(cause))(message)

@@ -71,7 +71,7 @@ class HopliteBackend(C10DBackend):
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
         forward_from_wrapper()
-        # torch refers only to the C++ half.
+        # Keeps this half alive: torch refers only to the C++ half.
         still_open.add(self)
         prepare_exit()
 

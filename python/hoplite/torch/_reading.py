@@ -80,7 +80,8 @@ def get_state_dict(
         into: A state dict whose tensors are filled, on any device, after all bytes have arrived; of
             a `DTensor`, this rank's part, whatever the writer's mesh.
         version: Only this version.
-        newer_than: Waits for a version that was begun after this one; for any if it is unknown.
+        newer_than: Waits for a version that was begun after this one; for any version if this one
+            is unknown.
         strict: With `into`, `True` requires the same tensors and values; `False` fills the
             tensors that both have.
         client: `None` for that of `hoplite.init`. Its store needs room for the version.
@@ -166,7 +167,7 @@ def _assembled(
 def _on_threads(
     fetched: list[Fetched], copy: Callable[[Entry, Any], int]
 ) -> Iterator[tuple[Path, int]]:
-    """Several threads, because one cannot use the full memory bandwidth."""
+    """Copies on several threads, because one cannot use the full memory bandwidth."""
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
         return [(entry.path, copy(entry, contents)) for entry, contents in item.contents()]

@@ -174,7 +174,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """On each machine, a private store gives way to a shared one."""
+    """Returns a rank's socket; instead of a private store's, a shared store's on its machine."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

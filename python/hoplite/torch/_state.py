@@ -151,7 +151,8 @@ class Part(NamedTuple):
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """None outside the mesh. Raises `TypeError` unless the tensor is dense and plain."""
+    """Returns this rank's part; None outside the mesh. Raises `TypeError` unless the tensor is
+    dense and plain."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not is_distributed(tensor):
         _check_plain(path, tensor)

@@ -116,7 +116,7 @@ class Wanted(NamedTuple):
 
 
 class Versions:
-    """Methods run in the thread of the link."""
+    """The versions of one state dict. Methods run in the thread of the link."""
 
     def __init__(
         self,
@@ -357,8 +357,8 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Polls. Queues an error when the version fails or is deleted, or a newer one is
-        complete."""
+        """Polls the directory. Queues an error when the version fails or is deleted, or a newer one
+        is complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:

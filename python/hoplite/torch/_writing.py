@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Seconds for an object: a gigabyte over a slow network.
 PUT_TIMEOUT = 300.0
-#: One is copied while the next is announced.
+#: Concurrent puts: one object is copied while the next is announced.
 MAX_PUTS = 4
 #: Seconds for pending puts after a failure.
 END_TIMEOUT = 5.0
@@ -146,7 +146,7 @@ def put_tensors(
 
 
 class _Writing:
-    """Readers that wait for the version are told of errors."""
+    """A put of one version, whose waiting readers are told of errors."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
