@@ -1,7 +1,7 @@
 //! Block sizes of a transfer.
 //!
-//! A receiver that also sends forwards only verified blocks, so it delays bytes by one block. A
-//! sender therefore sizes blocks by the connection's measured rate.
+//! A receiver that forwards bytes sends only verified blocks, so each hop delays bytes by one
+//! block. A sender therefore sizes blocks by the connection's measured rate.
 
 use std::time::Duration;
 
@@ -9,29 +9,29 @@ use crate::block::BLOCK_BYTES;
 use crate::link::Delivery;
 use crate::time::Time;
 
-/// The longest time of a block on the link: about the delay by a busy host's scheduler.
+/// The longest time that a block may take on the link: about the delay by a busy host's scheduler.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
-/// The shortest time of a block of more than [`FAST_BLOCK_BYTES`]. A block costs both stores 36 us
-/// of processor time (docs/dev/log.md).
+/// The shortest time that a block of more than [`FAST_BLOCK_BYTES`] may take. A block costs both
+/// stores 36 us of processor time (docs/dev/log.md).
 const FAST_BLOCK_TIME: Duration = Duration::from_micros(250);
-/// The smallest block on links that carry more than this in [`BLOCK_TIME`].
+/// The smallest block on links that carry more bytes than this in [`BLOCK_TIME`].
 const FAST_BLOCK_BYTES: u64 = 256 << 10;
-/// The smallest block, with which a transfer begins. Smaller ones spend noticeable time on system
+/// The smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
 /// calls and headers.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
-/// The largest block. Larger ones save nothing measurable.
+/// The largest block. Larger blocks save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
 /// The length of a window. The measured rate is the mean over the last one to two windows.
 ///
-/// In less time, a link may carry a burst at any rate. A block that is then too long delays all
-/// hops behind it for good, because links of equal rate never catch up.
+/// Over a shorter window, a burst may show any rate. A block that is then too long delays all hops
+/// behind it for good, because links of equal rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
 /// The shortest time over which a rate is computed: the first bytes show a rate that is too high.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// Returns the size in bytes of a block at this rate. It takes [`BLOCK_TIME`] on links of up to 2
-/// Gbit/s, and less on faster links.
+/// Returns the size in bytes of a block at this rate. The block takes [`BLOCK_TIME`] on links of up
+/// to 2 Gbit/s, and less on faster links.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes_in = |time: Duration| {
         let bytes = u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000;

@@ -4,8 +4,9 @@
 //! arrives or a slot becomes free:
 //!
 //! 1. The first receiver gets the only slot (right to pull) of the origin.
-//! 2. A granted receiver is a location at once, so the second one gets its slot, and so on.
-//!    Receivers that arrive together form a chain, which [`chain`](super::chain) limits.
+//! 2. Once granted a slot, a receiver counts as a location (a node with a copy). So the second
+//!    receiver gets the first one's slot, and so on. Receivers that arrive together form a chain,
+//!    which [`chain`](super::chain) limits.
 //! 3. The shard searches the receiver's groups (host, rack, zone), from the innermost outwards, for
 //!    free slots ([`choose_sender`]). Receivers that arrive one by one form a tree.
 //! 4. A receiver waits briefly for busy copies in its group, and a farther receiver that has just

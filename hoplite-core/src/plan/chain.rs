@@ -6,9 +6,10 @@
 //! the end, and could have started chains.
 //!
 //! Therefore, beyond [`MAX_UNPACED`] transfers of an object, the shard extends a chain only when
-//! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver gets
-//! the first complete copy, or the end of a chain with bytes. So chains end after S/B without
-//! knowledge of S, B or n, and n receivers take about S/B + min(n h, S/B + sqrt(2 n) h).
+//! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver pulls
+//! from the first copy that is complete, or from the end of a chain that has bytes. So chains end
+//! after S/B without knowledge of S, B or n, and n receivers take about S/B + min(n h, S/B + sqrt(2
+//! n) h).
 //!
 //! Receivers of a small object, with few blocks, wait for copies that are complete or about to have
 //! bytes. They form a tree, which takes about log2(n) (S/B + h).
@@ -21,17 +22,17 @@ use crate::time::Time;
 /// With at most this many transfers, an object's receivers always form chains. 64 hops take 70 ms,
 /// less than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// Hops by which a chain may extend before bytes reach its end, because a grant takes a round trip
-/// and timers are late by up to a millisecond.
+/// The number of hops by which a chain may extend ahead of its bytes, because a grant takes a round
+/// trip and timers are late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
 /// Shortest estimate of a hop's time: a block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
 /// Longest estimate of a hop's time: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample
 /// means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
-/// Shortest accepted sample: a shorter one shows a shard that processes a backlog.
+/// Shortest accepted sample. Shorter samples occur while the shard processes a backlog.
 const MIN_SAMPLE: Duration = Duration::from_micros(50);
-/// Inverse weight of the newest sample.
+/// Inverse weight of the newest sample in the mean.
 const WEIGHT: u32 = 16;
 
 /// Returns the number of transfers below which receivers always form chains.

@@ -8,8 +8,9 @@
 //! A busy machine can feign a gain. So a new second lane then rests (sends nothing), and stays only
 //! if the rate falls without it.
 //!
-//! A gain must also show in the total of the store, which tests one stream at a time. Otherwise the
-//! new lanes took their bytes from other streams. The receiver reports if it has other streams.
+//! A gain must also show in the total rate of the store, which tests one stream at a time.
+//! Otherwise, the new lanes took their bytes from the store's other streams. The receiver reports
+//! if it has other streams.
 //!
 //! Concurrent streams between two stores divide the lanes.
 
@@ -42,7 +43,7 @@ pub enum LaneAction {
     Send,
     /// Request this number of further connections from the receiver.
     Ask(usize),
-    /// Leave the stream.
+    /// Leave the stream, which no longer needs the connection.
     Leave,
     /// Send nothing until another lane's turn has [`Turn::is_resting`] `false`, or for
     /// [`REST_LIMIT`].
@@ -80,7 +81,8 @@ pub struct HostLanes {
     limited: usize,
     tester: Option<StreamId>,
     changes: u64,
-    /// Counts tests, and `changes`. A stream that saw a smaller number adapts to the results.
+    /// The number of finished tests and `changes`. A stream that saw a smaller number adapts to
+    /// newer results.
     news: u64,
 }
 
@@ -95,7 +97,7 @@ struct Stream {
 }
 
 impl HostLanes {
-    /// Makes an empty state. Streams start with `first` until a test finds another number.
+    /// Makes a state without streams. Streams start with `first` until a test finds another number.
     pub fn new(first: Start) -> Self {
         let (memory, streams) = (LaneMemory::new(first), BTreeMap::new());
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
@@ -135,9 +137,9 @@ impl HostLanes {
         (self.changes, self.news) = (self.changes + 1, self.news + 1);
     }
 
-    /// Adds a connection to a stream. `delivery` includes its earlier streams' bytes, which are
-    /// subtracted. The receiver has `others` further streams. Returns `None` if the stream has
-    /// enough connections.
+    /// Adds a connection to a stream. `delivery` includes the bytes of the connection's earlier
+    /// streams, which are subtracted. The receiver has `others` further streams. Returns `None` if
+    /// the stream has enough connections.
     pub fn join(
         &mut self,
         stream: StreamId,
@@ -151,8 +153,8 @@ impl HostLanes {
         Some(lane)
     }
 
-    /// Removes a connection from its stream, which does not replace a broken one (`is_whole` is
-    /// `false`).
+    /// Removes a connection from its stream. If the connection broke (`is_whole` is `false`), the
+    /// stream opens no other.
     pub fn leave(&mut self, stream: StreamId, lane: LaneId, is_whole: bool) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         if is_whole {
@@ -178,7 +180,7 @@ impl HostLanes {
         let Some(stream) = self.streams.get_mut(&id) else { return Turn::of_one_lane(progress) };
         self.limited -= usize::from(stream.plan.is_limited());
         let verdict = stream.plan.frame(now, lane, progress, host);
-        // This stream counts as busy in any case.
+        // Counts this stream as limited in any case.
         let busy = self.limited + 1;
         self.limited += usize::from(stream.plan.is_limited());
         let is_testing = stream.plan.is_testing();

@@ -91,8 +91,8 @@ impl LinkEstimator {
         }
     }
 
-    /// Adds a sample of concurrent transfers' total rate, which limits the assumed rate until one
-    /// is measured.
+    /// Adds a sample of concurrent transfers' total rate. It limits the assumed rate until a single
+    /// transfer's rate is measured.
     pub fn took_in(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample
             && bytes >= MIN_INTAKE_BYTES
@@ -168,7 +168,7 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// Notes a transfer's first block.
+    /// Counts a transfer that has received its first block.
     pub const fn begin(&mut self) {
         self.transfers += 1;
     }

@@ -13,13 +13,13 @@ use crate::topology::place::{Path, groups_of, is_in};
 /// The estimated time of a step besides its transfer: two wake-ups, a checksum, a system call.
 /// Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
-/// The factor by which slow links are assumed slower. Links count as slow from this factor on.
+/// The estimate assumes that a slow link is slower by this factor.
 const SLOWER_TIMES: f64 = 2.0;
 /// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
 /// The largest frame. The second-level cache should hold a frame until it is checked and combined.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// The number of frames in a member's part, so that it is combined while it travels.
+/// The number of frames in a member's part. The member combines a frame while the next ones travel.
 const FRAMES_PER_PART: u64 = 4;
 
 /// The setting for the schedules of allreduces.
@@ -56,7 +56,7 @@ pub struct Arrangement {
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
-    // So that no element spans two frames.
+    // No element spans two frames.
     frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
@@ -187,7 +187,7 @@ pub fn arrange(
             ranked.push((schedule, time));
         }
     }
-    // The stable sort keeps simpler schedules first.
+    // Among equal estimates, the stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {

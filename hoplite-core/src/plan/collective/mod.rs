@@ -9,10 +9,11 @@
 //!
 //! # Invariants
 //!
-//! * At the end, each member has all promised bytes, with one contribution of each member.
+//! * At the end, each member has all bytes that the operation promises, with one contribution of
+//!   each member.
 //! * A step never overwrites bytes that an earlier step still sends, because a final value cannot
 //!   exist before all contributions have arrived. So a broken stream can resume.
-//! * All steps can be done in some order, whatever the streams' speeds.
+//! * Steps never deadlock, whatever the streams' speeds.
 
 mod cost;
 mod order;

@@ -79,8 +79,8 @@ pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
     (radices.len() > 1).then_some(radices)
 }
 
-/// Returns the members in the order of [`hdrm`]. `None` unless their innermost groups are like
-/// switches in two halves, with equally many members in each group.
+/// Returns the members in the order of [`hdrm`]. `None` unless their innermost groups (switches)
+/// form two halves, with equally many members in each group.
 pub(super) fn by_hdrm(paths: &[Path]) -> Option<Vec<usize>> {
     let halves_of =
         |levels: usize| paths.iter().map(|path| &path[..levels]).collect::<BTreeSet<_>>();

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-/// A member's use of received bytes.
+/// The use of the bytes that a member receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReceiveMode {
     /// Combine the received bytes, as second operands, with the local bytes.
@@ -89,8 +89,8 @@ impl Program {
         sources
     }
 
-    /// Returns the earlier steps that write into the range of step `index`. Without any, the range
-    /// holds the member's own source.
+    /// Returns the earlier steps that write into the range of step `index`. If there are none, the
+    /// range holds the member's own source.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();
@@ -99,7 +99,7 @@ impl Program {
         writers.map(|(index, _)| index).collect()
     }
 
-    /// Returns the indices of the receives that no later receive changes. Together they fill the
+    /// Returns the indices of the receives that no later receive overwrites. Together they fill the
     /// result.
     pub fn finals(&self) -> Vec<usize> {
         let is_final = |index: &usize| {

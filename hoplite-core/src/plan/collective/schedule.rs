@@ -7,7 +7,8 @@ use super::program::{Program, ReceiveMode, Step};
 /// The most members of a schedule, so that the coordinator's plan fits in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
-/// Parts of the data begin at multiples of this: a cache line, with whole elements of any type.
+/// Parts of the data begin at multiples of this: a cache line, which holds whole elements of any
+/// type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
 /// The exchange of data between members.
@@ -228,7 +229,7 @@ impl Stage {
         (self.digit + 2 * self.size - places) % self.size
     }
 
-    /// Adds steps after which this member has its part, combined over the ring.
+    /// Adds steps that leave this member with its part, combined over the ring.
     fn scatter<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,
@@ -243,7 +244,7 @@ impl Stage {
         }
     }
 
-    /// Adds steps after which this member has all parts of the ring's members.
+    /// Adds steps that leave this member with all parts of the ring's members.
     fn gather<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,

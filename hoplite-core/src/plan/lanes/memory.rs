@@ -12,7 +12,7 @@ pub(super) const MAX_PEERS: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The best tested number for all streams together.
+    /// The best tested number of lanes, for all streams to the peer together.
     lanes: usize,
     /// The number of streams that the network limited in the test.
     streams: usize,
@@ -35,7 +35,7 @@ impl Known {
 pub(super) struct LaneMemory {
     first: Start,
     peers: BTreeMap<NodeId, Known>,
-    /// The latest tested number of lanes, for peers without one.
+    /// The latest test's result, for peers without a test.
     latest: Option<Known>,
 }
 
@@ -48,7 +48,7 @@ impl LaneMemory {
     /// `streams` streams.
     ///
     /// A stream that may test starts with half of an old or guessed number, so that its first
-    /// doubling tests it.
+    /// doubling tests this number.
     pub(super) fn start(&self, now: Time, peer: &NodeId, streams: usize, is_tester: bool) -> Start {
         if let Some(known) = self.known(now, peer, streams) {
             return known;
@@ -62,7 +62,7 @@ impl LaneMemory {
         })
     }
 
-    /// Returns one stream's share, of `streams`, of the number that a recent test found.
+    /// Returns the number of lanes for one of `streams` streams, from a recent test.
     pub(super) fn known(&self, now: Time, peer: &NodeId, streams: usize) -> Option<Start> {
         let known = self.peers.get(peer).filter(|known| now.since(known.at) < TESTED_FOR)?;
         Some(known.share(now, streams))

@@ -54,8 +54,9 @@ impl Window {
         self.lanes.get(&lane).map_or(0, |marks| marks.frames)
     }
 
-    /// Returns bytes per second since the window began. With `is_of_busy_times`, pauses of the
-    /// source do not count, but if lanes are fast in turns, the sum exceeds the rate of the link.
+    /// Returns bytes per second since the window began. With `is_of_busy_times`, times without
+    /// frames of a lane do not count. Then, if lanes are fast in turns, the sum exceeds the rate of
+    /// the link.
     pub(super) fn rates(&self, now: Time, totals: &Totals, is_of_busy_times: bool) -> Rates {
         let elapsed = now.since(self.begun);
         let own = totals.acknowledged_bytes.saturating_sub(self.totals.acknowledged_bytes);
@@ -85,7 +86,7 @@ pub(super) const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }
 
-/// Returns the sum of the lanes' measurements, or `None` without a rate.
+/// Returns the sum of the lanes' measurements; `None` if the kernel reports no rate.
 pub(super) fn total<'a>(deliveries: impl Iterator<Item = &'a Delivery>) -> Option<Delivery> {
     let sum = |sum: Delivery, lane: &Delivery| Delivery {
         acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,

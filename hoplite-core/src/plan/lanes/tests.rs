@@ -361,7 +361,7 @@ fn too_many_lanes_are_not_kept_after_a_test() {
 fn a_trial_disturbed_by_other_streams_is_repeated() {
     let mut sender = Sender::new();
     sender.begin(&peer("a"), LINK / 8);
-    // Traffic without lanes takes the link during the trial.
+    // The link is busy with other traffic during the trial.
     sender.run(20);
     sender.link = LINK / 8;
     sender.run(200);

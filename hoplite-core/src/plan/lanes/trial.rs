@@ -10,10 +10,11 @@ use crate::time::Time;
 
 /// The largest limit for a stream's lanes.
 pub const MAX_LANES: usize = 64;
-/// The fewest bytes left for each lane. With fewer, lanes end before TCP opens their window.
+/// The fewest bytes that a stream must have left for each lane. With fewer, lanes end before TCP
+/// opens their window.
 pub const LANE_BYTES: u64 = 256 << 10;
 
-/// Age at which a tested number of lanes is tested again, from its half.
+/// Age at which a test's result is tested again, starting from half of the lanes.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
 /// Time after which a failed test of more lanes is repeated, because other traffic may have
 /// disturbed it. Each further failure quadruples the time.
@@ -21,19 +22,20 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// Time after which a window ends even if a lane has sent few frames.
 const MAX_WINDOW: Duration = Duration::from_millis(500);
-/// Longest rest of a connection. It then ends the measurement if no other one makes progress.
+/// Longest rest of a connection. Its next frame then ends the measurement if no other connection
+/// makes progress.
 pub const REST_LIMIT: Duration = MAX_WINDOW;
 /// Fewest intervals between each lane's frames in a rate measurement.
 const MIN_FRAMES: usize = 3;
-/// Most windows in a test, while TCP's congestion window opens.
+/// Most measurement windows in a test, during which TCP's congestion window opens.
 const MAX_WINDOWS: usize = 8;
 /// Shortest rest of added connections. Disturbances last for tens of milliseconds.
 const REST_TIME: Duration = Duration::from_millis(50);
 /// Most aborted tests in a stream, because each opens connections.
 const MAX_ABORTED: usize = 4;
 /// Tenths of the earlier rate that a test must reach if the receiver has other streams or the
-/// source may become faster. Beside four other streams, a second connection gains 67% at their
-/// expense.
+/// source may become faster. Beside four other streams, a second connection gains 67% by slowing
+/// them down.
 const CONTENDED_TENTHS: u64 = 17;
 const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Round-trip time from which the receiver's TCP window can limit a connection.
@@ -48,7 +50,7 @@ pub struct Start {
     pub is_settled: bool,
 }
 
-/// Returns the most lanes of a stream with `left_bytes` left.
+/// Returns the largest number of lanes for a stream with `left_bytes` left.
 pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
     let lanes = usize::try_from(left_bytes / LANE_BYTES).unwrap_or(usize::MAX);
     lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
@@ -118,7 +120,8 @@ enum Phase {
     Trial { trial: Trial, last: Option<Rates>, windows: usize },
     /// The added connections rest, to confirm that the rate falls without them.
     Resting(Rest),
-    /// The number of lanes stays for [`retry_after`], from `since` or the next frame on.
+    /// The number of lanes stays for [`retry_after`], counted from `since`, or if unset from the
+    /// next frame.
     Settled { since: Option<Time> },
 }
 
@@ -484,7 +487,7 @@ const fn after(then: Then, since: Option<Time>) -> Phase {
     }
 }
 
-/// Returns the time until a number that `trials` tests have found is tested again.
+/// Returns the time after which a number of lanes that `trials` tests have found is tested again.
 pub(super) fn retry_after(trials: u32) -> Duration {
     match trials {
         0 => TESTED_FOR,

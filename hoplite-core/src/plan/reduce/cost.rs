@@ -27,7 +27,7 @@ pub fn estimate(
 /// Chooses the schedule with the least predicted time for `vertices` vertices besides the receiver,
 /// if all links are alike. On ties the simplest wins: chain, star, more dimensions, tree.
 ///
-/// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S.
+/// Source: Hoplite, appendix A. Its test n B L > S decides between one and two dimensions.
 pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<ReduceSchedule> {
     let mut candidates = vec![ReduceSchedule::chain(vertices)];
     if vertices <= MAX_STREAMS {
@@ -40,8 +40,8 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Re
     cheapest(candidates, vertices, size_bytes, link)
 }
 
-/// Chooses the cheapest schedule that sends one object between each two groups. The largest group
-/// has `largest` vertices.
+/// Chooses the cheapest schedule in which each group sends one object to the next. The largest
+/// group has `largest` vertices.
 pub fn choose_for_groups(
     vertices: usize,
     (groups, largest): (usize, usize),

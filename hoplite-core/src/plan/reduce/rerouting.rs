@@ -6,15 +6,16 @@ use super::tree::{Tree, Vertex, VertexId};
 
 /// Most slow streams that one call reroutes.
 const MAX_REROUTED: usize = 32;
-/// Most partners tried when exchanging one vertex: more than the slow peers that a store reports.
+/// Most vertices with which one vertex may be exchanged: more than the slow peers that a store
+/// reports.
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
     /// Exchanges vertices, each within its group, so that fewer streams use slow links. Returns the
     /// vertices whose streams change.
     ///
-    /// `is_slow` gets the data of a stream's sender and of its consumer, `None` if the
-    /// receiver consumes it.
+    /// `is_slow` gets the data of a stream's sender and consumer. The consumer is `None` if the
+    /// receiver takes in the stream.
     ///
     /// Source: Cloud Collectives (Luo et al.) first swaps the node at a ring's worst hop.
     pub fn reroute(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
@@ -30,7 +31,7 @@ impl<S> Tree<S> {
                 let gain = |other: VertexId| self.gain_of_exchange((end, other), &is_slow);
                 let gains: Vec<(usize, VertexId)> =
                     others.into_iter().map(|other| (gain(other), other)).collect();
-                // On ties, the latest vertex wins: it is close to the receiver, so few streams
+                // On ties, the newest vertex wins: it is close to the receiver, so few streams
                 // change.
                 let best = gains.into_iter().max().filter(|(gain, _)| *gain > 0);
                 if let Some((_, other)) = best {
@@ -57,8 +58,8 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// Returns vertices that may trade places with `vertex`: the newest in its group whose nodes
-    /// can combine.
+    /// Returns the vertices that may trade places with `vertex`: the newest vertices of its group
+    /// at nodes that can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) =
             self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)

@@ -14,11 +14,11 @@ use std::fmt;
 /// | [`Self::Groups`], [first](Entry::First) | as a chain in 1D | S | S |
 /// | [`Self::Groups`], [last](Entry::Last) | as chains with one dimension more than in a group | k S | S |
 ///
-/// Between two groups, [`Self::Groups`] sends one object, in whatever order sources arrive.
+/// In [`Self::Groups`], each group sends one object to the next, in whatever order sources arrive.
 ///
 /// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions; the
-/// appendix's recursion gives more. A binary tree beats a chain of two dimensions with more than
-/// four vertices.
+/// appendix's recursion gives more dimensions. A binary tree beats a chain of two dimensions with
+/// more than four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceSchedule {
     /// Every source goes straight to the receiver.
