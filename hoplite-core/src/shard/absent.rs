@@ -12,8 +12,8 @@ use crate::time::Time;
 use crate::vocabulary::directory::RequestId;
 
 const ABSENCE_TTL: Duration = Duration::from_secs(600);
-/// Most remembered copies of lost nodes: about 30 MiB. Beyond, the shard forgets the node that was
-/// lost first.
+/// Most remembered copies of lost nodes: about 30 MiB. Beyond this number, the shard forgets the
+/// node that was lost first.
 const MAX_ABSENT: usize = 1 << 16;
 
 type Put = (ObjectId, PutId);
@@ -105,7 +105,7 @@ impl LostNodes {
         }
     }
 
-    /// Returns the puts of `id`, except the present `live`, with each lost node that may have a
+    /// Returns each put of `id` but the live one (`live`), with each lost node that may have a
     /// copy.
     pub(super) fn holders_of(
         &self,

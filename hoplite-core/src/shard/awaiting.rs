@@ -16,7 +16,8 @@ impl Shard {
         Named::of(nodes.into_iter().cloned())
     }
 
-    /// Makes a request wait for lost nodes that may have the object. Returns `false` without any.
+    /// Makes a request wait for lost nodes that may have the object. Returns `false` if there are
+    /// none.
     pub(super) fn await_absent(
         &mut self,
         node: NodeIndex,

@@ -1,7 +1,7 @@
 //! The copies of one object, in the order in which the shard offers them to receivers.
 //!
 //! Each copy has *slots*, the rights of receivers to pull from it. Most objects have one or two
-//! copies, in a vector. An object with more than [`MAX_UNINDEXED`] has indices.
+//! copies, in a vector. An object with more than [`MAX_UNINDEXED`] copies has indices.
 
 mod indexed;
 mod record;

@@ -32,7 +32,8 @@ impl Shard {
             return;
         }
         let is_known = self.entries.contains_key(id) || self.deletion_of(id).is_some();
-        // A delete of one particular put needs no hold, because the shard refuses this put later.
+        // A delete of one particular put needs no hold: if the put arrives later, the shard refuses
+        // it.
         if !is_known && terms.only.is_none() && turn.now < self.deletes_from {
             self.held_deletes.entry(id.clone()).or_default().insert(requester, terms);
             if let Some(record) = self.nodes.get_mut(node) {
@@ -74,7 +75,7 @@ impl Shard {
         id: &ObjectId,
         terms: DeleteTerms,
     ) {
-        // A repeated delete must not end a put that came after the first try.
+        // A repeated delete must not end a put that came after the first request.
         let repeated = self.deleted_by(requester, id);
         if terms.only.is_none() && repeated.is_none() {
             self.loss_memory.id_deleted(id);
@@ -132,7 +133,7 @@ impl Shard {
         self.finish_if_dropped(turn, &(id.clone(), put));
     }
 
-    /// If the caller of a delete wants to wait for lost nodes, the request stays open for a second
+    /// Answers a delete. If the caller waits for lost nodes, the request stays open for a second
     /// answer.
     fn answer_delete(
         &mut self,

@@ -36,8 +36,8 @@ pub struct ShardStatus {
     pub waiting_queries: usize,
     pub subscriptions: usize,
     pub grants: usize,
-    /// Objects with fewer copies than their puts want, or at stores that drain. Only an object's
-    /// leading shard counts it.
+    /// Number of objects with fewer pinned copies than their puts want. Copies at draining stores
+    /// do not count. Only an object's leading shard counts it.
     pub under_replicated: usize,
     pub tombstones: usize,
     pub received_messages: u64,
@@ -73,8 +73,8 @@ impl Shard {
     /// Returns objects whose ids start with `prefix` and are greater than `after`, by id, and
     /// `true` if more follow.
     ///
-    /// Returns at most `limit` objects, or fewer with many locations. Lists only objects with a
-    /// complete copy, a copy in production or inline bytes.
+    /// Returns at most `limit` objects, or fewer if they have many locations. Lists only objects
+    /// with a complete copy, a copy in production or inline bytes.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.

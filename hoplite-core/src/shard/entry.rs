@@ -16,7 +16,7 @@ pub(super) struct Entry {
     /// The first node that published the object at this shard.
     pub(super) creator: NodeId,
     pub(super) created: Time,
-    /// The time at which a receiver last got a sender or bytes.
+    /// Time at which a receiver last got a sender or bytes of the object.
     pub(super) used: Option<Time>,
     pub(super) size_bytes: u64,
     pub(super) metadata: Metadata,
@@ -62,13 +62,14 @@ pub(super) struct Transfer {
     pub(super) began: Time,
     /// The sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
-    /// `true` once the receiver was told to leave the sender to a closer or faster receiver.
+    /// `true` once the shard has told the receiver to leave the sender to a closer or faster
+    /// receiver.
     pub(super) is_recalled: bool,
-    /// `true` if the receiver began before its sender had bytes to forward, so that their
-    /// completions are one hop's delay apart.
+    /// `true` if the receiver began before its sender had bytes to forward. Then the two
+    /// completions are one hop's time apart.
     pub(super) is_timed: bool,
-    /// `true` if the duration measures the link, because a complete copy is sent from its first
-    /// byte.
+    /// `true` if the transfer's duration measures the link, because the sender has a complete copy
+    /// and sends it from the first byte.
     pub(super) is_paced: bool,
     /// `true` if the bytes cross a slow link, here or earlier in the chain of senders.
     pub(super) is_slow: bool,

@@ -55,8 +55,8 @@ impl Shard {
         let has_turned =
             entry.copies.change(node, |own| own.begin_pull(&sender_name, session, is_slow));
         let has_followers = entry.transfers.served_by(node) > 0;
-        // The estimate of a hop's delay held back this receiver, whose time would confirm the
-        // estimate.
+        // In a paced chain, the estimated hop's time delayed this receiver, so its sample would
+        // only confirm the estimate.
         let is_paced_chain = entry.transfers.len() >= unpaced(entry.size_bytes);
         let is_timed =
             sender_state == LocationState::Partial && turn.now < sender_has && !is_paced_chain;
@@ -107,7 +107,7 @@ impl Shard {
         turn.effects.push(Effect::Granted { id, record });
     }
 
-    /// Answers with inline bytes. The receiver then counts as a complete location.
+    /// Answers a query with inline bytes. The receiver then counts as a complete location.
     pub(super) fn answer_inline(
         &mut self,
         turn: &mut Turn<'_>,

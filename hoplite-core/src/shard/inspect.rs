@@ -23,7 +23,7 @@ pub const MAX_EXAMINED: usize = 20_000;
 const MAX_SHORT: usize = 1024;
 /// Most shown copies of an object.
 pub const MAX_SHOWN_COPIES: usize = 2048;
-/// Most transfers counted to find the busiest objects: all of a thousand busy nodes.
+/// Most transfers counted to find the busiest objects: all transfers of a thousand busy nodes.
 const MAX_COUNTED_SLOTS: usize = 1 << 15;
 
 /// A node, as a shard sees it.
@@ -87,7 +87,7 @@ pub struct CopyOverview {
     pub state: LocationState,
     pub retention: Retention,
     pub away: bool,
-    /// The sender by the shard's choice, or else by the store's report.
+    /// Sender that the shard chose, or else that the store reports.
     pub sender: Option<NodeId>,
     /// The reason and time of the choice of `sender`, if remembered.
     pub grant: Option<(GrantReason, Time)>,

@@ -7,9 +7,9 @@ use crate::time::Time;
 
 /// Time for which a shard keeps a proposed list, unless it is committed or withdrawn.
 pub const PROPOSAL_TTL: Duration = Duration::from_secs(30);
-/// Time after its first proposal in which a coordinator (the store that changes the list) may
-/// commit. Shorter than [`PROPOSAL_TTL`], so that no shard has accepted another proposal when the
-/// commit arrives.
+/// Time in which a coordinator (the store that changes the list) may commit, from its first
+/// proposal on. Shorter than [`PROPOSAL_TTL`], so that no shard has accepted another proposal when
+/// the commit arrives.
 pub const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A step of changing the list of shards.
@@ -33,8 +33,8 @@ pub struct Proposal {
     pub proposer: u64,
 }
 
-/// Returns `true` if a coordinator may commit, `elapsed` after the start: a majority of `all`
-/// shards has accepted, or one shard with `force`.
+/// Returns `true` if a coordinator may commit, `elapsed` after its first proposal: a majority of
+/// `all` shards has accepted the proposal, or with `force`, one shard.
 pub fn may_commit(accepted: usize, all: usize, force: bool, elapsed: Duration) -> bool {
     let needed = if force { 1 } else { all / 2 + 1 };
     accepted >= needed && elapsed < COMMIT_LIMIT
@@ -60,6 +60,6 @@ pub(super) struct ListState {
     /// The committed list. Until the first change it is empty with version 0, and the shard uses
     /// the list of a connected store.
     pub(super) list: ShardList,
-    /// The accepted proposal, and its end.
+    /// Accepted proposal, and the time at which the shard forgets it.
     pub(super) proposal: Option<(Proposal, Time)>,
 }

@@ -63,7 +63,8 @@ impl Page {
     }
 }
 
-/// Keeps the higher age, because a restarted shard reports a lower one, and the latest use.
+/// Keeps the higher age of an object, because a restarted shard reports a lower age, and the latest
+/// use.
 fn keep_older(kept: &mut Locations, other: &mut Locations) {
     if let (Some(kept), Some(other)) = (&mut kept.object, &mut other.object)
         && other.put == kept.put
@@ -86,8 +87,8 @@ fn keep_older(kept: &mut Locations, other: &mut Locations) {
 }
 
 /// Returns the index of the answer that knows most about an object, because a restarted shard may
-/// lack it. `answers` are in the order of responsibility; `None` if a shard failed. Ties go to the
-/// first one, because its shard chose the senders.
+/// lack it. `answers` are in the order of the id's shards; an answer is `None` if its shard failed.
+/// On ties, the first answer wins, because its shard chose the senders.
 pub fn best_informed<'a>(
     answers: impl IntoIterator<Item = Option<&'a Locations>>,
 ) -> Option<usize> {

@@ -20,7 +20,7 @@ use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 use crate::vocabulary::directory::{GrantId, GrantReason, RequestId, ToStore};
 
 enum Nearby {
-    /// A sender in one of the receiver's nested groups, the innermost if `steps` is 0.
+    /// A sender in the `steps`-th of the receiver's groups, counted from the innermost, which is 0.
     /// `is_in_group` is `false` for the group of all nodes.
     Sender {
         steps: usize,
@@ -86,7 +86,7 @@ impl Shard {
     }
 
     /// Chooses the next query that waits for a copy in its group, and its sender. The flag is
-    /// `true` if the sender is in a group of the node, or the query has waited for too long.
+    /// `true` if the sender is in a group of the receiver, or the query has waited for too long.
     ///
     /// Queries that have waited for long without a copy in their group come first, then those with
     /// the closest senders, then those with a slow sender.
@@ -157,8 +157,8 @@ impl Shard {
         first_that_does_not_yield(waiters.filter_map(answer))
     }
 
-    /// Returns each group's first query. Later ones get better senders only if the first has slow
-    /// links.
+    /// Returns each group's first waiting query. Later queries get better senders only if the first
+    /// one's node has slow links.
     fn first_of_groups<'a>(
         &'a self,
         queue: &'a Queue,
@@ -207,7 +207,7 @@ impl Shard {
                 slow = slow.or(Some(found));
             }
             if slow.is_some() {
-                // The receiver may have a usual link to a copy farther away.
+                // A copy farther away may have a link that is not slow.
                 continue;
             }
             if group == EVERYWHERE || entry.copies.connected_count(group) == 0 {
@@ -251,7 +251,8 @@ impl Shard {
                     busy.push(group);
                     recalled.extend(self.transfer_to_recall(turn.now, entry, around));
                 }
-                // The group has waited in vain. Its entry stays, so that it does not wait again.
+                // The group's wait has ended without a sender. Its entry stays, so that the group
+                // does not wait again.
                 Nearby::Nothing if self.held_back.contains_key(&(id.clone(), group)) => {}
                 _ => others.push(group),
             }
@@ -273,8 +274,8 @@ impl Shard {
         }
     }
 
-    /// Chooses a transfer out of `group` that must give up its slot for a receiver in the group:
-    /// only a young one, and one at a time.
+    /// Chooses a transfer out of `group` that must give up its slot for a receiver in the group.
+    /// Recalls only one transfer at a time, in the first half of its estimated time.
     fn transfer_to_recall(
         &self,
         now: Time,
@@ -286,7 +287,7 @@ impl Shard {
             return None;
         }
         let is_young = |receiver: &NodeIndex, began: Time| {
-            // The age counts from the receiver's first transfer, with any sender.
+            // The age counts from the receiver's first transfer of the object, from any sender.
             let began = entry.copies.get(*receiver).map_or(began, |copy| copy.since);
             now - began <= self.transfer_times.recall_until(entry.size_bytes)
         };

@@ -25,7 +25,8 @@ const MARKER_TTL: Duration = Duration::from_secs(600);
 const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
-    /// Updates the state after a publication: the root may be back, or a new object may have none.
+    /// Updates the state after a publication: a root may have returned, or a new object may have
+    /// none.
     pub(super) fn check_root_returned(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {

@@ -52,8 +52,8 @@ impl LossMemory {
         self.forget_put(&(id.clone(), put));
     }
 
-    /// Returns `true` if a put that is not listed any more was certainly deleted, not lost. `since`
-    /// is the last contact with the copy's store.
+    /// Returns `true` if a put that the shard no longer lists was certainly deleted, not lost.
+    /// `since` is the time of the last contact with the copy's store.
     pub(super) fn knows_deleted(&self, id: &ObjectId, put: PutId, since: Time) -> bool {
         let is_unbroken = self.forgotten.is_none_or(|forgotten| forgotten < since);
         is_unbroken && !self.by_put.contains_key(&(id.clone(), put))

@@ -118,7 +118,7 @@ pub enum Event {
     Ended { node: NodeId, incarnation: Incarnation },
     /// A message of a store's current session. The caller has checked its fields' bounds.
     Message { node: NodeId, message: ToShard },
-    /// Measured places of nodes. The shard ignores older ones than its own.
+    /// Measured places of nodes. The shard ignores places that are older than its own.
     Places(MeasuredPlaces),
     /// Time has passed; see [`Shard::next_deadline`]. Every other event also handles due deadlines.
     Tick,
@@ -259,8 +259,8 @@ impl Shard {
 
     /// Handles an opened session, and appends the effects.
     ///
-    /// Unless it is refused, all later messages for the node belong to it, including those in
-    /// `effects`.
+    /// Unless the session is refused, all later messages for the node belong to the session,
+    /// including those in `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
     }

@@ -11,10 +11,10 @@ use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place, is_in};
 use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 
-/// Six times the largest simulated cluster.
+/// Most nodes of a shard: six times the largest simulated cluster.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// The number of a store's process in the shard's tables, never reused.
+/// Number of a store's process in the shard's tables, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
 
@@ -32,7 +32,7 @@ pub(super) struct NodeRecord {
     pub(super) presence: Presence,
     is_draining: bool,
     pub(super) session_number: u32,
-    /// The time at which the node last repeated a publication of an earlier session.
+    /// Time at which the node last published a copy again that an earlier session had published.
     pub(super) refreshed: Time,
     pub(super) holdings: BTreeSet<ObjectId>,
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
@@ -81,7 +81,7 @@ impl NodeRecord {
     }
 }
 
-/// Returns `true` if `path` has further groups inside the groups that the node's labels name.
+/// Returns `true` if `path` is in the groups of the node's labels and has further levels.
 fn refines(path: Path, info: &NodeInfo) -> bool {
     let labelled = Place::of_labels(&info.labels).path;
     is_in(path, labelled) && path != labelled
@@ -94,7 +94,8 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// `true` if stores repeated `measured` to a shard that lacked it, so it may be incomplete.
+    /// `true` if this shard learned `measured` from stores, not from a probe. Then it may be
+    /// incomplete.
     is_recalled: bool,
     /// `true` once a node is in a measured group. Until then, `uplink` is unmeasured.
     uses_measured: bool,
@@ -182,9 +183,9 @@ impl Nodes {
     }
 
     /// Returns `true` if the sender reports the link as slow, or enough nodes report slow links to
-    /// one of its ends.
+    /// the sender or the receiver.
     ///
-    /// The sender's report counts only within a group.
+    /// The sender's report counts only if both nodes are in the same groups.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
         let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to))
         else {
@@ -217,7 +218,7 @@ impl Nodes {
     }
 
     /// Begins to use the measured uplinks if a probe found groups for this node. Returns `true` if
-    /// the use begins now.
+    /// the shard did not use them before.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured =
             self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
@@ -233,7 +234,7 @@ impl Nodes {
     }
 
     /// Returns `true` if a probe's `places` replace the shard's. An equal version suffices if the
-    /// shard's come from stores.
+    /// shard learned its places from stores.
     pub(super) fn is_newer(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled {
             places.version >= self.measured.version
@@ -256,8 +257,8 @@ impl Nodes {
             .collect()
     }
 
-    /// Adds measured groups that a store repeats, unless a newer version is known. Returns the
-    /// nodes that change groups, for [`place`](Self::place).
+    /// Adds measured groups that a store repeats, unless the shard knows a newer version. Returns
+    /// the nodes that change groups, for [`place`](Self::place).
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -270,7 +271,7 @@ impl Nodes {
             return None;
         }
         if !self.is_recalled {
-            // Another shard, which told the store this uplink, has a node with a measured place.
+            // Another shard has a node with a measured place, and told the store this uplink.
             let is_news = placed.uplink != self.uplink() && placed.uplink == self.measured.uplink;
             self.uses_measured |= is_news;
             return is_news.then(Vec::new);
@@ -330,15 +331,16 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
-    /// Returns the connected nodes in the order of their hashes, from `point` on and around.
+    /// Returns the connected nodes in the order of their hashes, starting at `point` and wrapping
+    /// around.
     pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
-    /// Omits draining nodes, which get no copies to keep, from
-    /// [`connected_after`](Self::connected_after).
+    /// Returns [`connected_after`](Self::connected_after) without draining nodes, which get no
+    /// copies to keep.
     pub(super) fn receivers_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         self.connected_after(point).filter(|index| !self.is_draining(*index))
     }

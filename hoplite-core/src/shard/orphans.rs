@@ -18,9 +18,9 @@ use crate::vocabulary::directory::ToStore;
 /// Pace of sending orphans: 200 MB/s, a sixth of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// Most stores to which a shard offers an orphan before a [`ROUND_PAUSE`].
+/// Most stores to which a shard offers an orphan before it pauses for [`ROUND_PAUSE`].
 const MAX_OFFERS: usize = 16;
-/// Pause before an orphan is offered to all stores again, which may have memory then.
+/// Pause before the shard offers an orphan to all stores again, because they may have memory then.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
 impl Shard {

@@ -32,7 +32,7 @@ impl Shard {
         self.send_places(turn);
     }
 
-    /// Learns measured groups from a store, after a restart or a missed measurement.
+    /// Learns measured groups from a store, after this shard restarted or missed a measurement.
     pub(super) fn restore_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
@@ -72,8 +72,8 @@ impl Shard {
         }
     }
 
-    /// Tells a connecting store its groups. The first store in a measured group puts the measured
-    /// uplinks into use, so all stores are told.
+    /// Tells a connecting store its groups. If this store is the first in a measured group, the
+    /// shard begins to use the measured uplinks and tells all stores.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         if self.nodes.use_measured(index) {
             self.send_places(turn);

@@ -9,7 +9,7 @@ use super::inspect::MAX_EXAMINED;
 use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 
-/// Most groups of ids. The groups with the fewest bytes are added up.
+/// Most groups of ids. Beyond this number, `rest` adds up the groups with the fewest bytes.
 pub const MAX_PREFIXES: usize = 200;
 /// Most creators that a [`PrefixSum`] names.
 pub const MAX_CREATORS: usize = 4;
@@ -103,7 +103,7 @@ impl PrefixSums {
         match self.groups.get_mut(&id[..end]) {
             Some(group) => group.add(&object),
             None => {
-                // All groups but the prefix's own are complete now, since ids come in order.
+                // Ids come in order, so all groups but the prefix's own are complete now.
                 if self.groups.len() >= 2 * MAX_PREFIXES {
                     self.shrink();
                 }

@@ -19,7 +19,7 @@ const MAX_COMPARED: usize = 64;
 
 enum Relation {
     New,
-    /// The put of an object that counts as lost.
+    /// The put belongs to an object that counts as lost.
     Returned,
     Known,
     Refused(Verdict),
@@ -182,7 +182,7 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if the store missed the order to pin its copy.
+    /// Records a copy. Returns `true` if the store missed the order to pin it.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));

@@ -99,7 +99,7 @@ impl Shard {
             "slow, but not the only one"
         );
         self.grant(turn, node, request, &query.id, sender, choice);
-        // Waiting queries may prefer the new receiver to a sender that they avoid.
+        // Waiting queries that avoid a sender may now pull from the new receiver.
         self.mark_servable(&query.id);
         true
     }
@@ -209,8 +209,8 @@ impl Shard {
         if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
             return first.map(|(_, answer)| answer);
         }
-        // Queries that wait in their group use close copies, so they come first, unless another one
-        // has waited for long.
+        // Queries that wait in their group use close copies, so they come first, unless a query
+        // outside has waited for long.
         let (waited, first) =
             first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
         if waited >= AGED_AFTER {
@@ -294,7 +294,8 @@ impl Shard {
                     avoided,
                     is_slow,
                 });
-                // Candidates come best first. A second good one proves that there was a choice.
+                // Candidates come best first. The second that is neither slow nor avoided proves
+                // that there was a choice.
                 welcome += usize::from(!avoided && !is_slow);
                 if welcome == 2 {
                     break;

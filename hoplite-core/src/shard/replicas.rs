@@ -49,7 +49,7 @@ struct Count {
 
 enum Choice {
     Store(NodeIndex),
-    /// All suitable stores have the maximum of copies to fetch.
+    /// All suitable stores already fetch as many copies as they may.
     Busy,
     None,
 }
@@ -75,7 +75,7 @@ impl Shard {
         }
         self.end_assignments(turn.now, node);
         if is_draining {
-            // The store tells for each copy if this shard must replace it.
+            // The store's [`Lead`]s then tell which copies this shard must replace.
             return;
         }
         self.reconsider_all_replicas(turn.now);
@@ -123,7 +123,7 @@ impl Shard {
         }
     }
 
-    /// Ends the pauses before new copies of objects.
+    /// Ends the pauses of objects that wait for a store, because a store came.
     pub(super) fn store_came(&mut self, now: Time) {
         self.replicas.is_dirty = true;
         let stalled =
@@ -137,7 +137,7 @@ impl Shard {
         }
     }
 
-    /// Tells stores whose puts or drains wait for copies if there are too few stores.
+    /// Tells stores whose puts or drains wait for copies if too few stores are left.
     pub(super) fn store_lost(&mut self, now: Time) {
         let nodes = self.nodes.count_receivers(MAX_REPLICAS.into());
         let wants_more = |id: &&ObjectId| {
@@ -165,8 +165,8 @@ impl Shard {
         }
     }
 
-    /// Begins, updates or ends an object's shortage of copies. If `is_new`, a put waits for the
-    /// copies.
+    /// Begins, updates or ends an object's shortage of copies. `is_new` is `true` if a put waits
+    /// for the copies.
     fn reconsider_replicas(&mut self, now: Time, id: &ObjectId, is_new: bool) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_lost()) else {
             return self.end_shortage(id);

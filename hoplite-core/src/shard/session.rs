@@ -5,10 +5,10 @@
 //! the session, it keeps them at least for a [`LEASE`](crate::session::LEASE).
 //!
 //! If the same process comes back, its locations count again at once, and it publishes all its
-//! copies again. The shard removes the rest once the node has published nothing for the grace
-//! period.
+//! copies again. Once it has published nothing for the grace period, the shard removes the
+//! locations that were not published again.
 //!
-//! If the node comes back with another process, its old copies are gone.
+//! If another process of the node connects, the old copies are gone.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ impl Shard {
         self.mark_copies(index, |copy| copy.is_disconnected = true);
         self.end_assignments(turn.now, index);
         self.reconsider_replicas_at(turn.now, index);
-        // Queries that waited for this node may have to accept a slow or avoided sender.
+        // Queries that waited for this node may now have to accept a slow or avoided sender.
         self.mark_holdings_servable(index);
     }
 

@@ -3,11 +3,11 @@
 //! Operators change the list by one shard at a time. A store, the *coordinator*, first proposes the
 //! new list to the shards of the old one. Once a majority has accepted, it commits the list at
 //! every shard. A shard accepts one proposal at a time, so of two coordinators at most one gets a
-//! majority, unless a shard restarts and forgets a proposal. Then two lists may have one version,
-//! and shards refuse stores with the other list. A proposal ends after [`PROPOSAL_TTL`], in case
-//! its coordinator has died.
+//! majority, unless a shard restarts and forgets a proposal. Then two different lists may have the
+//! same version, and shards refuse stores that use the other list. A proposal ends after
+//! [`PROPOSAL_TTL`], in case its coordinator has died.
 //!
-//! A shard tells the committed list to its stores, which tell it to shards that restarted or missed
+//! A shard sends the committed list to its stores, which send it to shards that restarted or missed
 //! the change.
 //!
 //! The old and the new list have at least one shard of each id in common, which sees the puts and
@@ -27,10 +27,10 @@ impl Shard {
     /// Performs a step of changing the list of shards, and appends the effects.
     ///
     /// # Errors
-    /// [`Error::ShardListMismatch`] if the shard's list is newer, or is a different one of this
-    /// version. [`Error::InvalidRequest`] if another proposal is under way, or the list differs by
-    /// more than one shard. [`Error::VersionMismatch`] if a connected store is too old to change
-    /// its list.
+    /// [`Error::ShardListMismatch`] if the shard's list is newer, or is a different list of the
+    /// same version. [`Error::InvalidRequest`] if another proposal is under way, or the list
+    /// differs by more than one shard. [`Error::VersionMismatch`] if a connected store is too old
+    /// to change its list.
     pub fn change_list(
         &mut self,
         now: Time,
@@ -111,9 +111,9 @@ impl Shard {
         connected().try_for_each(|record| record.info.version.require(Version::WITH_SHARD_CHANGES))
     }
 
-    /// Until operators first change the list, all connected stores need the same one. Afterwards,
-    /// the shard accepts a store with an older list and sends it the newer one, unless the store's
-    /// protocol version is too old.
+    /// Returns the reason to refuse a store's list. Until operators first change the list, all
+    /// connected stores need the same list. Afterwards, the shard accepts a store with an older
+    /// list and sends it the newer one, unless the store's protocol version is too old.
     pub(super) fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
         let (known, theirs) = (&self.list.list, &info.shards);
         if theirs.version() < known.version() {

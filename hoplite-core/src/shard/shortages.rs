@@ -5,9 +5,9 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::Obstacle;
 
-/// Most copies that a store fetches at once for repairs and drains, to leave its link to others.
+/// Most copies that a store fetches at once for repairs and drains, which leaves it bandwidth.
 const MAX_ASSIGNED: usize = 8;
-/// The maximum including copies for which puts wait.
+/// Most copies that a store fetches at once, including copies for which puts wait.
 pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
 
 /// The order in which objects get further copies: objects whose puts wait, then objects with few
@@ -19,7 +19,8 @@ pub(super) struct Replicas {
     pub(super) objects: BTreeMap<ObjectId, Shortage>,
     pub(super) queue: BTreeSet<(Rank, ObjectId)>,
     pub(super) assigned: BTreeMap<NodeIndex, BTreeSet<ObjectId>>,
-    /// Objects whose stores must hear that there are too few stores.
+    /// Objects with too few stores for the wanted copies, until the shard tells the stores
+    /// concerned.
     pub(super) unreported: BTreeSet<ObjectId>,
     pub(super) next_arrival: u64,
     pub(super) next_repair: Time,
@@ -33,7 +34,7 @@ pub(super) struct Shortage {
     pub(super) is_new: bool,
     pub(super) is_drain: bool,
     pub(super) rank: Option<Rank>,
-    /// The stores that must fetch a copy, and the time limit of each.
+    /// Stores that must fetch a copy, and the time limit of each store.
     pub(super) targets: BTreeMap<NodeIndex, Time>,
     pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
     pub(super) obstacle: Option<Obstacle>,

@@ -16,7 +16,8 @@ use crate::time::Time;
 use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 
-/// Smaller objects use slow links: they arrive before a receiver could change its sender.
+/// Smaller objects may use slow links, because they arrive before a receiver could change its
+/// sender.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
@@ -25,16 +26,16 @@ impl Shard {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
             _ if !self.nodes.has_slow_links() => Duration::ZERO,
-            // A slow link needs at least twice the usual time. The request to give way takes the
-            // slow link, too.
+            // A slow link needs at least twice the usual time, so a wait of half the usual time is
+            // worthwhile.
             Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
-            // The limit begins when the object is put.
+            // The wait begins when the object is put.
             None => Duration::ZERO,
         }
     }
 
-    /// Restarts the time for which queries refuse slow links, when the object is put or the first
-    /// slow link is reported, so that they wait as long as new queries.
+    /// Restarts the wait for links that are not slow, when the object is put or the first slow link
+    /// is reported. So waiting queries wait as long as new ones.
     pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
@@ -59,8 +60,8 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if a query with a slow sender lets others go first, for one transfer at most.
-    /// The query may use their copies later.
+    /// Returns `true` if a query that has only a slow sender lets other queries go first, because
+    /// it may use their copies later. It does so for at most the time of one transfer.
     pub(super) fn yields_to_others(
         &self,
         now: Time,
@@ -130,7 +131,8 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// With the first slow links of any node, queries begin to wait for better senders.
+    /// Records a node's slow links. With the first slow links of any node, queries begin to wait
+    /// for better senders.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -229,7 +231,7 @@ impl Shard {
     }
 
     /// Makes a receiver with a slow link give up its sender to a waiting receiver with a better
-    /// link, and continue behind it.
+    /// link, and query again.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else {
             return;
@@ -259,8 +261,8 @@ impl Shard {
         let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
             is_slow_still(*receiver, transfer)
                 && waiting.iter().any(|(node, query)| {
-                    // A transfer that began after the query already gave way to it, and found
-                    // nothing better.
+                    // A transfer that began after the query was already given up for it once, and
+                    // found no better sender.
                     node != receiver
                         && transfer.began <= query.since
                         && may_have(transfer, *node, query)

@@ -44,9 +44,9 @@ pub(super) struct Tombstone {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     pub(super) objects: BTreeMap<ObjectId, Orphan>,
-    /// The earliest time to offer another orphan to a first store.
+    /// Earliest time at which an orphan may be offered to its first store.
     pub(super) next: Time,
-    /// The earliest time to offer one to a second or later store.
+    /// Earliest time at which an orphan may be offered to a further store.
     pub(super) next_again: Time,
 }
 

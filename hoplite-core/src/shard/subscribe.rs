@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 
-/// Most copies of an object with immediate updates.
+/// Subscribers get each change at once while an object has at most this many copies.
 const MAX_PROMPT_COPIES: usize = 64;
 /// Pause between updates to subscribers, per listed copy and subscriber. Listing a copy takes about
 /// 0.3 us, a thirtieth of this pause.

@@ -11,10 +11,11 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
     pub(in crate::shard) is_disconnected: bool,
-    /// `false` while the shard only assumes the copy or its pin, because it gave the store a
-    /// sender, or told it to pin.
+    /// `false` while the shard only assumes the copy, because it gave the store a sender, or
+    /// assumes the pin, because it told the store to pin.
     pub(in crate::shard) is_published: bool,
-    /// `true` if the store regards this shard as the object's leading one.
+    /// `true` if the store regards this shard as the object's leading shard, which creates further
+    /// copies.
     pub(in crate::shard) leads: bool,
     pub(in crate::shard) free_slots: u32,
     /// The number of the session in which the node last published the copy. In a newer session, the
@@ -24,7 +25,7 @@ pub(in crate::shard) struct LocationRecord {
     /// The time at which the copy became complete or, if incomplete, has its first bytes to
     /// forward.
     pub(in crate::shard) since: Time,
-    /// The sender, by name because this shard may not know it yet.
+    /// Node that sends the copy's bytes, by name because this shard may not know the node yet.
     pub(in crate::shard) pulling_from: Option<NodeId>,
     /// `true` if the copy's bytes cross a slow link, to this node or earlier in the chain of
     /// senders.
@@ -65,7 +66,8 @@ impl LocationRecord {
         }
     }
 
-    /// Returns `true` if a partial copy's bytes begin or cease to cross a slow link.
+    /// Records the sender of a partial copy. Returns `true` if the copy's bytes begin or cease to
+    /// cross a slow link.
     pub(in crate::shard) fn begin_pull(
         &mut self,
         sender: &NodeId,

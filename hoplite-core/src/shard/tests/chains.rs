@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::plan::chain::MAX_UNPACED;
 
-/// Skips the check after each event, which would take most of the time.
+/// A broadcast without the check of invariants after each event, which would take most of the time.
 struct Broadcast {
     shard: Shard,
     now: Time,
@@ -139,7 +139,7 @@ fn waiting_receivers_get_the_first_complete_copies() {
     world.done(1);
     assert_eq!(world.transfers[&first_waiting].0, 0, "the origin has a free slot");
     assert_eq!(world.reasons[&first_waiting], GrantReason::CompleteBeforePartial);
-    // The new chain is only as long as its bytes allow.
+    // The chain extends only as far ahead of its bytes as `lead` allows.
     let lead =
         world.shard.hop_time.lead(1 << 20).as_micros() / world.shard.hop_time.hop().as_micros();
     assert_eq!(world.shard.status().waiting_queries as u64, 36 - 1 - lead as u64);
@@ -201,7 +201,7 @@ fn hops_are_measured_where_chains_began_together() {
     }
     let hop = world.shard.hop_time.hop().as_micros();
     assert!((200..240).contains(&hop), "{hop} us");
-    // A receiver that waited for its turn lags by the estimate.
+    // A receiver that waited for its turn completes later by the estimate, which is no sample.
     let mut paced = Broadcast::new(100, 1);
     paced.wait(100_000);
     assert!(paced.is_one_chain(100));
@@ -210,7 +210,7 @@ fn hops_are_measured_where_chains_began_together() {
         paced.done(done);
     }
     assert_eq!(paced.shard.hop_time, world.shard.hop_time);
-    // A later receiver lags by its time of arrival, not by a hop.
+    // A receiver that arrives later completes later by the same time, which is no hop's time.
     let mut late = Broadcast::new(1, 1);
     for number in 2..30 {
         late.wait(8000);

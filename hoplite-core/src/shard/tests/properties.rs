@@ -30,7 +30,7 @@ enum Step {
         node: usize,
         publish: Publish,
     },
-    /// Publishes a complete copy, and returns the grant that is `back` grants old.
+    /// Publishes a complete copy, and returns the grant whose number is `back` below the next one.
     PublishPulled {
         node: usize,
         back: u64,
@@ -50,7 +50,7 @@ enum Step {
         node: usize,
         request: u64,
     },
-    /// Returns the grant that is `back` grants old, among all grants so far.
+    /// Returns the grant whose number is `back` below the next one, granted to any node.
     ReturnSlot {
         node: usize,
         back: u64,
@@ -533,7 +533,7 @@ proptest! {
     }
 }
 
-/// At the same time, an orphan is due, and the store that would take it over leaves.
+/// An orphan's deadline passes when the store that would take it over leaves.
 #[test]
 fn due_effects_come_before_a_store_leaves() {
     let config = ShardConfig { limits: Limits::default(), warm_up: Duration::ZERO };

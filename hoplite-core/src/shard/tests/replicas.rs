@@ -33,7 +33,8 @@ fn reported_copies(effects: &[Effect], name: &str) -> Option<(u32, u32, Option<O
 }
 
 impl World {
-    /// Publishes a put that wants copies, and leads the shard. Returns the orders.
+    /// Publishes a put that wants copies, and tells the shard that it leads. Returns the shard's
+    /// orders.
     fn put(&mut self, at: &str, object: &str, put: u64, wanted: u8) -> Vec<(String, String)> {
         self.send(at, ToShard::Publish(wanting(object, put, wanted)));
         orders(&self.send(at, lead(object, put)))

@@ -332,7 +332,8 @@ fn differing_label_keys_are_reported_once_for_each_set_of_keys() {
     assert_eq!(logged_keys("f", 1, &["rack", "zone"]), Vec::<String>::new(), "already reported");
 }
 
-/// Returns the places that stores hear: node, version, rack, and the uplink in thousandths.
+/// Returns the places that the shard sends to stores: node, version, rack, and the uplink in
+/// thousandths.
 fn sent_places(effects: Vec<Effect>) -> Vec<(String, u64, u32, u32)> {
     let placed = effects.into_iter().filter_map(|effect| match effect {
         Effect::Send { node, message: ToStore::Placed(Placed { version, path, uplink }) } => {
