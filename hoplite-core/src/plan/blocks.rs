@@ -9,25 +9,25 @@ use crate::block::BLOCK_BYTES;
 use crate::link::Delivery;
 use crate::time::Time;
 
-/// The longest time that a block may take on the link: about the delay by a busy host's scheduler.
+/// Longest time that a block may take on the link: about the delay by a busy host's scheduler.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
-/// The shortest time that a block of more than [`FAST_BLOCK_BYTES`] may take. A block costs both
+/// Shortest time that a block of more than [`FAST_BLOCK_BYTES`] may take. A block costs both
 /// stores 36 us of processor time (docs/dev/log.md).
 const FAST_BLOCK_TIME: Duration = Duration::from_micros(250);
-/// The smallest block on links that carry more bytes than this in [`BLOCK_TIME`].
+/// Smallest block on links that carry more bytes than this in [`BLOCK_TIME`].
 const FAST_BLOCK_BYTES: u64 = 256 << 10;
-/// The smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
+/// Smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
 /// calls and headers.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
-/// The largest block. Larger blocks save nothing measurable.
+/// Largest block. Larger blocks save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
-/// The length of a window. The measured rate is the mean over the last one to two windows.
+/// Length of a window. The measured rate is the mean over the last one to two windows.
 ///
 /// Over a shorter window, a burst may show any rate. A block that is then too long delays all hops
 /// behind it for good, because links of equal rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
-/// The shortest time over which a rate is computed: the first bytes show a rate that is too high.
+/// Shortest time over which a rate is computed: the first bytes show a rate that is too high.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
 /// Returns the size in bytes of a block at this rate. The block takes [`BLOCK_TIME`] on links of up
@@ -52,12 +52,12 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     longest_bytes.min(block_bytes(bytes_per_second))
 }
 
-/// The block sizes of one transfer: about [`BLOCK_TIME`] at the kernel's recent rate or this
+/// Block sizes of one transfer: about [`BLOCK_TIME`] at the kernel's recent rate or this
 /// transfer's mean rate, the lower of both. Sizes at most double.
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,
-    /// The times and acknowledged bytes at the starts of the last two windows.
+    /// Times and acknowledged bytes at the starts of the last two windows.
     marks: Option<[(Time, u64); 2]>,
 }
 

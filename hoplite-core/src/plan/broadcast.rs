@@ -30,13 +30,13 @@ pub const AGED_AFTER: Duration = Duration::from_millis(50);
 /// A node whose copy may serve one more receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// The copy's node.
+    /// Copy's node.
     pub node: &'a NodeId,
-    /// The copy's state.
+    /// Copy's state.
     pub state: LocationState,
-    /// The estimated time from which an incomplete copy can forward bytes.
+    /// Estimated time from which an incomplete copy can forward bytes.
     pub bytes_at: Time,
-    /// The number of the copy's latest grant, or zero. Later grants have larger numbers.
+    /// Number of the copy's latest grant, or zero. Later grants have larger numbers.
     pub last_grant: u64,
     /// `true` if this sender recently failed the receiver.
     pub avoided: bool,
@@ -47,9 +47,9 @@ pub struct Candidate<'a> {
 /// A chosen sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderChoice {
-    /// The sender's index among the candidates.
+    /// Sender's index among the candidates.
     pub index: usize,
-    /// The reason of the choice, for `hoplite stat`.
+    /// Reason of the choice, for `hoplite stat`.
     pub reason: GrantReason,
 }
 

@@ -22,7 +22,7 @@ use crate::time::Time;
 /// With at most this many transfers, an object's receivers always form chains. 64 hops take 70 ms,
 /// less than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// The number of hops by which a chain may extend ahead of its bytes, because a grant takes a round
+/// Number of hops by which a chain may extend ahead of its bytes, because a grant takes a round
 /// trip and timers are late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
 /// Shortest estimate of a hop's time: a block of 1 MiB at 100 Gbit/s, and 10 us.

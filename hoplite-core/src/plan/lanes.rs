@@ -29,14 +29,14 @@ use memory::LaneMemory;
 use trial::{Host, LanePlan, Verdict};
 pub use trial::{LANE_BYTES, MAX_LANES, Progress, REST_LIMIT, Start, Supply, lane_limit};
 
-/// The default limit: one connection for each stream.
+/// Default limit: one connection for each stream.
 pub const DEFAULT_MAX_LANES: usize = 1;
 
 /// A stream that this store sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
-/// The next action of a lane.
+/// Next action of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneAction {
     /// Send a frame.
@@ -50,18 +50,18 @@ pub enum LaneAction {
     Rest,
 }
 
-/// The decision for a lane that is about to send a frame.
+/// Decision for a lane that is about to send a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
-    /// The next action.
+    /// Next action.
     pub action: LaneAction,
-    /// The number of connections that send, or are being opened.
+    /// Number of connections that send, or are being opened.
     pub lanes: usize,
     /// `true` while some connections rest.
     pub is_resting: bool,
-    /// The sum of the active lanes' measurements.
+    /// Sum of the active lanes' measurements.
     pub delivery: Option<Delivery>,
-    /// The number of connections for the peer's next stream, if a test ends now.
+    /// Number of connections for the peer's next stream, if a test ends now.
     pub result: Option<Start>,
 }
 
@@ -81,7 +81,7 @@ pub struct HostLanes {
     limited: usize,
     tester: Option<StreamId>,
     changes: u64,
-    /// The number of finished tests and `changes`. A stream that saw a smaller number adapts to
+    /// Number of finished tests and `changes`. A stream that saw a smaller number adapts to
     /// newer results.
     news: u64,
 }

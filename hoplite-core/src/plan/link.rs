@@ -8,26 +8,26 @@ use crate::time::Time;
 
 /// Shortest time over which a transfer's rate is measured, because TCP first opens its window.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// The fewest bytes of a rate sample. Fewer bytes measure buffers and schedulers.
+/// Fewest bytes of a rate sample. Fewer bytes measure buffers and schedulers.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
-/// The fewest bytes of a sample of several short transfers together. It can only show that a link
+/// Fewest bytes of a sample of several short transfers together. It can only show that a link
 /// is slow, because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
 /// After a pause this long, a transfer gives no rate sample: the sender had nothing to send.
 const PAUSE: Duration = Duration::from_millis(200);
 const WEIGHT: f64 = 1.0 / 8.0;
-/// The time of a TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long
+/// Time of a TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long
 /// measures no distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An estimate of the links between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkEstimate {
-    /// The rate of a single stream.
+    /// Rate of a single stream.
     pub bytes_per_second: u64,
-    /// The time from the sending of a byte to its arrival.
+    /// Time from the sending of a byte to its arrival.
     pub latency: Duration,
-    /// The capacity of groups' uplinks, relative to nodes' links.
+    /// Capacity of groups' uplinks, relative to nodes' links.
     pub uplink: Uplink,
 }
 
@@ -138,7 +138,7 @@ pub enum RateSample {
         begun: Time,
         /// Time at which the last block was complete.
         last: Time,
-        /// The number of bytes after the first block.
+        /// Number of bytes after the first block.
         bytes: u64,
     },
     /// The sender paused, so samples would show its source's rate, not the link's.

@@ -16,7 +16,7 @@ use super::broadcast::AGED_AFTER;
 /// Transfers of fewer bytes give no time sample.
 const MIN_SAMPLE_BYTES: u64 = 1 << 20;
 const WEIGHT: u32 = 4;
-/// The time per KiB before the first transfer ends: 1 Gbit/s. If this rate is too low, nodes wait
+/// Time per KiB before the first transfer ends: 1 Gbit/s. If this rate is too low, nodes wait
 /// longer, but seldom in vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
 /// A receiver waits for a close copy for at most 1/16 of a transfer's time. One more stream on an

@@ -16,8 +16,8 @@ use std::time::Duration;
 pub struct Choice<S> {
     /// The schedule.
     pub schedule: S,
-    /// The operation's predicted time.
+    /// Operation's predicted time.
     pub estimate: Duration,
-    /// The second best schedule and its predicted time, if any.
+    /// Second best schedule and its predicted time, if any.
     pub runner_up: Option<(S, Duration)>,
 }

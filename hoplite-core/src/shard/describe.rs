@@ -21,7 +21,7 @@ const MAX_LISTED_LOCATIONS: usize = 1 << 16;
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Description {
     pub locations: Locations,
-    /// The latest grants, at most 64, oldest first.
+    /// Latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
     pub waiting_receivers: usize,
 }
@@ -42,7 +42,7 @@ pub struct ShardStatus {
     pub tombstones: usize,
     pub received_messages: u64,
     pub sent_messages: u64,
-    /// The version of the measured groups, and the capacity of their uplinks; unmeasured until a
+    /// Version of the measured groups, and the capacity of their uplinks; unmeasured until a
     /// node is in a measured group.
     pub measured: (u64, Uplink),
     pub nodes: Vec<KnownNode>,

@@ -13,7 +13,7 @@ use crate::vocabulary::directory::{GrantId, InlineBytes, Publish};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) put: PutId,
-    /// The first node that published the object at this shard.
+    /// First node that published the object at this shard.
     pub(super) creator: NodeId,
     pub(super) created: Time,
     /// Time at which a receiver last got a sender or bytes of the object.
@@ -60,7 +60,7 @@ pub(super) struct Transfers {
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
     pub(super) began: Time,
-    /// The sender's groups to which the receiver does not belong.
+    /// Sender's groups to which the receiver does not belong.
     pub(super) leaves: Vec<Path>,
     /// `true` once the shard has told the receiver to leave the sender to a closer or faster
     /// receiver.

@@ -73,9 +73,9 @@ pub struct ObjectSearch {
 /// A page of a search's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The found objects, by id.
+    /// Found objects, by id.
     pub objects: Vec<ObjectOverview>,
-    /// The last examined id, for the next search; `None` at the end.
+    /// Last examined id, for the next search; `None` at the end.
     pub next: Option<ObjectId>,
 }
 
@@ -89,7 +89,7 @@ pub struct CopyOverview {
     pub away: bool,
     /// Sender that the shard chose, or else that the store reports.
     pub sender: Option<NodeId>,
-    /// The reason and time of the choice of `sender`, if remembered.
+    /// Reason and time of the choice of `sender`, if remembered.
     pub grant: Option<(GrantReason, Time)>,
 }
 
@@ -102,7 +102,7 @@ pub struct NodeTransfer {
     pub is_running: bool,
 }
 
-/// The latest transfers of an object.
+/// Latest transfers of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct RecentObject {
@@ -118,11 +118,11 @@ pub struct RecentObject {
 /// An object, and its transfers as trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectTree {
-    /// The object, if known.
+    /// Object, if known.
     pub object: Option<ObjectOverview>,
     /// At most [`MAX_SHOWN_COPIES`] copies.
     pub copies: Vec<CopyOverview>,
-    /// The latest grants, at most 64, oldest first.
+    /// Latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
 }
 

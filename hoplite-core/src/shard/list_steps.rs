@@ -27,7 +27,7 @@ pub enum ListStep {
 /// A list of shards, proposed by a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
-    /// The new list.
+    /// New list.
     pub list: ShardList,
     /// A random number that names the coordinator's attempt.
     pub proposer: u64,
@@ -43,11 +43,11 @@ pub fn may_commit(accepted: usize, all: usize, force: bool, elapsed: Duration) -
 /// A shard's knowledge of the list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownShards {
-    /// The list in use; empty if it was never changed and no store is connected.
+    /// List in use; empty if it was never changed and no store is connected.
     pub list: ShardList,
-    /// The number of connected stores.
+    /// Number of connected stores.
     pub stores: usize,
-    /// The number of connected stores with an older list.
+    /// Number of connected stores with an older list.
     pub outdated: usize,
     /// `true` after the shard's start, while stores may still publish their copies.
     pub is_filling: bool,
@@ -57,7 +57,7 @@ pub struct KnownShards {
 
 #[derive(Debug, Default)]
 pub(super) struct ListState {
-    /// The committed list. Until the first change it is empty with version 0, and the shard uses
+    /// Committed list. Until the first change it is empty with version 0, and the shard uses
     /// the list of a connected store.
     pub(super) list: ShardList,
     /// Accepted proposal, and the time at which the shard forgets it.

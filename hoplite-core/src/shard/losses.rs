@@ -8,9 +8,9 @@ const MAX_LOSSES: usize = 256;
 /// An object whose last complete copy is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostObject {
-    /// The time of the loss.
+    /// Time of the loss.
     pub at: Time,
-    /// The lost object.
+    /// Lost object.
     pub id: ObjectId,
 }
 

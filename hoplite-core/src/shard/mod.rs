@@ -81,10 +81,10 @@ pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
 const CLIENTS_PER_NODE: usize = 64;
 
-/// The configuration of a shard.
+/// Configuration of a shard.
 #[derive(Debug, Clone)]
 pub struct ShardConfig {
-    /// The shard's limits.
+    /// Shard's limits.
     pub limits: Limits,
     /// Time after the start in which no object counts as lost, because stores may not be connected
     /// yet. A delete of an unknown id waits as long, and at least a [`LEASE`]. Zero disables both
@@ -136,7 +136,7 @@ pub enum Effect {
     PlaceKeysDiffer { counts: KeyCounts },
 }
 
-/// The result of opening a session.
+/// Result of opening a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reception {
     /// The shard now uses the session.
@@ -147,7 +147,7 @@ pub enum Reception {
     Refused(Error),
 }
 
-/// The state of one shard.
+/// State of one shard.
 #[derive(Debug)]
 pub struct Shard {
     config: ShardConfig,
@@ -163,7 +163,7 @@ pub struct Shard {
     next_grant: u64,
     hop_time: HopTime,
     transfer_times: TransferTimes,
-    /// The time at which waiting queries look for a sender again, because an incomplete copy gets
+    /// Time at which waiting queries look for a sender again, because an incomplete copy gets
     /// bytes to forward.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
@@ -171,14 +171,14 @@ pub struct Shard {
     loss_memory: LossMemory,
     absent: LostNodes,
     waiting: BTreeMap<ObjectId, Queue>,
-    /// The time at which a group's queries stop waiting for its copies, which are all busy.
+    /// Time at which a group's queries stop waiting for its copies, which are all busy.
     held_back: BTreeMap<(ObjectId, Path), Time>,
     next_arrival: u64,
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
     pauses: BTreeMap<ObjectId, Time>,
     tombstones: BTreeMap<(ObjectId, PutId), Tombstone>,
-    /// The delete requests that created tombstones. A store repeats an unanswered delete under the
+    /// Delete requests that created tombstones. A store repeats an unanswered delete under the
     /// same request id, which it never reuses.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
     /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
@@ -199,7 +199,7 @@ struct Due {
     queries: Deadlines<(NodeIndex, RequestId)>,
     wait_limits: Deadlines<(NodeIndex, RequestId)>,
     held_back: Deadlines<(ObjectId, Path)>,
-    /// The loss of a node, or of copies that a reconnected node has not published again.
+    /// Loss of a node, or of copies that a reconnected node has not published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,

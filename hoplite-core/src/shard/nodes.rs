@@ -25,7 +25,7 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// The node's position, a hash of its name, on the ring of candidates for copies.
+    /// Node's position, a hash of its name, on the ring of candidates for copies.
     pub(super) point: u64,
     pub(super) place: Place,
     pub(super) slow_peers: Vec<NodeId>,
@@ -69,9 +69,9 @@ pub(super) struct WaitingQuery {
     pub(super) timeout: Duration,
     pub(super) resume: Option<PutId>,
     pub(super) avoid: Vec<NodeIndex>,
-    /// The time from which the query accepts a slow or avoided sender.
+    /// Time from which the query accepts a slow or avoided sender.
     pub(super) waits_until: Time,
-    /// The group in which the query waits for a copy, or [`EVERYWHERE`].
+    /// Group in which the query waits for a copy, or [`EVERYWHERE`].
     pub(super) group: Path,
 }
 

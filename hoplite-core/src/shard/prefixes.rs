@@ -15,7 +15,7 @@ pub const MAX_PREFIXES: usize = 200;
 pub const MAX_CREATORS: usize = 4;
 const SEPARATOR: u8 = b'/';
 
-/// The sum of the objects in one group of ids.
+/// Sum of the objects in one group of ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct PrefixSum {
@@ -24,9 +24,9 @@ pub struct PrefixSum {
     pub copies: u64,
     pub oldest: Option<Time>,
     pub newest: Option<Time>,
-    /// The time of the latest transfer.
+    /// Time of the latest transfer.
     pub used: Option<Time>,
-    /// The first publishers, at most [`MAX_CREATORS`].
+    /// First publishers, at most [`MAX_CREATORS`].
     pub creators: BTreeSet<NodeId>,
     pub has_more_creators: bool,
 }
@@ -37,9 +37,9 @@ pub struct PrefixSums {
     /// At most [`MAX_PREFIXES`] groups. The prefix itself is the group of ids without a further
     /// `/`.
     pub groups: BTreeMap<Vec<u8>, PrefixSum>,
-    /// The number of groups that `rest` adds up.
+    /// Number of groups that `rest` adds up.
     pub more_groups: usize,
-    /// The sum of the groups with the fewest bytes.
+    /// Sum of the groups with the fewest bytes.
     pub rest: PrefixSum,
     prefix: Vec<u8>,
 }

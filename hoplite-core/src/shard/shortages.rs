@@ -10,7 +10,7 @@ const MAX_ASSIGNED: usize = 8;
 /// Most copies that a store fetches at once, including copies for which puts wait.
 pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
 
-/// The order in which objects get further copies: objects whose puts wait, then objects with few
+/// Order in which objects get further copies: objects whose puts wait, then objects with few
 /// copies, then the oldest shortage.
 pub(super) type Rank = (bool, usize, u64);
 
@@ -39,7 +39,7 @@ pub(super) struct Shortage {
     pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
     pub(super) obstacle: Option<Obstacle>,
     pub(super) again_at: Option<Time>,
-    /// The earliest time in `targets` and `again_at` (the next search for stores).
+    /// Earliest time in `targets` and `again_at` (the next search for stores).
     pub(super) due: Option<Time>,
 }
 

@@ -11,11 +11,11 @@ pub const MAX_BLOCKS: usize = 1024;
 pub struct Blocks {
     positions: Vec<(u32, u32)>,
     members: Vec<Vec<u32>>,
-    /// The position of each block's first link, then of the first link between blocks.
+    /// Position of each block's first link, then of the first link between blocks.
     starts: Vec<usize>,
 }
 
-/// The two ends of a link.
+/// Two ends of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockLink {
     /// Two nodes of a block, the larger index first.
@@ -53,7 +53,7 @@ impl Blocks {
         Ok(Self { positions, members, starts })
     }
 
-    /// The number of blocks.
+    /// Number of blocks.
     pub const fn len(&self) -> usize {
         self.members.len()
     }
@@ -63,12 +63,12 @@ impl Blocks {
         self.members.is_empty()
     }
 
-    /// The number of nodes.
+    /// Number of nodes.
     pub const fn nodes(&self) -> usize {
         self.positions.len()
     }
 
-    /// The nodes of each block.
+    /// Nodes of each block.
     pub fn members(&self) -> &[Vec<u32>] {
         &self.members
     }
@@ -78,12 +78,12 @@ impl Blocks {
         self.positions[node].0
     }
 
-    /// The number of links.
+    /// Number of links.
     pub fn count_links(&self) -> usize {
         self.starts[self.len()] + triangle_len(self.len())
     }
 
-    /// The ends of each link, in the order of the matrix.
+    /// Ends of each link, in the order of the matrix.
     pub fn links(&self) -> impl Iterator<Item = BlockLink> {
         let within = self.members.iter().flat_map(|members| {
             (1..members.len())

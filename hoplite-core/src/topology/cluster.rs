@@ -7,15 +7,15 @@ use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// The ratio in percent of successive join distances that separates levels of groups. In figure 2
-/// of Cloud Collectives, hosts of a rack differ by up to 20%, and racks are several times farther
-/// apart.
+/// Two successive join distances with at least this ratio in percent separate two levels of groups.
+/// In figure 2 of Cloud Collectives, distances within a rack differ by up to 20%, and racks are
+/// several times farther apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
 /// A step of clustering that joins two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// The mean cost of a message between the groups in picoseconds, to 32 significant bits of the
+    /// Mean cost of a message between the groups in picoseconds, to 32 significant bits of the
     /// largest cost.
     pub distance_ps: u64,
     /// A node of one group.
@@ -24,7 +24,7 @@ pub struct Join {
     pub second: u32,
 }
 
-/// The tree in which clustering has joined all nodes.
+/// Tree in which clustering has joined all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dendrogram {
     nodes: usize,
@@ -182,11 +182,11 @@ fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     joins
 }
 
-/// The groups during clustering, each named by the index of one of its nodes.
+/// Groups during clustering, each named by the index of one of its nodes.
 struct Groups {
     sizes: Vec<u64>,
     /// Summed costs between the nodes of each two groups, as a packed triangle. With costs of 32
-    /// bits, sums over (10,000 / 2)^2 pairs fit.
+    /// bits, sums over (10,000 / 2)^2 pairs fit 64 bits.
     sums: Vec<u64>,
     shift: u32,
 }

@@ -24,7 +24,7 @@ impl std::fmt::Display for Quantity {
     }
 }
 
-/// The reason why a matrix or an order of nodes is invalid.
+/// Reason why a matrix or an order of nodes is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -33,21 +33,21 @@ pub enum TopologyError {
     NoNodes,
     #[error("{count} nodes are more than the {MAX_NODES} that a matrix may have")]
     TooManyNodes {
-        /// The number of nodes.
+        /// Number of nodes.
         count: usize,
     },
     /// A block is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS), or the
     /// number of links does not match.
     #[error("{count} blocks of nodes do not form a matrix")]
     BadBlocks {
-        /// The number of blocks.
+        /// Number of blocks.
         count: usize,
     },
     #[error("node {name:?} is named twice")]
     DuplicateNode { name: String },
     #[error("the name of node {index} is empty, too long, or has control characters")]
     BadName {
-        /// The node's index.
+        /// Node's index.
         index: usize,
     },
     #[error("{quantity} has {rows} rows for {nodes} nodes")]
@@ -66,24 +66,24 @@ pub enum TopologyError {
     /// The cost of a message on some link exceeds 2^58 picoseconds.
     #[error("{size_bytes} bytes over the slowest link take more than three days")]
     CostTooLarge {
-        /// The message's size.
+        /// Message's size.
         size_bytes: u64,
     },
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
-        /// The order's length.
+        /// Order's length.
         entries: usize,
         nodes: usize,
     },
     #[error("the order is not a permutation: entry {rank} is {node}")]
     NotAPermutation {
-        /// The entry's rank.
+        /// Entry's rank.
         rank: usize,
         node: u64,
     },
 }
 
-/// The mistake in an entry of a matrix.
+/// Mistake in an entry of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadEntry {
     /// The entry is absent or NaN.

@@ -14,10 +14,10 @@ use thiserror::Error;
 /// Most switches of a BiGraph, for up to eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
-/// The ranks at each switch of a BiGraph's upper half, then of its lower half.
+/// Ranks at each switch of a BiGraph's upper half, then of its lower half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason why ranks cannot be mapped to switches.
+/// Reason why ranks cannot be mapped to switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -39,14 +39,14 @@ pub enum HdrmError {
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: use an even number up to {switches}, or a multiple of it"
     )]
     PartialSystem {
-        /// The number of requested ranks.
+        /// Number of requested ranks.
         ranks: u32,
         hosts_per_switch: u32,
         switches: u32,
     },
 }
 
-/// The first fault of a mapping of ranks to switches.
+/// First fault of a mapping of ranks to switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -57,10 +57,10 @@ pub enum Conflict {
     NoPlace { rank: u32 },
     #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
     WithinHalf {
-        /// The difference between the ranks of `pair`.
+        /// Difference between the ranks of `pair`.
         distance: u32,
         pair: [u32; 2],
-        /// The half of the switches with both ranks: 0 for upper, 1 for lower.
+        /// Half of the switches with both ranks: 0 for upper, 1 for lower.
         half: usize,
     },
     #[error(
@@ -69,7 +69,7 @@ pub enum Conflict {
         pair[0], pair[1], other[0], other[1]
     )]
     SharedLink {
-        /// The difference between the two ranks of `pair`, and of `other`.
+        /// Difference between the two ranks of `pair`, and of `other`.
         distance: u32,
         pair: [u32; 2],
         /// Another pair over the same link.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::place::{LEVEL_KEYS, MAX_LEVELS, Path};
 
-/// The set of label keys that a node uses.
+/// Set of label keys that a node uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PlaceKeys(u8);
 

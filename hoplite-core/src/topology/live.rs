@@ -16,9 +16,9 @@ use crate::time::Time;
 /// A transfer's measurement of the link to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// The shortest recent round trip in nanoseconds.
+    /// Shortest recent round trip in nanoseconds.
     pub round_trip_ns: u64,
-    /// The time per byte in picoseconds.
+    /// Time per byte in picoseconds.
     pub ps_per_byte: u64,
     /// `true` if the sender had too little to send.
     pub is_application_limited: bool,
@@ -48,18 +48,19 @@ pub const MAX_PEERS: usize = 1024;
 /// be gone.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
 /// A link is slow above this percentage of the median link's latency or time per byte. Links on two
-/// levels of a network differ as much.
+/// levels of a network have about this ratio.
 const SLOW_PERCENT: u64 = 150;
 const MIN_LINKS: usize = 3;
 /// Most slow links that a node reports.
 pub const MAX_SLOW_PEERS: usize = 8;
 /// If this many nodes report slow links to a node of their group, all its links count as slow.
 pub const MIN_REPORTS: usize = 2;
-/// A node reports a link above this percentage of the median link's time per byte. Several senders
-/// to one receiver cause smaller ratios.
+/// A node reports a link above this percentage of the median link's time per byte. If several
+/// senders share one receiver, ratios stay smaller.
 const REPORTED_PERCENT: u64 = 200;
 const MIN_SLOW_TIME: Duration = Duration::from_secs(10);
-/// Time for which a reported link must be fast again, because faults may be intermittent.
+/// Time for which a reported link must be fast again to leave the report, because faults may be
+/// intermittent.
 const RECOVERED: Duration = Duration::from_secs(30);
 const JUDGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -70,20 +71,20 @@ pub struct PeerLinks {
     received_gap: Option<u32>,
     judged_at: Option<Time>,
     reported: BTreeSet<NodeId>,
-    /// The times of unreported changes of peers' links.
+    /// Peers whose link turned slow or fast since the last report, and the time of that change.
     turned: BTreeMap<NodeId, Time>,
 }
 
-/// The estimated link to a peer.
+/// Estimated link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLink {
-    /// The node at the other end.
+    /// Node at the other end.
     pub peer: NodeId,
-    /// The link's current estimate.
+    /// Link's current estimate.
     pub link: Link,
-    /// `true` if the rate or round trip is much worse than on most others.
+    /// `true` if the rate or round trip is much worse than on most other links.
     pub is_slow: bool,
-    /// The number of connections that filled the link in the last test of several numbers; `None`
+    /// Number of connections that filled the link in the last test of several numbers; `None`
     /// before a test.
     pub lanes: Option<usize>,
 }
@@ -124,7 +125,7 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// Notes this node's receive rate for [`Self::news`].
+    /// Records this node's receive rate, for [`Self::news`].
     pub fn received(&mut self, bytes_per_second: u64) {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }

@@ -9,8 +9,8 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// The largest cost of a message in picoseconds: three days. A ring's lower bound, six costs with
-/// two multipliers up to this size each, fits 64 bits.
+/// Largest cost of a message in picoseconds: three days. The solver's sums of costs and
+/// multipliers (`hoplite-topology`) then fit 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
 /// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -18,9 +18,9 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// A link's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Link {
-    /// The time from the sending of a byte to its arrival, in nanoseconds.
+    /// Time from the sending of a byte to its arrival, in nanoseconds.
     pub alpha_ns: u32,
-    /// The time per byte in picoseconds.
+    /// Time per byte in picoseconds.
     pub ps_per_byte: u32,
 }
 
@@ -33,7 +33,7 @@ impl Link {
     }
 }
 
-/// The links of all pairs of nodes. With blocks, one link stands for all pairs between two blocks.
+/// Links of all pairs of nodes. With blocks, one link stands for all pairs between two blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
@@ -102,7 +102,7 @@ impl Matrix {
         Ok(Self { nodes, links, blocks: Some(Box::new(blocks)) })
     }
 
-    /// The number of nodes, at least one.
+    /// Number of nodes, at least one.
     pub const fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -112,7 +112,7 @@ impl Matrix {
         self.nodes.is_empty()
     }
 
-    /// The nodes' names.
+    /// Nodes' names.
     pub fn nodes(&self) -> &[String] {
         &self.nodes
     }
@@ -126,7 +126,7 @@ impl Matrix {
         }
     }
 
-    /// The blocks of nodes, if the matrix has any.
+    /// Blocks of nodes, if the matrix has any.
     pub fn blocks(&self) -> Option<&Blocks> {
         self.blocks.as_deref()
     }
@@ -156,7 +156,7 @@ impl Matrix {
     }
 }
 
-/// The costs of links for collectives of one size, each at most 2^58 picoseconds.
+/// Costs of links for collectives of one size, each at most 2^58 picoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Links<'a> {
     matrix: &'a Matrix,
@@ -183,12 +183,12 @@ impl<'a> Links<'a> {
         self.matrix
     }
 
-    /// The collective's bytes at each node.
+    /// Collective's bytes at each node.
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The number of nodes.
+    /// Number of nodes.
     pub const fn len(&self) -> usize {
         self.matrix.len()
     }

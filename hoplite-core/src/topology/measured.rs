@@ -16,10 +16,10 @@ use crate::link::Uplink;
 
 /// Most nodes whose groups are measured: a megabyte on the wire with names of 40 bytes.
 pub const MAX_MEASURED_NODES: usize = 16_384;
-/// The highest version of [`MeasuredPlaces`], in milliseconds since 1970.
+/// Highest version of [`MeasuredPlaces`], in milliseconds since 1970.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
-/// The size of messages whose time defines groups, because rates under load separate groups better
-/// than round trips.
+/// Groups are formed by the time of a message of this size, because rates under load separate
+/// groups better than round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
 /// Returns a version that replaces all known ones, even if clocks differ or jump.
@@ -35,15 +35,15 @@ pub struct MeasuredPlaces {
     /// Shards keep the places with the highest version; on ties the larger content, so that all
     /// shards agree. Zero means unmeasured.
     pub version: u64,
-    /// The capacity of the groups' uplinks.
+    /// Capacity of the groups' uplinks.
     pub uplink: Uplink,
-    /// The groups of each node in a measured group.
+    /// Groups of each node in a measured group.
     pub paths: BTreeMap<NodeId, Path>,
 }
 
 impl MeasuredPlaces {
-    /// Computes each node's groups from links measured under load, and from labels. Without much
-    /// slower links, there are no groups.
+    /// Computes each node's groups from links measured under load, and from labels. If no links are
+    /// much slower than others, there are no groups.
     ///
     /// # Errors
     /// Fails if sums of costs overflow.
@@ -73,12 +73,12 @@ impl MeasuredPlaces {
     }
 }
 
-/// The groups of close nodes in a matrix.
+/// Groups of close nodes in a matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
     /// Each node's groups.
     pub paths: Vec<Path>,
-    /// The capacity of the groups' uplinks, from rates under load.
+    /// Capacity of the groups' uplinks, from rates under load.
     pub uplink: Uplink,
 }
 
@@ -162,7 +162,8 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// Returns `true` if a level has several groups. A single node with slow links is none.
+/// Returns `true` if a level has several groups. A single node with slow links does not count as a
+/// group.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {

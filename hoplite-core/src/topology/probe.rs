@@ -7,7 +7,7 @@ pub mod echo;
 pub mod survey;
 pub mod train;
 
-/// The percentile of a pair's round trips that stands for the idle link.
+/// Percentile of a pair's round trips that stands for the idle link.
 pub const PERCENTILE: u32 = 10;
 /// Round trips between two comparisons of the [`PERCENTILE`].
 pub const BLOCK: usize = 64;
@@ -17,7 +17,7 @@ const MAX_AUTO_PROBES: usize = 16 * BLOCK;
 /// Most round trips per pair, as in Cloud Collectives.
 pub const MAX_PROBES: u32 = 10_000;
 
-/// The number of round trips that a pair measures.
+/// Number of round trips that a pair measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Probes {
     /// Measure until the 10th percentile is steady, or 1024 round trips.
@@ -37,7 +37,7 @@ pub fn percentile(samples: &[u64], percent: u32) -> Option<u64> {
     Some(*sorted.select_nth_unstable(rank - 1).1)
 }
 
-/// The measured round trips of a pair of nodes.
+/// Measured round trips of a pair of nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     round_trips_ns: Vec<u64>,
@@ -77,7 +77,7 @@ impl Samples {
         }
     }
 
-    /// The number of round trips.
+    /// Number of round trips.
     pub const fn len(&self) -> usize {
         self.round_trips_ns.len()
     }

@@ -20,8 +20,8 @@ impl Random {
         mix(self.state)
     }
 
-    /// Returns a number below `limit`, which is above zero. The remainder's bias is negligible far
-    /// below 2^64.
+    /// Returns a number below `limit`, which is above zero. The remainder's bias is negligible for
+    /// limits far below 2^64.
     pub const fn below(&mut self, limit: u64) -> u64 {
         self.next_number() % limit
     }

@@ -19,13 +19,13 @@ pub enum Operation {
     Reduce,
     /// Waits for a daemon or a connection.
     Connect,
-    /// Waits for arrays of participants.
+    /// Waits for the participants' arrays.
     Allreduce,
-    /// Waits for arrays of participants.
+    /// Waits for the participants' arrays.
     ReduceScatter,
-    /// Waits for objects of participants.
+    /// Waits for the participants' objects.
     Allgather,
-    /// Waits for each participant's part for this one.
+    /// Waits for the parts that participants send to this one.
     AllToAll,
     /// Waits for several objects.
     Gather,

@@ -41,7 +41,7 @@ pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECI
 pub struct NodeInfo {
     /// Node's name.
     pub node: NodeId,
-    /// Run of the store.
+    /// Secret number of the store's run.
     pub incarnation: Incarnation,
     /// Address for connections of other stores, or [`UNREACHABLE`].
     pub data_address: SocketAddr,
@@ -77,7 +77,8 @@ pub enum Retention {
 /// A store's groups, as a probe measured them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// Version of the measurement: the highest counts. Zero, which is never sent, means unmeasured.
+    /// Version of the measurement. The highest version counts. Zero, which is never sent, means
+    /// unmeasured.
     pub version: u64,
     /// Groups by labels or measurements.
     pub path: Path,
@@ -86,8 +87,9 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Takes the greater values of two results with one version: a restarted shard may know less,
-    /// and two probes may share a version. Values only grow, so stores and shards soon agree.
+    /// Combines two measurements with one version by their greater values: a restarted shard may
+    /// know less, and two probes may share a version. Values only grow, so stores and shards soon
+    /// agree.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
     }
@@ -96,7 +98,7 @@ impl Placed {
 /// A node with a copy of an object, for subscribers and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Node.
+    /// Node with the copy.
     pub node: NodeId,
     /// Address for connections of other stores.
     pub data_address: SocketAddr,
@@ -115,7 +117,7 @@ pub struct Location {
 /// A shard's knowledge of an object and its copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locations {
-    /// Object.
+    /// Object's id.
     pub id: ObjectId,
     /// `None` if the shard does not know the object.
     pub object: Option<ObjectSummary>,

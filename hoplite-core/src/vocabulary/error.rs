@@ -46,13 +46,13 @@ pub enum Error {
     /// The request's values contradict each other or are not allowed.
     #[error("invalid request: {reason}")]
     InvalidRequest {
-        /// Mistake.
+        /// Mistake in the request.
         reason: Cow<'static, str>,
     },
     /// The id already names an object with other content.
     #[error("object {id} already exists, with other bytes, or of another dtype or shape")]
     AlreadyExists {
-        /// Id.
+        /// Id that is taken.
         id: ObjectId,
     },
     /// An accepted put lost to another put of its id after a network split. Reported once, to the
@@ -67,7 +67,7 @@ pub enum Error {
     /// The object can never fit into the store.
     #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
     ObjectTooLarge {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
         /// Object's size.
         size_bytes: u64,
@@ -106,41 +106,41 @@ pub enum Error {
     /// Every copy of the object is gone, or its producer died before completion.
     #[error("object {id} is lost: no copy of it is left")]
     ObjectLost {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
     },
     /// A reduce replaced a lost source and makes its target again: the bytes read so far are wrong.
     #[error("object {id} is made anew, since a source of its reduce was lost")]
     Superseded {
-        /// Target.
+        /// Target's id.
         id: ObjectId,
     },
     /// The object was deleted during the call.
     #[error("object {id} was deleted")]
     Deleted {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
     },
     /// The object's type, shape or size is unexpected, or the operation is undefined for its type.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
-        /// Difference.
+        /// Difference from the expected object.
         reason: Cow<'static, str>,
     },
     /// An id occurs twice in a list without duplicates.
     #[error("object {id} is named more than once")]
     DuplicateId {
-        /// Id.
+        /// Id that occurs twice.
         id: ObjectId,
     },
-    /// A number has reached its limit.
+    /// A bounded number has reached its limit.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
         /// Limited things, like `open calls of a client`.
         what: Cow<'static, str>,
-        /// Limit.
+        /// Largest allowed number.
         maximum: u64,
     },
     /// The client named a copy in shared memory that it does not hold.
@@ -152,7 +152,7 @@ pub enum Error {
     /// Another live store has this node id.
     #[error("node id {node} is in use by another store of this cluster")]
     NodeIdInUse {
-        /// Name.
+        /// Node's id.
         node: NodeId,
     },
     /// The peer belongs to another cluster.
@@ -219,7 +219,7 @@ pub enum Error {
     /// copy is lost.
     #[error("object {id} cannot be read from its spill file: {reason}")]
     SpillFailed {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
         /// Spill file and the failure to read it.
         reason: Cow<'static, str>,
@@ -361,7 +361,7 @@ impl Error {
 pub enum Missing {
     /// The directory knows no store with the object.
     Object {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
     },
     /// The directory knows no store with these sources.
@@ -401,19 +401,19 @@ pub enum Missing {
     },
     /// A local client has not completed (sealed) the object.
     Seal {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
     },
     /// The bytes of an object have stopped arriving.
     Bytes {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
-        /// Sender.
+        /// Node that sends the bytes.
         from: NodeId,
     },
     /// A store is unreachable or refuses this one.
     Peer {
-        /// Store.
+        /// The other store.
         node: NodeId,
         /// Last failure.
         reason: Box<Error>,
@@ -432,7 +432,7 @@ pub enum Missing {
     },
     /// Fewer stores than requested have a pinned copy.
     Replicas {
-        /// Object.
+        /// Object's id.
         id: ObjectId,
         /// Copies that the put waits for.
         wanted: u64,

@@ -30,7 +30,7 @@ pub struct LoggedFailures {
 }
 
 impl LoggedFailures {
-    /// Notes a failure. Returns `true` if it should be logged.
+    /// Records a failure. Returns `true` if it should be logged.
     pub fn is_news(&mut self, now: Time, error: &Error) -> bool {
         let kind = kind(error);
         let is_last = self.kinds.back().is_some_and(|(last, _)| *last == kind);
@@ -66,7 +66,7 @@ pub struct PeerFaults {
 }
 
 impl PeerFaults {
-    /// Notes a failed attempt to reach `peer`. Returns `true` if it should be logged.
+    /// Records a failed attempt to reach `peer`. Returns `true` if it should be logged.
     pub fn failed(&mut self, now: Time, peer: &NodeId, error: Error) -> bool {
         if let Some((fault, logged)) = self.faults.get_mut(peer) {
             *fault = Fault { error, at: now, since: fault.since };
@@ -84,7 +84,7 @@ impl PeerFaults {
         is_news
     }
 
-    /// Notes that `peer` was reached. Returns `true` if the previous attempt had failed.
+    /// Records that `peer` was reached. Returns `true` if the previous attempt had failed.
     pub fn reached(&mut self, peer: &NodeId) -> bool {
         self.faults.remove(peer).is_some()
     }

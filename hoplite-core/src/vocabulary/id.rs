@@ -54,12 +54,12 @@ impl ObjectId {
         Ok(Self(bytes.into()))
     }
 
-    /// Returns the private id of the output of a hop, a step of a reduce.
+    /// Makes the private id of the output of a hop (a step of a reduce).
     pub fn of_hop(put: PutId) -> Self {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
 
-    /// Bytes of the id.
+    /// Returns the id's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -137,7 +137,7 @@ impl NodeId {
         check_name(text).map(Self)
     }
 
-    /// Text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -168,7 +168,7 @@ impl ClusterId {
         check_name(text).map(Self)
     }
 
-    /// Text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -20,7 +20,7 @@ pub struct Lifetime {
     /// A name that clients hold. The store deletes the object when no client has held it for the
     /// grace period.
     pub owner: Option<Owner>,
-    /// Begins when the put is complete.
+    /// Time to live, from the end of the put on.
     pub ttl: Option<Ttl>,
 }
 

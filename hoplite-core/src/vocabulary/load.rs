@@ -14,15 +14,15 @@ pub const MAX_REPORTED: usize = 16;
 pub const MAX_LINKS: usize = 32;
 /// Longest description of a reduce's plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
-/// Most troubles.
+/// Most troubles in a report.
 pub const MAX_TROUBLES: usize = 16;
 /// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
-/// Most clients.
+/// Most clients in a report.
 pub const MAX_CLIENTS: usize = 64;
 /// Longest name of a client, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 256;
-/// Most log lines.
+/// Most log lines in a report.
 pub const MAX_LOG_LINES: usize = 64;
 /// Longest log line, in bytes.
 pub const MAX_LOG_LINE_BYTES: usize = 512;
@@ -96,9 +96,9 @@ pub enum TroubleKind {
 /// A store's trouble, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// Kind.
+    /// Kind of trouble.
     pub kind: TroubleKind,
-    /// At most [`MAX_TROUBLE_BYTES`].
+    /// Description, at most [`MAX_TROUBLE_BYTES`].
     pub text: String,
 }
 
@@ -129,7 +129,7 @@ pub struct ClientLoad {
 /// A transfer of an object to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferLoad {
-    /// Object.
+    /// Object's id.
     pub id: ObjectId,
     /// Object's size.
     pub size_bytes: u64,
@@ -142,9 +142,9 @@ pub struct TransferLoad {
 /// A reduce or collective that the store coordinates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceLoad {
-    /// Target.
+    /// Target's id.
     pub target: ObjectId,
-    /// Operation: `sum`.
+    /// Operation, such as `sum`.
     pub op: String,
     /// Sources that are ready.
     pub joined: u64,
@@ -238,7 +238,7 @@ impl Reporter {
         Some(load)
     }
 
-    /// Notes that the last report was not sent, so the next one is sent in any case.
+    /// Records that the last report was not sent, so the next report is sent in any case.
     pub fn report_failed(&mut self) {
         self.last_sent = None;
     }
@@ -274,7 +274,7 @@ pub struct ReportRequest {
 }
 
 impl ReportRequests {
-    /// Notes that a tool watches. Returns a request, at most every five seconds.
+    /// Records that a tool watches. Returns a request, at most every five seconds.
     pub fn note_watcher(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;

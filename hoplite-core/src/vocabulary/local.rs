@@ -30,8 +30,9 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of a call's references: the client, or for a batch's item the store until
-    /// the batch is answered, because the client may release the same copy earlier.
+    /// Returns the holder of a call's references: the client. For an item of a batch, the store
+    /// holds them until the batch is answered, because the client may release the same copy
+    /// earlier.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }

@@ -42,7 +42,7 @@ impl<T> Named<T> {
 /// A participant of a collective whose source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Absent {
-    /// Rank.
+    /// Participant's rank.
     pub rank: u32,
     /// Missing source.
     pub source: ObjectId,

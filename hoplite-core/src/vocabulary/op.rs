@@ -9,14 +9,14 @@ use crate::vocabulary::error::{Error, Result};
 /// A commutative, associative operation on two elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum ReduceOp {
-    /// Integers wrap around.
+    /// The sum. Integers wrap around.
     #[default]
     Sum,
     /// The smaller element; NaN if either is NaN.
     Min,
     /// The larger element; NaN if either is NaN.
     Max,
-    /// Integers wrap around.
+    /// The product. Integers wrap around.
     Prod,
 }
 

@@ -18,7 +18,7 @@ pub const REPLICAS: usize = 2;
 /// Most shards of a cluster.
 pub const MAX_SHARDS: usize = 256;
 /// Most indices of a [`ShardMap`], including removed shards. A store that has seen so many shards
-/// needs a restart to learn of more.
+/// must restart to use further ones.
 pub const MAX_INDICES: usize = 16 * MAX_SHARDS;
 /// Longest name of a shard: a DNS host name, a colon and a port.
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
@@ -52,7 +52,7 @@ impl ShardList {
         self.version
     }
 
-    /// Names, sorted.
+    /// Returns the shards' names, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -108,7 +108,7 @@ impl ShardList {
     }
 
     /// Returns `true` if both lists assign each id to the same shards: they are equal, or both have
-    /// version 0 and only one shard, under any spelling.
+    /// version 0 and only one shard, however it is spelled.
     pub fn agrees_with(&self, other: &Self) -> bool {
         self == other
             || (self.version.max(other.version) == 0 && self.len() == 1 && other.len() == 1)

@@ -68,11 +68,11 @@ pub enum Severity {
 /// A problem of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Kind.
+    /// Kind of problem.
     pub kind: ProblemKind,
     /// Number of nodes or objects with the problem.
     pub count: usize,
-    /// First [`MAX_PLACES`] of these.
+    /// The first [`MAX_PLACES`] nodes or objects.
     pub places: Vec<Place>,
 }
 
@@ -131,17 +131,17 @@ impl ProblemKind {
         Self::Left,
     ];
 
-    /// Returns the urgency.
+    /// Returns the kind's urgency.
     pub fn severity(self) -> Severity {
         self.text().severity
     }
 
-    /// Returns the cause.
+    /// Returns the text about the problem's cause.
     pub fn cause(self) -> &'static str {
         self.text().cause
     }
 
-    /// Returns the cure.
+    /// Returns the text about the problem's cure.
     pub fn cure(self) -> &'static str {
         self.text().cure
     }

@@ -76,7 +76,7 @@ impl QuotaResource {
 pub struct QuotaExcess {
     /// Limited objects.
     pub subject: QuotaSubject,
-    /// Quantity that runs out.
+    /// Quantity that would exceed the quota.
     pub resource: QuotaResource,
     /// Bytes or objects that the put needs.
     pub needed: u64,

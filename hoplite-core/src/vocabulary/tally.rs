@@ -24,7 +24,8 @@ impl Tally {
         self.waits.add(waited);
     }
 
-    /// Returns the growth of each count since `before`; zero if a restart has reset it.
+    /// Returns the growth of each count since `before`. A count that a restart has reset grows by
+    /// zero.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             gets: self.gets.saturating_sub(before.gets),

@@ -10,22 +10,22 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// The estimated time of a step besides its transfer: two wake-ups, a checksum, a system call.
+/// Estimated time of a step besides its transfer: two wake-ups, a checksum, a system call.
 /// Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
 /// The estimate assumes that a slow link is slower by this factor.
 const SLOWER_TIMES: f64 = 2.0;
-/// The smallest frame. A frame costs two system calls and a wake-up: about 20 us.
+/// Smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
-/// The largest frame. The second-level cache should hold a frame until it is checked and combined.
+/// Largest frame. The second-level cache should hold a frame until it is checked and combined.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// The number of frames in a member's part. The member combines a frame while the next ones travel.
+/// Number of frames in a member's part. The member combines a frame while the next ones travel.
 const FRAMES_PER_PART: u64 = 4;
 
-/// The setting for the schedules of allreduces.
+/// Setting for the schedules of allreduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePreference {
-    /// The cheapest schedule.
+    /// Cheapest schedule.
     #[default]
     Auto,
     /// One ring.
@@ -43,11 +43,11 @@ pub enum SchedulePreference {
 /// A schedule, and the order of the members in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrangement {
-    /// The index of the member at each rank.
+    /// Index of the member at each rank.
     pub order: Vec<usize>,
-    /// The chosen schedule.
+    /// Chosen schedule.
     pub choice: Choice<Schedule>,
-    /// The reason why the cheapest schedule was not chosen, or an assumption of the estimate, or
+    /// Reason why the cheapest schedule was not chosen, or an assumption of the estimate, or
     /// empty.
     pub remark: String,
 }

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-/// The use of the bytes that a member receives.
+/// Use of the bytes that a member receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReceiveMode {
     /// Combine the received bytes, as second operands, with the local bytes.
@@ -19,13 +19,13 @@ pub enum Step {
     Receive {
         range: Range<u64>,
         from: usize,
-        /// The use of the received bytes.
+        /// Use of the received bytes.
         mode: ReceiveMode,
     },
 }
 
 impl Step {
-    /// The range that the step sends or receives.
+    /// Range that the step sends or receives.
     pub const fn range(&self) -> &Range<u64> {
         match self {
             Self::Send { range, .. } | Self::Receive { range, .. } => range,
@@ -43,7 +43,7 @@ impl Step {
     }
 }
 
-/// The sends and receives of one member.
+/// Sends and receives of one member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     steps: Vec<Step>,
@@ -111,7 +111,7 @@ impl Program {
         (0..self.steps.len()).filter(is_final).collect()
     }
 
-    /// The number of bytes that the member sends.
+    /// Number of bytes that the member sends.
     pub fn sent_bytes(&self) -> u64 {
         let sends = self.steps.iter().filter(|step| !step.is_receive());
         sends.map(|step| step.range().end - step.range().start).sum()

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use super::program::{Program, ReceiveMode, Step};
 
-/// The most members of a schedule, so that the coordinator's plan fits in a frame.
+/// Most members of a schedule, so that the coordinator's plan fits in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
 /// Parts of the data begin at multiples of this: a cache line, which holds whole elements of any
 /// type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
-/// The exchange of data between members.
+/// Exchange of data between members.
 ///
 /// A member's rank is written in mixed radix, with a digit per stage. In a stage, members that
 /// differ only in its digit form a ring: each ends up with the combination of one part. Then the

@@ -12,12 +12,12 @@ pub(super) const MAX_PEERS: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    /// The best tested number of lanes, for all streams to the peer together.
+    /// Best tested number of lanes, for all streams to the peer together.
     lanes: usize,
-    /// The number of streams that the network limited in the test.
+    /// Number of streams that the network limited in the test.
     streams: usize,
     is_settled: bool,
-    /// The number of successive tests with this result.
+    /// Number of successive tests with this result.
     trials: u32,
     at: Time,
 }
@@ -35,7 +35,7 @@ impl Known {
 pub(super) struct LaneMemory {
     first: Start,
     peers: BTreeMap<NodeId, Known>,
-    /// The latest test's result, for peers without a test.
+    /// Latest test's result, for peers without a test.
     latest: Option<Known>,
 }
 

@@ -8,7 +8,7 @@ use super::*;
 mod rest;
 
 const UNKNOWN: Start = Start { lanes: 1, is_settled: false };
-/// The rate of the simulated link, in bytes per millisecond.
+/// Rate of the simulated link, in bytes per millisecond.
 const LINK: u64 = 25_000;
 const FRAME: u64 = 16 << 10;
 
@@ -19,7 +19,7 @@ struct Sender {
     streams: Vec<Sent>,
     link: u64,
     round_trip_us: u32,
-    /// The number of connections of other stores, which share the link.
+    /// Number of connections of other stores, which share the link.
     others: u64,
     millisecond: u64,
     acknowledged_bytes: u64,
@@ -29,9 +29,9 @@ struct Sender {
 struct Sent {
     id: StreamId,
     flow_cap: u64,
-    /// The bytes that the source makes per millisecond.
+    /// Bytes that the source makes per millisecond.
     source: u64,
-    /// The most lanes that the receiver opens.
+    /// Most lanes that the receiver opens.
     opens: usize,
     open: BTreeMap<LaneId, Lane>,
     trace: Vec<usize>,

@@ -8,9 +8,9 @@ use crate::link::Delivery;
 use crate::merge::LaneId;
 use crate::time::Time;
 
-/// The largest limit for a stream's lanes.
+/// Largest limit for a stream's lanes.
 pub const MAX_LANES: usize = 64;
-/// The fewest bytes that a stream must have left for each lane. With fewer, lanes end before TCP
+/// Fewest bytes that a stream must have left for each lane. With fewer, lanes end before TCP
 /// opens their window.
 pub const LANE_BYTES: u64 = 256 << 10;
 
@@ -41,10 +41,10 @@ const OPEN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Round-trip time from which the receiver's TCP window can limit a connection.
 const LONG_ROUND_TRIP_US: u32 = 10_000;
 
-/// The number of lanes with which a stream starts.
+/// Number of lanes with which a stream starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// The first number of lanes.
+    /// First number of lanes.
     pub lanes: usize,
     /// `true` if a recent test found the number, so the stream first tests no other.
     pub is_settled: bool,
@@ -56,7 +56,7 @@ pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
     lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
 }
 
-/// The origin of a stream's bytes.
+/// Origin of a stream's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supply {
     /// The sender has all bytes at the beginning.
@@ -65,16 +65,16 @@ pub enum Supply {
     Chain,
 }
 
-/// The state of a stream before its next frame.
+/// State of a stream before its next frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
-    /// The kernel's measurement of the lane.
+    /// Kernel's measurement of the lane.
     pub delivery: Option<Delivery>,
-    /// The time for which the lane has waited for bytes.
+    /// Time for which the lane has waited for bytes.
     pub starved: Duration,
-    /// The bytes that the stream has left.
+    /// Bytes that the stream has left.
     pub left_bytes: u64,
-    /// The bytes that receivers of all the store's streams have acknowledged.
+    /// Bytes that receivers of all the store's streams have acknowledged.
     pub acknowledged_bytes: u64,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Host {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// The largest number of connections that raised the rate.
+    /// Largest number of connections that raised the rate.
     pub(super) lanes: usize,
     /// `true` if more connections gain nothing, or cannot be opened.
     pub(super) is_settled: bool,
@@ -132,7 +132,7 @@ enum Then {
     Settled,
 }
 
-/// The state before a test; rates in bytes per second.
+/// State before a test; rates in bytes per second.
 #[derive(Debug, Clone, Copy)]
 struct Trial {
     lanes: usize,
@@ -145,7 +145,7 @@ struct Trial {
 struct Rest {
     trial: Trial,
     gained: Rates,
-    /// The end of the rest's first measurement, in which the resting lanes' last bytes arrive.
+    /// End of the rest's first measurement, in which the resting lanes' last bytes arrive.
     drained: Option<Time>,
 }
 

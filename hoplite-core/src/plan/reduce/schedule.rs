@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// The shape of the tree that sources form as they arrive.
+/// Shape of the tree that sources form as they arrive.
 ///
 /// For n vertices (nodes) besides the receiver, objects of S bytes, bandwidth B, and latency L for
 /// each hop, including the last one to the receiver:
@@ -26,33 +26,33 @@ pub enum ReduceSchedule {
     /// `lengths[0]` vertices form a chain, the last vertices of `lengths[1]` such chains form
     /// another one, and so on.
     Chain {
-        /// The chains' lengths, innermost first; none is zero.
+        /// Chains' lengths, innermost first; none is zero.
         lengths: Vec<usize>,
     },
     /// A balanced binary tree, whose vertices join in post-order.
     Tree {
-        /// The number of planned vertices.
+        /// Number of planned vertices.
         vertices: usize,
     },
     /// A chain of groups, the receiver's last; each group has its own chains. The groups are joined
     /// when all sources have arrived.
     Groups {
-        /// The lengths of the largest group's chains, as in [`Self::Chain`]; one length for
+        /// Lengths of the largest group's chains, as in [`Self::Chain`]; one length for
         /// [`Entry::First`].
         lengths: Vec<usize>,
-        /// The number of groups.
+        /// Number of groups.
         groups: usize,
-        /// The entry of each group.
+        /// Entry of each group.
         entry: Entry,
     },
 }
 
-/// The vertex of a group that takes in the previous group's stream.
+/// Vertex of a group that takes in the previous group's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// The first vertex of the group's chain: one chain goes through all groups.
+    /// First vertex of the group's chain: one chain goes through all groups.
     First,
-    /// The last vertex of the group: all groups combine at the same time.
+    /// Last vertex of the group: all groups combine at the same time.
     Last,
 }
 

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::schedule::{Entry, ReduceSchedule};
 use crate::topology::place::{EVERYWHERE, Path};
 
-/// The number of a vertex, never reused.
+/// Number of a vertex, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(pub u64);
 
@@ -12,15 +12,15 @@ pub struct VertexId(pub u64);
 pub struct Vertex<S> {
     /// Vertices whose streams this vertex takes in, in combining order.
     pub inputs: Vec<VertexId>,
-    /// The node's sources by index in the request, combined in this order after the inputs.
+    /// Node's sources by index in the request, combined in this order after the inputs.
     pub sources: Vec<usize>,
-    /// The vertex that takes in this vertex's stream; `None` for the receiver, and while the stream
+    /// Vertex that takes in this vertex's stream; `None` for the receiver, and while the stream
     /// is loose.
     pub consumer: Option<VertexId>,
-    /// The node's group, if the schedule uses groups.
+    /// Node's group, if the schedule uses groups.
     pub group: Path,
     pub(super) is_unfit: bool,
-    /// The user's data.
+    /// User's data.
     pub state: S,
 }
 
@@ -31,7 +31,7 @@ impl<S> Vertex<S> {
     }
 }
 
-/// The vertices of a reduce.
+/// Vertices of a reduce.
 ///
 /// # Invariants
 ///

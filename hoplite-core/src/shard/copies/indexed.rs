@@ -19,7 +19,7 @@ struct Indices {
     complete: usize,
     complete_connected: usize,
     pinned: usize,
-    /// The number of copies that pull from each node, as their stores report.
+    /// Number of copies that pull from each node, as their stores report.
     pulled: BTreeMap<NodeId, usize>,
 }
 

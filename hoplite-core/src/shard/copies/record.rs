@@ -18,11 +18,11 @@ pub(in crate::shard) struct LocationRecord {
     /// copies.
     pub(in crate::shard) leads: bool,
     pub(in crate::shard) free_slots: u32,
-    /// The number of the session in which the node last published the copy. In a newer session, the
+    /// Number of the session in which the node last published the copy. In a newer session, the
     /// copy is stale.
     pub(in crate::shard) session: u32,
     pub(in crate::shard) last_grant: u64,
-    /// The time at which the copy became complete or, if incomplete, has its first bytes to
+    /// Time at which the copy became complete or, if incomplete, has its first bytes to
     /// forward.
     pub(in crate::shard) since: Time,
     /// Node that sends the copy's bytes, by name because this shard may not know the node yet.
@@ -38,7 +38,7 @@ pub(in crate::shard) enum Class {
     Unfinished,
 }
 
-/// The order of copies with a free slot: complete first, then time, latest grant, node. The time is
+/// Order of copies with a free slot: complete first, then time, latest grant, node. The time is
 /// `since` for an unfinished copy, and zero for a complete one.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 

@@ -226,7 +226,7 @@ struct Observer {
     connected: BTreeSet<NodeId>,
     queries: BTreeMap<(NodeId, RequestId), Time>,
     deletes: BTreeSet<(NodeId, RequestId)>,
-    /// The subscription that wants bytes, while the shard handles it.
+    /// Subscription that wants bytes, while the shard handles it.
     wants_bytes: Option<(NodeId, RequestId)>,
 }
 

@@ -22,7 +22,7 @@ const MAX_SILENT: u32 = 4;
 const MAX_LOST_IN_A_ROW: u32 = 8;
 /// A late reply to one of this many latest requests is still valid.
 const MAX_REMEMBERED: usize = 8;
-/// The shortest time of 64 requests: 10,000 a second.
+/// Shortest time of 64 requests: 10,000 a second.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
 /// Longest time for which two nodes exchange echoes.
 pub const MAX_ECHO_TIME: Duration = Duration::from_secs(5);
@@ -46,31 +46,31 @@ pub enum PacketKind {
 /// An echo request or reply. Both have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// The packet's kind.
+    /// Packet's kind.
     pub kind: PacketKind,
-    /// The pair's random secret in this round.
+    /// Pair's random secret in this round.
     pub nonce: u64,
-    /// The request's number.
+    /// Request's number.
     pub number: u32,
     /// In a reply, the answering side's latest round trip in nanoseconds; otherwise zero.
     pub round_trip_ns: u64,
 }
 
-/// The next action of the requesting node.
+/// Next action of the requesting node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Send this packet.
     Send(Packet),
     /// Wait for packets until this time, then call [`EchoRequester::next_action`] again.
     Wait {
-        /// The end of the wait.
+        /// End of the wait.
         until_ns: u64,
     },
     /// The series ends.
     Done,
 }
 
-/// The side that sends requests. Times are nanoseconds of a monotonic clock.
+/// Side that sends requests. Times are nanoseconds of a monotonic clock.
 #[derive(Debug, Clone)]
 pub struct EchoRequester {
     nonce: u64,
@@ -89,16 +89,16 @@ pub struct EchoRequester {
     lost: u32,
 }
 
-/// The measured round trips between two nodes.
+/// Measured round trips between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The 10th percentile of the requester's round trips, in nanoseconds.
+    /// 10th percentile of the requester's round trips, in nanoseconds.
     pub forth_ns: u64,
-    /// The 10th percentile of the responder's round trips, in nanoseconds, or zero.
+    /// 10th percentile of the responder's round trips, in nanoseconds, or zero.
     pub back_ns: u64,
-    /// The number of the requester's round trips.
+    /// Number of the requester's round trips.
     pub count: u32,
-    /// The number of requests without a timely reply.
+    /// Number of requests without a timely reply.
     pub lost: u32,
 }
 
@@ -193,13 +193,13 @@ impl EchoRequester {
     }
 }
 
-/// The side that replies to requests.
+/// Side that replies to requests.
 #[derive(Debug, Clone)]
 pub struct EchoResponder {
     nonce: u64,
     asker: SocketAddr,
     last: Option<(u32, u64)>,
-    /// The time up to which past replies use up the reply rate. While it is far ahead, requests get
+    /// Time up to which past replies use up the reply rate. While it is far ahead, requests get
     /// no reply.
     busy_until_ns: u64,
 }

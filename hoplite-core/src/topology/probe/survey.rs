@@ -34,11 +34,11 @@ use schedule::{Lost, Map, SurveySchedule, Task};
 
 /// Most nodes for measuring each pair: echoes take a minute, and results 100 MB.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
-/// The time that a train under load would take on an unshared link.
+/// Time that a train under load would take on an unshared link.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
-/// The smallest train: TCP's window must open before the measured part.
+/// Smallest train: TCP's window must open before the measured part.
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
-/// The largest train: 20 ms at 25 Gbit/s.
+/// Largest train: 20 ms at 25 Gbit/s.
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
 /// Shortest duration of a train that measures a rate. A shorter one is repeated with more bytes,
 /// because buffers absorb the first milliseconds.

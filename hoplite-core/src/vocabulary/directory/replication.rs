@@ -5,11 +5,11 @@ use std::fmt;
 use crate::vocabulary::id::{ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
-/// Tells a shard if it leads, as an object's first connected shard. Only the leader creates copies,
-/// because two shards would create twice as many.
+/// Tells a shard if it leads, as the first of an object's shards to which the store is connected.
+/// Only the leader creates copies, because two shards would create twice as many.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lead {
-    /// Object, pinned at the store.
+    /// Id of the object, pinned at the store.
     pub id: ObjectId,
     /// Object's put.
     pub put: PutId,
@@ -22,7 +22,7 @@ pub struct Lead {
 /// A shard's report about an object's copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replication {
-    /// Object.
+    /// Object's id.
     pub id: ObjectId,
     /// Object's put.
     pub put: PutId,
@@ -33,14 +33,14 @@ pub struct Replication {
     pub nodes: u32,
     /// `true` if the shard knows that the receiving store drains, so `copies` leaves out its copy.
     pub is_draining: bool,
-    /// Obstacle to a further copy.
+    /// Obstacle to a further copy, if any.
     pub obstacle: Option<Obstacle>,
 }
 
 /// A shard's order to a store to keep a pinned copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replicate {
-    /// Object.
+    /// Object's id.
     pub id: ObjectId,
     /// Object's put.
     pub put: PutId,

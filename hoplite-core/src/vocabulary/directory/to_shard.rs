@@ -21,8 +21,8 @@ pub enum ToShard {
     },
     /// Requests a slot of a sender of the object. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
-    /// Withdraws a `Query`, or the wait for a `Delete`, which goes on. The store must still return
-    /// a slot that was `Granted` at the same time.
+    /// Withdraws a `Query`, or ends the wait for a `Delete`, which the shard still performs. The
+    /// store must still return a slot that was `Granted` at the same time.
     Cancel {
         request: RequestId,
     },
@@ -59,9 +59,10 @@ pub enum ToShard {
         /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
         peers: Vec<NodeId>,
     },
-    /// The store's groups and uplinks, known from another shard or an earlier run of this one.
+    /// The store's groups and uplinks, which it knows from another shard or an earlier run of this
+    /// shard.
     Placed(Placed),
-    /// Answered by `Replication` if the shard leads.
+    /// Tells the shard if it leads. Answered by `Replication` if so.
     Lead(Lead),
     /// The store cannot keep the copy that a `Replicate` orders.
     NotReplicated {
@@ -74,7 +75,7 @@ pub enum ToShard {
     Drain {
         is_draining: bool,
     },
-    /// The store's new list of shards, since protocol version 10.
+    /// List of shards that the store now uses, from protocol version 10 on.
     Shards(ShardList),
 }
 
@@ -111,7 +112,7 @@ impl ToShard {
 /// granted the slot already knows of the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publish {
-    /// Object.
+    /// Object's id.
     pub id: ObjectId,
     /// Object's put.
     pub put: PutId,
@@ -127,20 +128,20 @@ pub struct Publish {
     pub pulling_from: Option<NodeId>,
     /// Bytes of a complete small object that this store put.
     pub inline: Option<InlineBytes>,
-    /// Slot with which a complete copy got its last bytes, and which this message returns.
+    /// Slot by which a complete copy got its last bytes. This message returns it.
     pub slot: Option<GrantId>,
     /// `true` to request an answer even if the copy is accepted.
     pub wants_answer: bool,
     /// In a new session, for a put that this run of the shard knows: the time since the store last
-    /// heard from it. The shard rejects a put that was deleted since.
+    /// heard from the shard. The shard rejects a put that was deleted since.
     pub returning: Option<Duration>,
 }
 
-/// Conditions of a delete, since protocol version 9.
+/// Conditions of a delete, from protocol version 9 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct DeleteTerms {
     /// Removes only this put, which the id's other shard has deleted already. `None` removes the
-    /// put that the shard lists.
+    /// put that the shard lists now.
     pub only: Option<PutId>,
     /// Stores to wait for.
     pub wait: DeleteWait,
@@ -197,13 +198,13 @@ pub enum PullOutcome {
 pub struct Query {
     /// Number that the answer repeats.
     pub request: RequestId,
-    /// Object.
+    /// Object's id.
     pub id: ObjectId,
     /// Longest wait at the shard.
     pub timeout: Duration,
-    /// Put whose first bytes the receiver has.
+    /// Put of which the receiver has the first bytes.
     pub resume: Option<PutId>,
-    /// Senders that failed this receiver lately, granted only as a last resort.
+    /// Senders that failed this receiver lately. The shard grants them only as a last resort.
     pub avoid: Vec<NodeId>,
 }
 

@@ -52,7 +52,7 @@ pub enum ToStore {
         metadata: Metadata,
         bytes: InlineBytes,
     },
-    /// A closer receiver needs this slot. The store ends the pull, returns the slot with
+    /// A closer or faster receiver needs this slot. The store ends the pull, returns the slot with
     /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and queries again to resume.
     GiveWay {
         grant: GrantId,
@@ -74,7 +74,7 @@ pub enum ToStore {
     /// The store fetches and pins an object. It answers with `Publish` or `NotReplicated`.
     Replicate(Replicate),
     Replication(Replication),
-    /// The list of shards to use, since protocol version 10. The store answers with
+    /// List of shards to use, from protocol version 10 on. The store answers with
     /// [`ToShard::Shards`](super::ToShard::Shards).
     Shards(ShardList),
 }
@@ -110,11 +110,12 @@ impl ToStore {
 /// Reason for the choice of a sender, for logs and tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GrantReason {
-    /// Only candidate.
+    /// The sender is the only candidate.
     OnlyCandidate,
-    /// Only complete copy.
+    /// The sender has the only complete copy.
     CompleteBeforePartial,
-    /// The sender closest to the receiver, although another had waited longer.
+    /// The sender is in the receiver's group. Without groups, the shard would choose another
+    /// sender.
     Closest,
     /// Among the closest senders, the one without a new receiver for the longest time.
     LeastRecentlyUsed,
@@ -145,12 +146,12 @@ impl GrantReason {
 /// A slot at a sender. From now on, the receiver is a partial location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Query.
+    /// Number of the answered query.
     pub request: RequestId,
     /// Slot, returned with [`Publish::slot`](super::Publish::slot) or
     /// [`ToShard::ReturnSlot`](super::ToShard::ReturnSlot).
     pub grant: GrantId,
-    /// Object.
+    /// Object's id.
     pub id: ObjectId,
     /// Object's put.
     pub put: PutId,

@@ -7,7 +7,7 @@ pub(super) struct Noise {
     begins: u64,
     ends: u64,
     favours: (usize, u64),
-    /// The longest time without a disturbance, in milliseconds.
+    /// Longest time without a disturbance, in milliseconds.
     pause: u64,
 }
 

@@ -1,14 +1,14 @@
 //! Groups nodes that may be close, by similar round trips to the same landmarks.
 //!
 //! A few delayed packets do not make a node distant: it may join a group if only few of its round
-//! trips differ, and these are longer. Nodes of wrong groups meet later, and are separated if they
-//! are far apart.
+//! trips differ, and these are longer. The nodes of a group exchange echoes later, which separates
+//! nodes that are far apart.
 
 pub(super) const UNKNOWN: u32 = u32::MAX;
-/// Round trips are alike if the longer is at most this percentage of the shorter. Network levels
-/// differ by 50%.
+/// Round trips are alike if the longer is at most this percentage of the shorter. Between two
+/// levels of a network, the ratio is about 150%.
 const ALIKE_PERCENT: u64 = 125;
-/// At most one in this many round trips of a node may be longer than in the node's group.
+/// At most one in this many round trips of a node may be longer than its group's round trips.
 const PER_DELAY: usize = 16;
 /// Groups up to this size may join another one, because delays may have separated them.
 const MAX_DELAYED: usize = 2;

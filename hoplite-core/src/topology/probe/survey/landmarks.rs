@@ -1,7 +1,8 @@
 //! The schedule for thousands of nodes.
 //!
 //! 1. Landmarks: each node exchanges echoes with the same 64 landmarks. Nodes with similar round
-//!    trips form a group. A large group is divided again by its own landmarks, and in the end cut.
+//!    trips form a group. A large group is divided again by its own landmarks, and is cut if it
+//!    stays large.
 //! 2. Within groups: all pairs exchange echoes. A group is split if some pairs are 1.5 times as far
 //!    apart as others.
 //! 3. Between groups: three pairs stand for all pairs of two groups.
@@ -28,19 +29,19 @@ use set::Set;
 
 /// Enough echoes per pair to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
-/// Most divisions of sets of nodes by round trips to new landmarks, each with a round of echoes per
-/// node.
+/// Most times that sets of nodes are divided by round trips to new landmarks. A division costs each
+/// node a round of echoes.
 const MAX_DIVISIONS: u32 = 8;
 /// If landmarks leave more than this percentage of a set in one part, the part is cut into equal
 /// groups, because further landmarks would separate few nodes.
 const MAX_LEFT_PERCENT: usize = 95;
-/// The largest group in which each pair is measured.
+/// Largest group in which each pair is measured.
 const MAX_GROUP: usize = 128;
-/// Most groups before those above [`MAX_GROUP`] are cut, which adds one group per 128 nodes, and
+/// Most groups before groups above [`MAX_GROUP`] are cut. Cutting adds one group per 128 nodes, and
 /// one per set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
-/// The number of rounds in which many pairs measure rates at once, half of them within groups.
+/// Number of rounds in which many pairs measure rates at once, half of them within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,8 @@ struct Group {
     gap: Option<u32>,
     near: Vec<u64>,
     far: Vec<u64>,
-    /// The group from which this one was split. Pairs of the same origin were already measured.
+    /// Group from which this one was split. Nodes of groups with the same origin have already
+    /// measured each other.
     origin: u32,
 }
 
@@ -75,13 +77,13 @@ pub(super) struct Landmarks {
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// For each node, the number of its set, or after the divisions of its group, and its index
-    /// there.
+    /// For each node, the number of its set and its index there. After the divisions, the number of
+    /// its group and its index there.
     positions: Vec<Option<(u32, u32)>>,
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
     node_gaps: Vec<Option<u32>>,
-    /// The times per byte under load between groups, the larger number first, in picoseconds.
+    /// Times per byte under load between groups, the larger number first, in picoseconds.
     loaded: BTreeMap<(u32, u32), Vec<u64>>,
 }
 
@@ -211,7 +213,7 @@ impl Landmarks {
         self.groups.iter_mut().zip(0..).for_each(|(group, number)| group.origin = number);
     }
 
-    /// Returns known round trips between parts of a group.
+    /// Returns the round trips that nodes in different parts of a group have already measured.
     fn met_between(&self, parts: &[Group]) -> Vec<[u32; REPRESENTATIVES]> {
         let mut between = vec![[UNKNOWN; REPRESENTATIVES]; triangle_len(parts.len())];
         for high in 1..parts.len() {
@@ -226,7 +228,7 @@ impl Landmarks {
     }
 
     /// Splits groups in which nodes are far apart, at the innermost level that does not give too
-    /// many groups; `None` without one.
+    /// many groups; `None` if no level fits.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))
@@ -322,8 +324,8 @@ impl Landmarks {
                     let [a, b] = [a, b].map(|group| {
                         self.groups[group as usize].present(lost).collect::<Vec<u32>>()
                     });
-                    // Other nodes each time, so that one slow node does not represent its group
-                    // everywhere.
+                    // Each round uses other nodes, so that one slow node does not represent its
+                    // group everywhere.
                     let turn = move |nodes: &[u32], index: usize| {
                         nodes[(round as usize * REPRESENTATIVES + index) % nodes.len()]
                     };

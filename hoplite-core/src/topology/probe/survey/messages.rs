@@ -12,12 +12,12 @@ pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
 /// time for which stores take part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
-/// The options of a survey.
+/// Options of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyOptions {
-    /// The number of round trips to measure per pair.
+    /// Number of round trips to measure per pair.
     pub probes: Probes,
-    /// The pairs that measure their rate alone.
+    /// Pairs that measure their rate alone.
     pub bandwidth: Bandwidth,
     /// `true` to measure rates also while many pairs send at once, which disturbs other traffic.
     pub loaded: bool,
@@ -25,24 +25,24 @@ pub struct SurveyOptions {
     pub apply: bool,
 }
 
-/// The pairs that measure their rate alone.
+/// Pairs that measure their rate alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
-    /// Each node and the next one. Other pairs get the lower rate of their two nodes.
+    /// Each node and the next one measure. Other pairs get the lower rate of their two nodes.
     #[default]
     Nodes,
     /// All pairs, one after the other.
     Pairs,
 }
 
-/// The reason why a survey fails.
+/// Reason why a survey fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
     /// There are more than [`MAX_NODES`] nodes.
     #[error("{count} nodes are more than the {MAX_NODES} that can be probed")]
     TooManyNodes {
-        /// The number of nodes.
+        /// Number of nodes.
         count: usize,
     },
     /// There are too many nodes to measure the rate of each pair.
@@ -50,13 +50,13 @@ pub enum SurveyError {
         "{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs"
     )]
     TooManyPairs {
-        /// The number of nodes.
+        /// Number of nodes.
         count: usize,
     },
     /// Fewer than two nodes are left.
     #[error("a probe needs two nodes, and there are {count}")]
     TooFewNodes {
-        /// The number of nodes.
+        /// Number of nodes.
         count: usize,
     },
     /// No two nodes have reached each other.
@@ -64,7 +64,7 @@ pub enum SurveyError {
     NothingMeasured,
 }
 
-/// The reason why a survey leaves a node out.
+/// Reason why a survey leaves a node out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// The node cannot be reached.
@@ -93,33 +93,33 @@ impl std::fmt::Display for SurveyLoss {
 pub enum SurveyWork {
     /// Measure round trips.
     Echo {
-        /// The number of round trips.
+        /// Number of round trips.
         probes: Probes,
     },
     /// Receive trains.
     Train {
-        /// The first train's size.
+        /// First train's size.
         bytes: u64,
-        /// The node requests larger trains until one takes this long.
+        /// The node requests larger trains until a train takes this long.
         at_least: Duration,
     },
 }
 
-/// The result of a measurement between two nodes.
+/// Result of a measurement between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// The pair's round trips.
+    /// Pair's round trips.
     Echoes {
-        /// The round trips.
+        /// Round trips.
         echoes: Echoes,
         /// `true` if the echoes went over TCP, because no datagram returned.
         by_tcp: bool,
     },
-    /// The trains that the node received.
+    /// Trains that the node received.
     Train {
-        /// The time per byte in picoseconds.
+        /// Time per byte in picoseconds.
         ps_per_byte: u32,
-        /// The bytes of all trains.
+        /// Bytes of all trains.
         bytes: u64,
     },
     /// The peer could not be reached.
@@ -135,18 +135,18 @@ pub enum SurveyCommand {
     Arm {
         node: u32,
         peer: u32,
-        /// The nonce of the peer's requests.
+        /// Nonce of the peer's requests.
         nonce: u64,
     },
     /// Tells a node to measure its link to `peer`.
     Measure {
         node: u32,
         peer: u32,
-        /// The nonce of requests to the peer.
+        /// Nonce of requests to the peer.
         nonce: u64,
         work: SurveyWork,
     },
-    /// Releases a node.
+    /// Ends a node's part in the survey.
     Dismiss { node: u32 },
 }
 
@@ -159,7 +159,7 @@ pub enum SurveyEvent {
     /// A node has finished its work.
     Found {
         node: u32,
-        /// The result of the work.
+        /// Result of the work.
         finding: Finding,
     },
     /// A node takes part no longer.
@@ -171,9 +171,9 @@ pub enum SurveyEvent {
 /// A survey's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyProgress {
-    /// The number of finished steps.
+    /// Number of finished steps.
     pub done: u64,
-    /// The number of all steps, partly estimated.
+    /// Number of all steps, partly estimated.
     pub steps: u64,
 }
 
@@ -182,18 +182,18 @@ pub struct SurveyProgress {
 pub struct SurveyReport {
     /// Links between the remaining nodes.
     pub matrix: Matrix,
-    /// The lost nodes.
+    /// Lost nodes.
     pub lost: Vec<(String, SurveyLoss)>,
     /// Pairs that have not reached each other. Their link has the worst round trip of either node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of unmeasured pairs, for which other pairs of their groups stand.
+    /// Number of unmeasured pairs, for which other pairs of their groups stand.
     pub estimated: u64,
-    /// The number of pairs that used TCP for round trips.
+    /// Number of pairs that used TCP for round trips.
     pub by_tcp: u32,
-    /// The number of measured round trips.
+    /// Number of measured round trips.
     pub echoes: u64,
-    /// The number of requests without a timely reply.
+    /// Number of requests without a timely reply.
     pub lost_echoes: u64,
-    /// The bytes sent to measure rates.
+    /// Bytes sent to measure rates.
     pub train_bytes: u64,
 }

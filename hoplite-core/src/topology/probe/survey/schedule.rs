@@ -8,7 +8,7 @@ use super::super::super::random::Random;
 use super::super::{Probes, percentile};
 use super::messages::{SurveyError, SurveyLoss};
 
-/// The percentile of times per byte under load: a low rate, but not the lowest, which a host's
+/// Percentile of times per byte under load: a low rate, but not the lowest, which a host's
 /// pause may cause.
 const LOADED_PERCENTILE: u32 = 75;
 

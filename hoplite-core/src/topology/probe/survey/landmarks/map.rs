@@ -9,8 +9,8 @@ use super::super::messages::SurveyError;
 use super::super::schedule::{Map, SurveySchedule, link_of, loaded_gap};
 use super::Landmarks;
 
-/// If fewer rates under load are known between two groups, the rates of both to all other groups
-/// count.
+/// If fewer rates under load are known between two groups, the rates of these groups to all others
+/// count instead.
 const MIN_LOADED: usize = 4;
 
 impl Landmarks {
