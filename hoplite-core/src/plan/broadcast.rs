@@ -23,8 +23,8 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState};
 
-/// Time after which a waiting receiver may use a far or failed sender. 64 MiB take 50 ms at 10
-/// Gbit/s, so locality wins among receivers that arrive together.
+/// Time after which a waiting receiver may use a far or failed sender: the time of 64 MiB at 10
+/// Gbit/s.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
 /// A node whose copy may serve one more receiver.

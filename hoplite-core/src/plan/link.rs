@@ -32,9 +32,8 @@ pub struct LinkEstimate {
 }
 
 impl Default for LinkEstimate {
-    /// Assumes 1 Gbit/s, and the 125 us of section 6.1 of the Hoplite paper. If the rate is too
-    /// low, a chain loses milliseconds against a tree. If it is too high, a star takes n times as
-    /// long.
+    /// Assumes 1 Gbit/s, and a latency of 125 us as in section 6.1 of the Hoplite paper. Too low a
+    /// rate costs a reduce milliseconds; too high a rate may multiply its time.
     fn default() -> Self {
         Self {
             bytes_per_second: 125_000_000,
@@ -258,7 +257,7 @@ mod tests {
         };
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
-        // Too few bytes, then faster than the assumed rate.
+        // First too few bytes, then a rate above the assumed one.
         estimator.took_in(brought(3, 15 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
         estimator.took_in(brought(9, 32 << 10, 0));

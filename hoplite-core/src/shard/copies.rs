@@ -119,7 +119,6 @@ impl Copies {
         self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }
 
-    /// Returns the next time after `now` at which an incomplete copy gets bytes to forward.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
         let first =
             (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);

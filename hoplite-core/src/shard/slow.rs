@@ -34,8 +34,8 @@ impl Shard {
         }
     }
 
-    /// Restarts the wait for links that are not slow, when the object is put or the first slow link
-    /// is reported. So waiting queries wait as long as new ones.
+    /// Restarts the time for which an object's queries refuse slow links, when the object is put or
+    /// the first slow link is reported.
     pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;

@@ -1,15 +1,14 @@
 //! Clusters close nodes: a dendrogram, an order of its leaves, and groups on several levels.
 //!
-//! Source: PLink and Cloud Collectives, section II-A, cluster by latency. Average linkage, with
-//! which one fast link does not join two racks, and levels where the distance jumps, are ours.
+//! Clustering by latency is from PLink and Cloud Collectives, section II-A. Ours are levels where
+//! the distance jumps, and average linkage, with which one fast link does not join two racks.
 
 use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
 /// Two successive join distances with at least this ratio in percent separate two levels of groups.
-/// In figure 2 of Cloud Collectives, distances within a rack differ by up to 20%, and racks are
-/// several times farther apart.
+/// In figure 2 of Cloud Collectives, distances within a rack differ by up to 20%.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
 /// A step of clustering that joins two groups.

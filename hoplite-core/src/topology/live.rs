@@ -357,7 +357,7 @@ mod tests {
     fn lasting_changes_are_reported_once() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 800]), []);
-        // Too short, or less than a factor of two.
+        // Too short a time, then a factor below two.
         assert_eq!(news(&mut links, 30, 35, &[800, 800, 8000, 1200]), []);
         assert_eq!(news(&mut links, 35, 60, &[800, 800, 800, 1200]), []);
         let reported = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);

@@ -261,8 +261,8 @@ impl Gaps {
     }
 }
 
-/// Returns the number of pairs across a group's border in a random matching of `all` nodes,
-/// `inside` of them in the group: the mean over such pairs.
+/// Returns the number of pairs that cross a group's border in a random matching of nodes, as a
+/// crossing pair finds it on average. `inside` of `all` nodes are in the group.
 ///
 /// With a nodes inside and b outside, k crossing pairs have a probability proportional to C(a, k)
 /// C(b, k) k! (a-k-1)!! (b-k-1)!!.
@@ -278,7 +278,7 @@ fn crossing_pairs(inside: usize, all: usize) -> f64 {
         let (a, b) = ((inside - k) as f64, (outside - k) as f64);
         weights *= a * b / ((k + 1) * (k + 2)) as f64;
         k += 2;
-        // Scale: only ratios matter.
+        // Scaling keeps the sums' ratios.
         if weights > 1e200 {
             (weights, total, squares) = (weights / 1e200, total / 1e200, squares / 1e200);
         }
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn measured_groups_that_divide_no_labelled_group_are_ignored() {
-        // Measurements find the zones themselves, or one slow node.
+        // Measured groups equal the zones, or separate one slow node.
         for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
             let paths = row(&in_zones(rack_of, zone));
             assert!(

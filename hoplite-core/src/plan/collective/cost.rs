@@ -11,7 +11,6 @@ use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
 /// Estimated time of a step besides its transfer: two wake-ups, a checksum, a system call.
-/// Measured with 16 stores on 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
 /// The estimate assumes that a slow link is slower by this factor.
 const SLOWER_TIMES: f64 = 2.0;
@@ -187,7 +186,6 @@ pub fn arrange(
             ranked.push((schedule, time));
         }
     }
-    // Among equal estimates, the stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {

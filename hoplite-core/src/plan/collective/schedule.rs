@@ -25,9 +25,8 @@ pub(super) const ALIGNMENT_BYTES: u64 = 64;
 /// For S bytes, each of n members sends 2S(n-1)/n bytes in any number of stages, and S more if it
 /// serves a member beyond the power of two.
 ///
-/// Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
-/// workstations*, 2009; Thakur et al., *Optimization of collective communication operations in
-/// MPICH*, 2005; Cho et al., *BlueConnect*, 2019, section 4.
+/// Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce*, 2009; Thakur et al., *Collective
+/// communication in MPICH*, 2005; Cho et al., *BlueConnect*, 2019, section 4.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Schedule {
     members: usize,

@@ -49,7 +49,6 @@ impl Window {
         marks.last = mark;
     }
 
-    /// Returns the number of intervals between a lane's frames.
     pub(super) fn frames(&self, lane: LaneId) -> usize {
         self.lanes.get(&lane).map_or(0, |marks| marks.frames)
     }

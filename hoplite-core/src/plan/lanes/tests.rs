@@ -299,7 +299,6 @@ fn concurrent_streams_fill_the_link_and_share_one_result() {
                 assert!(sender.rate() >= LINK / 100 * 98, "{cell}");
                 let total: usize = sender.open().iter().sum();
                 assert!(total <= 2 * streams.max(parts as usize), "{cell}");
-                // The next streams fill the link at once, with any number of streams.
                 sender.end();
                 for streams in [1, 2, 4] {
                     sender.begin_all(streams, name, LINK / parts);
@@ -361,7 +360,6 @@ fn too_many_lanes_are_not_kept_after_a_test() {
 fn a_trial_disturbed_by_other_streams_is_repeated() {
     let mut sender = Sender::new();
     sender.begin(&peer("a"), LINK / 8);
-    // The link is busy with other traffic during the trial.
     sender.run(20);
     sender.link = LINK / 8;
     sender.run(200);

@@ -77,7 +77,6 @@ fn cheapest(
     };
     let mut ranked: Vec<(ReduceSchedule, Duration)> =
         candidates.into_iter().map(estimated).collect();
-    // The stable sort keeps simpler schedules first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((ReduceSchedule::Star, Duration::ZERO));

@@ -16,8 +16,6 @@ impl<S> Tree<S> {
     ///
     /// `is_slow` gets the data of a stream's sender and consumer. The consumer is `None` if the
     /// receiver takes in the stream.
-    ///
-    /// Source: Cloud Collectives (Luo et al.) first swaps the node at a ring's worst hop.
     pub fn reroute(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
         let mut changed = BTreeSet::new();
         let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_REROUTED).collect();

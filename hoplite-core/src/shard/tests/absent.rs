@@ -157,7 +157,6 @@ fn a_restarted_shard_holds_deletes_of_unknown_ids_for_a_lease() {
     assert_eq!(sent(world.wait(Duration::from_millis(1))), [answer(None, &[])]);
     let mut world = World::new(ShardConfig::default());
     world.connect("b", 1);
-    // The other shard has deleted the put.
     assert_eq!(
         world.send_and_collect("b", delete(DeleteWait::Reachable, Some(1))),
         [answer(None, &[])]
@@ -173,7 +172,6 @@ fn a_repeated_delete_is_counted_and_spares_a_newer_put() {
         if ends_session {
             world.disconnect("b", 1);
         } else {
-            // The store turned to the other shard for a while.
             world.send("b", ToShard::Cancel { request: RequestId(1) });
         }
         world.send("a", confirmed(1));

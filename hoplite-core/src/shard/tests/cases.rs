@@ -234,7 +234,6 @@ impl Scenario {
         }
     }
 
-    /// Measures groups between which a byte takes more than five times as long.
     fn measure(&mut self, version: u64, names: &[&str]) -> Vec<Effect> {
         let groups: Vec<&[&str]> = names.split(|name| *name == "|").collect();
         let nodes: Vec<(usize, String)> = groups

@@ -139,7 +139,6 @@ fn waiting_receivers_get_the_first_complete_copies() {
     world.done(1);
     assert_eq!(world.transfers[&first_waiting].0, 0, "the origin has a free slot");
     assert_eq!(world.reasons[&first_waiting], GrantReason::CompleteBeforePartial);
-    // The chain extends only as far ahead of its bytes as `lead` allows.
     let lead =
         world.shard.hop_time.lead(1 << 20).as_micros() / world.shard.hop_time.hop().as_micros();
     assert_eq!(world.shard.status().waiting_queries as u64, 36 - 1 - lead as u64);
@@ -201,7 +200,7 @@ fn hops_are_measured_where_chains_began_together() {
     }
     let hop = world.shard.hop_time.hop().as_micros();
     assert!((200..240).contains(&hop), "{hop} us");
-    // A receiver that waited for its turn completes later by the estimate, which is no sample.
+    // Receivers of a paced chain give no sample.
     let mut paced = Broadcast::new(100, 1);
     paced.wait(100_000);
     assert!(paced.is_one_chain(100));
@@ -210,7 +209,7 @@ fn hops_are_measured_where_chains_began_together() {
         paced.done(done);
     }
     assert_eq!(paced.shard.hop_time, world.shard.hop_time);
-    // A receiver that arrives later completes later by the same time, which is no hop's time.
+    // Receivers that arrive one by one give no sample.
     let mut late = Broadcast::new(1, 1);
     for number in 2..30 {
         late.wait(8000);

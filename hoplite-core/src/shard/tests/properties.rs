@@ -226,7 +226,6 @@ struct Observer {
     connected: BTreeSet<NodeId>,
     queries: BTreeMap<(NodeId, RequestId), Time>,
     deletes: BTreeSet<(NodeId, RequestId)>,
-    /// Subscription that wants bytes, while the shard handles it.
     wants_bytes: Option<(NodeId, RequestId)>,
 }
 
@@ -304,7 +303,7 @@ impl Run {
                 self.connect(NODES[number], incarnation, rack);
             }
             Step::Disconnect { node: number, incarnation } => {
-                // Due effects belong to the session. Its end must cause no message.
+                // Due effects come before the session's end, which must cause no message.
                 let effects = self.world.apply(Event::Tick);
                 self.observer.observe(self.world.now, &effects);
                 let name = node(NODES[number]);
@@ -418,7 +417,6 @@ impl Run {
         }
     }
 
-    /// Open request numbers are not used again, because the observer matches answers by number.
     fn is_open(&self, key: &(NodeId, RequestId)) -> bool {
         let index = self.world.shard.nodes.index(&key.0);
         let record = index.and_then(|index| self.world.shard.nodes.get(index));
@@ -447,7 +445,6 @@ impl Run {
         self.observer.observe(self.world.now, &effects);
     }
 
-    /// Confirms or fails all drops, so that every delete is answered.
     fn finish(&mut self) {
         let pending: Vec<((ObjectId, PutId), Vec<NodeId>)> = self
             .world
@@ -533,7 +530,6 @@ proptest! {
     }
 }
 
-/// An orphan's deadline passes when the store that would take it over leaves.
 #[test]
 fn due_effects_come_before_a_store_leaves() {
     let config = ShardConfig { limits: Limits::default(), warm_up: Duration::ZERO };

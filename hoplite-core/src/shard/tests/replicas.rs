@@ -196,7 +196,6 @@ fn lost_copies_are_replaced_the_most_endangered_object_first() {
             world.keep(holder, object, put, 3);
         }
     }
-    // The second object waits for its third copy at a store that does not answer.
     let effects = world.lose("b");
     let first = orders(&effects).into_iter().next();
     assert_eq!(first.map(|(_, object)| object).as_deref(), Some("endangered"), "{effects:?}");
@@ -385,7 +384,6 @@ fn draining_stores_do_not_choose_each_other_and_the_last_one_is_notified() {
         reported_copies(&world.send("c", ToShard::Lead(lead)), "c"),
         Some((0, 0, Some(Obstacle::NoNode)))
     );
-    // A draining store no longer keeps copies for others.
     let effects = world.send("b", ToShard::Drain { is_draining: false });
     let mut objects: Vec<String> =
         orders(&effects).into_iter().map(|(to, object)| to + &object).collect();

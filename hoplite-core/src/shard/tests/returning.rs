@@ -68,7 +68,6 @@ fn a_lost_object_comes_back() {
         let mut world = shard_without_a();
         world.wait(LONG_AWAY);
         if put_again {
-            // The writer gives up, so the new put leaves nothing.
             let producing = Publish { state: LocationState::Producing, ..complete("x", 2) };
             world.send("b", ToShard::Publish(producing));
             let (put, reason) = (PutId(2), UnpublishReason::Aborted);
@@ -333,7 +332,6 @@ impl Model {
         }
     }
 
-    /// Checks that every copy of a connected node is listed once all nodes are back.
     fn settle(&mut self) {
         for node in 0..NODES.len() {
             self.reconnect_node(node);

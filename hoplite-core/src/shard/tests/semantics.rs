@@ -373,13 +373,11 @@ fn nodes_without_labels_have_measured_places() {
         [],
         "of two surveys with one version, the same one wins everywhere"
     );
-    // A store that connects later, or reconnects, gets the places, too.
     for incarnation in [1, 1] {
         let sent_places = sent_places(world.receive(info("later", incarnation)).1);
         assert_eq!(sent_places, [("later".to_owned(), 5, 1, 250)]);
     }
     world.apply(Event::Disconnected { node: node("later"), incarnation: Incarnation(1) });
-    // Only nodes with labels are in a group.
     let empty = measured(6, 0, &[]);
     assert_eq!(sent_places(world.apply(Event::Places(empty))), three(6, [0, 0], 0));
     assert_eq!(world.shard.status().measured, (6, Uplink::default()));
@@ -399,7 +397,6 @@ fn the_measured_uplink_counts_once_a_node_has_a_measured_place() {
         "all have labels"
     );
     assert_eq!(world.shard.status().measured, (5, Uplink::default()));
-    // The survey has no place for this node.
     let effects = world.receive(info("c", 1)).1;
     assert_eq!(sent_places(effects), [("c".to_owned(), 5, 0, 0)]);
     let effects = world.receive(info("b", 1)).1;
@@ -440,8 +437,7 @@ fn a_restarted_shard_learns_places_from_stores() {
         ToShard::Placed(Placed { version, path: [0, 0, rack, 0], uplink })
     };
     let row = |name: &str, version, rack, permille| (name.to_owned(), version, rack, permille);
-    // A store with labels reports slow uplinks, but no places of other nodes, because their stores
-    // know them better.
+    // A store with labels reports slow uplinks, but no places of other nodes.
     let uplink = Uplink::measured(250);
     let effects = world.send("c", ToShard::Placed(Placed { version: 5, path: labelled, uplink }));
     let all = [row("a", 5, 0, 250), row("b", 5, 0, 250), row("c", 5, labelled[2], 250)];
@@ -449,19 +445,19 @@ fn a_restarted_shard_learns_places_from_stores() {
     assert_eq!(sent_places(world.send("a", recalled(5, 1, 250))), [], "the place that it reported");
     assert_eq!(sent_places(world.send("b", recalled(4, 1, 100))), [], "older");
     assert_eq!(sent_places(world.send("b", recalled(5, 2, 250))), []);
-    // Within one version the larger place counts. A known place moves no node.
+    // For one version, the larger place counts. A place that the shard knows moves no node.
     assert_eq!(sent_places(world.send("b", recalled(5, 1, 100))), [row("b", 5, 2, 250)]);
     let b = world.shard.nodes.index(&node("b")).unwrap();
     let again = Placed { version: 5, path: [0, 0, 2, 0], uplink };
     assert_eq!(world.shard.nodes.recall(b, again), Some(Vec::new()));
     assert_eq!((world.shard.measured_nodes(), world.shard.status().measured), (2, (5, uplink)));
     assert_eq!(sent_places(world.receive(info("b", 1)).1), [row("b", 5, 2, 250)]);
-    // A complete survey replaces its repetitions, and stores add nothing to it.
+    // A probe's places replace the places that stores repeated. Stores then add nothing.
     let whole = measured(5, 250, &[("a", 1), ("b", 2), ("later", 1)]);
     assert_eq!(sent_places(world.apply(Event::Places(whole.clone()))).len(), 3);
     assert_eq!(sent_places(world.send("b", recalled(5, 9, 250))), []);
     assert_eq!(*world.shard.measured_places(), whole);
-    // A newer version counts for all nodes, as far as stores report it.
+    // A newer version replaces all places, even those that no store has repeated yet.
     let effects = world.send("b", recalled(6, 3, 500));
     assert_eq!(
         sent_places(effects),
@@ -503,7 +499,7 @@ fn a_far_receiver_does_not_starve_while_closer_ones_keep_coming() {
     join("far", "far");
     world.send("s", ToShard::Publish(complete("x", 1)));
     world.send("near0", ToShard::Query(query("x", 0)));
-    // The earlier receivers could serve it, too, if it did not avoid them.
+    // Receiver `far` avoids the earlier receivers, which could serve it.
     let avoid = (0..20).map(|number| node(&format!("near{number}"))).collect();
     world.send("far", ToShard::Query(Query { avoid, ..query("x", 0) }));
     // Each near receiver holds the slot for 10 ms, until the next one has queried.

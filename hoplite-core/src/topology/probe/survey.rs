@@ -46,8 +46,8 @@ pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
 /// Time in which both nodes of a pair must confirm that they answer each other: a round trip, and a
 /// store's longest silence.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which a pair must report its echoes: far above the longest measurements, by TCP after a
-/// silent UDP port, or a train of 64 MiB at 50 Mbit/s.
+/// Time in which a pair must report. The longest measurements take less: echoes by TCP after a
+/// silent UDP port, and a train of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 

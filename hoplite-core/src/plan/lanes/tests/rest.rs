@@ -7,7 +7,6 @@ pub(super) struct Noise {
     begins: u64,
     ends: u64,
     favours: (usize, u64),
-    /// Longest time without a disturbance, in milliseconds.
     pause: u64,
 }
 
