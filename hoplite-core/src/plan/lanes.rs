@@ -80,8 +80,8 @@ pub struct HostLanes {
     limited: usize,
     tester: Option<StreamId>,
     changes: u64,
-    /// Number of finished tests and `changes`. A stream that saw a smaller number adapts to
-    /// newer results.
+    /// Number of finished tests plus `changes`. A stream that saw a smaller number adapts to newer
+    /// results.
     news: u64,
 }
 

@@ -77,7 +77,6 @@ impl Shard {
     /// with a complete copy, a copy in production or inline bytes.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
-        // An empty `after` excludes nothing, since no id is empty.
         let range = self.entries.range::<[u8], _>((start, Bound::Unbounded));
         let mut matching = range
             .take_while(|(id, _)| id.as_bytes().starts_with(prefix))

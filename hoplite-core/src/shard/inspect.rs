@@ -280,8 +280,8 @@ impl Shard {
         self.losses.iter().cloned().collect()
     }
 
-    /// Returns objects with too few copies that no store can take now, and the reasons, among the
-    /// first 1,024.
+    /// Returns objects that need a further copy which no store can take now, and the reasons.
+    /// Searches the first 1,024 objects that need copies.
     pub fn blocked_copies(&self) -> Vec<(ObjectId, Obstacle)> {
         let short = self.replicas.objects.iter().take(MAX_SHORT);
         let blocked = short.filter(|(_, shortage)| shortage.targets.is_empty());

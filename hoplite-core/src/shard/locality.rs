@@ -312,7 +312,7 @@ impl Shard {
         }
     }
 
-    /// Returns the reason for a sender in `group`, or `reason` if locality did not decide.
+    /// Returns the reason for choosing a sender in `group`: `reason` if locality did not decide.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

@@ -19,7 +19,7 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
 
-/// Time for which queries for a lost object fail at once. Later ones wait until their deadline.
+/// Time for which queries for a lost object fail at once. Later queries wait until their deadline.
 const MARKER_TTL: Duration = Duration::from_secs(600);
 /// Most remembered lost objects: about 13 MiB.
 const MAX_MARKERS: usize = 1 << 16;

@@ -75,8 +75,8 @@ use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
-/// Most inline bytes: 8192 objects of the largest inline size. Beyond, receivers pull small objects
-/// from stores.
+/// Most inline bytes: 8192 objects of the largest inline size. Beyond this limit, receivers pull
+/// small objects from stores.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
 const CLIENTS_PER_NODE: usize = 64;
@@ -438,7 +438,7 @@ impl Shard {
     }
 
     /// Returns `true` if `node` may open `request`. Otherwise answers that its number is in use, or
-    /// that too many are open.
+    /// that too many requests are open.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

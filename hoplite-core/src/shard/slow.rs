@@ -1,6 +1,5 @@
 //! Routes receivers around links that stores report as slow: a receiver takes another sender, or
-//! waits for one. After a while it accepts a slow link, so no receiver starves. A *usual* link is
-//! one that no store reports.
+//! waits for one. After a while it accepts a slow link, so no receiver starves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -41,7 +41,7 @@ impl From<Delivery> for Sample {
     }
 }
 
-/// Most peers whose links are estimated, in 64 KB. A further one replaces the peer with the oldest
+/// Most peers whose links are estimated, in 64 KB. A further peer replaces the peer with the oldest
 /// sample.
 pub const MAX_PEERS: usize = 1024;
 /// A link unused for this long is neither compared nor shown while others are in use: its node may
@@ -357,7 +357,6 @@ mod tests {
     fn lasting_changes_are_reported_once() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 800]), []);
-        // Too short a time, then a factor below two.
         assert_eq!(news(&mut links, 30, 35, &[800, 800, 8000, 1200]), []);
         assert_eq!(news(&mut links, 35, 60, &[800, 800, 800, 1200]), []);
         let reported = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);

@@ -204,8 +204,9 @@ impl<'a> Links<'a> {
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the cost in picoseconds of `parts` messages, at most the number of nodes, that carry
-    /// all bytes in equal parts. The sum is exact: only the cost of a whole collective is rounded.
+    /// Returns the cost in picoseconds of `parts` messages that carry all bytes in equal parts.
+    /// `parts` is at most the number of nodes. The sum is exact: only the cost of a whole
+    /// collective is rounded.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)

@@ -188,7 +188,6 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let permille = groups.into_iter().filter_map(|(group, inside)| {
         let outside: Vec<usize> =
             (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
-        // Times per byte, by distance.
         let mut gaps: [Gaps; MAX_LEVELS + 1] = Default::default();
         let mut near = Gaps::default();
         let (cells, others) = (cells(matrix, paths, &inside), cells(matrix, paths, &outside));
@@ -342,7 +341,6 @@ mod tests {
 
     #[test]
     fn measured_groups_that_divide_no_labelled_group_are_ignored() {
-        // Measured groups equal the zones, or separate one slow node.
         for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
             let paths = row(&in_zones(rack_of, zone));
             assert!(

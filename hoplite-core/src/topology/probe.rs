@@ -9,7 +9,7 @@ pub mod train;
 
 /// Percentile of a pair's round trips that stands for the idle link.
 pub const PERCENTILE: u32 = 10;
-/// Round trips between two comparisons of the [`PERCENTILE`].
+/// Number of round trips between two comparisons of the [`PERCENTILE`].
 pub const BLOCK: usize = 64;
 const STEADY_PERCENT: u64 = 2;
 const STEADY_BLOCKS: u32 = 3;

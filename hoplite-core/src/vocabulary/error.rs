@@ -61,7 +61,7 @@ pub enum Error {
         "the put of {id} was accepted, and has lost to another one on the other side of a network split"
     )]
     PutConflict {
-        /// Id of the lost put and its winner.
+        /// Id of both puts.
         id: ObjectId,
     },
     /// The object can never fit into the store.
@@ -129,7 +129,7 @@ pub enum Error {
         /// Difference from the expected object.
         reason: Cow<'static, str>,
     },
-    /// An id occurs twice in a list without duplicates.
+    /// An id occurs twice in a list that must have no duplicates.
     #[error("object {id} is named more than once")]
     DuplicateId {
         /// Id that occurs twice.

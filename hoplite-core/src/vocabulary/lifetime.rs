@@ -25,7 +25,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Returns `None` if the object stays until it is deleted.
+    /// Makes a lifetime; `None` if the object stays until it is deleted.
     pub fn of(owner: Option<Owner>, ttl: Option<Ttl>) -> Option<Arc<Self>> {
         (owner.is_some() || ttl.is_some()).then(|| Arc::new(Self { owner, ttl }))
     }

@@ -120,7 +120,6 @@ mod tests {
     #[test]
     fn in_groups_two_dimensions_win_when_n_times_b_times_l_exceeds_s() {
         let chosen = |size_bytes, link| choose_for_groups(64, (4, 16), size_bytes, link).schedule;
-        // 64 nodes, 1 GB/s, 1.74 ms and the block's 0.26 ms: n B L = 128 MB.
         let link = link(8000, 1740);
         assert_eq!(chosen(1 << 30, link).entry(), Some(Entry::First));
         let of_groups = ReduceSchedule::Groups { lengths: vec![16], groups: 4, entry: Entry::Last };

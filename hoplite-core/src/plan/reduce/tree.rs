@@ -14,7 +14,7 @@ pub struct Vertex<S> {
     pub inputs: Vec<VertexId>,
     /// Node's sources by index in the request, combined in this order after the inputs.
     pub sources: Vec<usize>,
-    /// Vertex that takes in this vertex's stream; `None` for the receiver, and while the stream
+    /// Vertex that takes in this vertex's stream; `None` if the receiver does, and while the stream
     /// is loose.
     pub consumer: Option<VertexId>,
     /// Node's group, if the schedule uses groups.

@@ -182,7 +182,8 @@ impl Group {
     }
 }
 
-/// Returns property `of` of a location before and after a change, or `None` twice if equal.
+/// Returns property `of` of a location before and after a change, or `None` twice if both are
+/// equal.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

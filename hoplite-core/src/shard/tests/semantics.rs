@@ -457,7 +457,6 @@ fn a_restarted_shard_learns_places_from_stores() {
     assert_eq!(sent_places(world.apply(Event::Places(whole.clone()))).len(), 3);
     assert_eq!(sent_places(world.send("b", recalled(5, 9, 250))), []);
     assert_eq!(*world.shard.measured_places(), whole);
-    // A newer version replaces all places, even those that no store has repeated yet.
     let effects = world.send("b", recalled(6, 3, 500));
     assert_eq!(
         sent_places(effects),

@@ -114,7 +114,6 @@ fn a_resting_lane_replaces_a_lost_lane() {
 fn a_lane_rests_for_a_bounded_time() {
     let mut sender = resting();
     let limit = REST_LIMIT.as_millis() as u64;
-    // The first lane hangs.
     sender.streams[0].open.first_entry().unwrap().get_mut().rests_until = u64::MAX;
     sender.run(3 * limit);
     assert!(!sender.streams[0].is_resting);

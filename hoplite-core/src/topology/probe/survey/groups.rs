@@ -107,7 +107,6 @@ mod tests {
         rows[1][7] = 300;
         rows[6][7] = 300;
         assert_eq!(sorted(&rows, 9), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
-        // Two delays of sixteen are no accident, and a shorter round trip is no delay.
         rows[1][8] = 300;
         rows[6][3] = 40;
         assert_eq!(sorted(&rows, 9), [vec![0, 2, 3], vec![1], vec![4, 5, 7], vec![6]]);

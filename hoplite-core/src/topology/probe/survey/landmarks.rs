@@ -83,7 +83,8 @@ pub(super) struct Landmarks {
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
     node_gaps: Vec<Option<u32>>,
-    /// Times per byte under load between groups, the larger number first, in picoseconds.
+    /// Times per byte under load between two groups, by their numbers, the larger first, in
+    /// picoseconds.
     loaded: BTreeMap<(u32, u32), Vec<u64>>,
 }
 

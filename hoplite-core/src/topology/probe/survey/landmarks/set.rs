@@ -21,7 +21,6 @@ impl Set {
         let count = (nodes.len() / 2).clamp(1, MAX_LANDMARKS);
         for part in 0..count {
             let (start, end) = (nodes.len() * part / count, nodes.len() * (part + 1) / count);
-            // Only nodes of earlier parts have moved.
             nodes.swap(part, start + random.index(end - start));
         }
         let round_trips_ns = vec![UNKNOWN; nodes.len() * count];
