@@ -83,6 +83,7 @@ def reduce_first_half(
         try:
             return client.reduce(total, running, num_objects=half(len(running)), timeout=wait_limit)
         except hoplite.Timeout:
+            # Too many workers have died, or they need more time.
             wait_limit *= 2
 
 

@@ -50,7 +50,8 @@ def start_on_all_nodes(
         token_file: A file with a secret, at this path on each node, which only Ray's user may
             read. The stores listen on the network, and refuse peers without the secret.
         insecure: `True` lets the stores listen on the network without authentication: everybody
-            who reaches a port can read, write and delete objects.
+            who reaches a port can read, write and delete objects. Several machines need
+            this, a token or certificates.
         socket: The socket of running stores, if it is not the default one.
         labels: Ray's labels for zone, pod, rack and host, as in `{"rack": "example.com/rack"}`.
             `None` takes labels of these names, after any slash, and Ray's own for the zone.
