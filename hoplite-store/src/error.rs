@@ -37,7 +37,8 @@ pub enum StoreError {
     TooManyShards,
     #[error("at least one directory shard is needed")]
     NoShards,
-    /// No address to report is known: the data plane listens on all addresses, or no port is given.
+    /// The address to advertise to other stores is unusable: it is `0.0.0.0` or `[::]`, or its port
+    /// is zero.
     #[error("other stores cannot reach {address}: set the address to advertise, with its port")]
     AdvertiseNeeded { address: SocketAddr },
     #[error("cannot look up {name:?}, which is to be advertised (HOST:PORT)")]

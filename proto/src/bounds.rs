@@ -16,7 +16,7 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
 /// Most bytes of a put that travel through the socket. Larger puts go through the arena.
 pub const MAX_PUT_BYTES: usize = 8 << 10;
-/// Most bytes of all puts in a batch.
+/// Most object bytes of a batch's puts.
 pub const MAX_BATCH_PUT_BYTES: usize = 1 << 20;
 /// Most senders that a query may avoid.
 pub const MAX_AVOIDED_NODES: usize = 64;

@@ -54,7 +54,7 @@ pub struct NodeStatus {
     pub is_draining: bool,
     /// Calls, transfers, reduces and hops that wait for memory.
     pub waiting_for_room: usize,
-    /// Node's measured groups; version zero before the first probe.
+    /// Node's groups: from its labels at version zero, later from a probe.
     pub place: Placed,
     pub spill: SpillStatus,
 }

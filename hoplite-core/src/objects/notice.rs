@@ -43,7 +43,7 @@ pub(crate) enum Notice {
     SourceLocated(ObjectId, usize, Locations),
     /// A target's locations; empty if the directory does not know it.
     TargetLocated(Locations),
-    /// A target was deleted before the directory knew it.
+    /// A target was deleted before the directory had a put of it.
     TargetDeleted(ObjectId),
     TargetLacksRoom(ObjectId),
     QueryFailed(ObjectId, Error),

@@ -341,9 +341,10 @@ impl Shard {
         true
     }
 
-    /// Chooses among the next [`MAX_CANDIDATES`] stores of the ring: prefers a store far from other
-    /// copies, then one with bytes of the object, then the highest hash of put and store, which
-    /// spreads puts nearly evenly. Shards with the same knowledge choose alike.
+    /// Chooses among the first [`MAX_CANDIDATES`] free stores after the put's hash on the ring:
+    /// prefers a store far from other copies, then one with bytes of the object, then the highest
+    /// hash of put and store, which spreads puts nearly evenly. Shards with the same knowledge
+    /// choose alike.
     fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
         let mut paths = self.count_copies(entry).paths;
         let targets = shortage.targets.keys().filter_map(|node| self.nodes.get(*node));

@@ -27,7 +27,7 @@ pub(super) struct Keepalive<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     Copy(&'a LiveCopy),
-    /// A copy that this store will receive later; no producer is known yet.
+    /// This store awaits the copy itself, and has no proof yet that a producer lives.
     Receiver,
     Producer,
 }
