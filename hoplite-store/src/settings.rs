@@ -163,8 +163,8 @@ pub(crate) struct Settings {
     /// several disks [default: none, a full store lets puts wait]
     #[arg(long, env = "HOPLITE_SPILL_DIR", value_name = "DIR", value_delimiter = ',')]
     spill_dir: Option<Vec<PathBuf>>,
-    /// Most bytes of the files in all --spill-dir together [default: all of the disks
-    /// except 5%, or 1GiB if that is less]
+    /// Most bytes of the files in all --spill-dir together [default: no limit, but
+    /// each disk keeps 5% free, at most 1GiB]
     #[arg(long, env = "HOPLITE_SPILL_LIMIT", value_name = "SIZE")]
     spill_limit: Option<Size>,
     /// Recover the spilled objects of a store that was killed, if it had this flag, too [default:

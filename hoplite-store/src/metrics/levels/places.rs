@@ -48,7 +48,7 @@ impl PlaceLevels {
             ),
             last_probe_seconds: metrics.fractional_gauge(
                 "hoplite_store_last_probe_seconds",
-                "Duration of the last complete probe.",
+                "Duration of the last complete network probe.",
             ),
             last_probe_ended: metrics.gauge(
                 "hoplite_store_last_probe_timestamp_seconds",
