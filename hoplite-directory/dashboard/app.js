@@ -1,10 +1,10 @@
-// The page: which view is shown, and when it asks again. Asks only while somebody can see it, and one thing at a time.
+// Shows a view, and refreshes it two seconds after each answer unless the page is hidden or paused.
 import { count, duration, make, rate, replace, size } from "./dom.js";
 import { banner } from "./node.js";
 import { views } from "./views.js";
 
 const INTERVAL_MS = 2000;
-/** How long an answer may take. */
+/** The time limit of a request. */
 const PATIENCE_MS = 8000;
 
 const main = document.getElementById("main");
@@ -18,11 +18,11 @@ let round = 0;
 let paused = false;
 let wasConnected = null;
 
-/** The latest answers with their tags: an answer that has not changed does not cross the network again. */
+/** The latest answers by path, with their ETags. The shard does not resend an unchanged answer. */
 const known = new Map();
 const MAX_KNOWN = 16;
 
-/** What the shard answers to a question. */
+/** Requests a path from the shard and returns the answer. Opens the login page if required. */
 export async function ask(path) {
   const before = known.get(path);
   const headers = before ? { "If-None-Match": before.tag } : {};
@@ -76,7 +76,7 @@ async function refresh() {
     if (mine !== round) return;
     const why = error.name === "TimeoutError" ? "the shard takes too long" : error.message;
     const text = `No answer: ${why}. What is shown may be old; asking again.`;
-    // Said once, not every two seconds.
+    // Screen readers announce each change of this text, so an equal text stays.
     if (trouble.hidden || trouble.textContent !== text) trouble.textContent = text;
     trouble.hidden = false;
   }
@@ -117,6 +117,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
 });
-// Where there is no login, there is no page to log in.
+// A shard without login redirects /login. Then the button to log out stays hidden.
 fetch("/login", { redirect: "manual" }).then((answer) => (document.getElementById("leave").hidden = answer.type === "opaqueredirect"), () => {});
 open();

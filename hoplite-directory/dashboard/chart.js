@@ -1,7 +1,7 @@
-// Charts of the last hour, and bars over time. Each has the same numbers as text.
+// Charts of the last hour, and bars on a time axis. Each also gives its numbers as text.
 import { count, draw, duration, make, part, rate, size } from "./dom.js";
 
-/** Points of a series: the list of numbers in an answer of /api/history, by name. */
+/** The names of the numbers in each point of /api/history, in order. */
 const FIELDS = ["received", "sent", "used", "gets", "failures", "median", "slowest"];
 const STEPS = 360;
 const WIDTH = 360;
@@ -9,7 +9,7 @@ const HEIGHT = 64;
 
 const seconds = (value) => (value === 0 ? "0 s" : value < 0.001 ? `${(value * 1e6).toFixed(0)} µs` : value < 1 ? `${(value * 1e3).toFixed(1)} ms` : `${value.toFixed(1)} s`);
 const a_second = (value) => `${value < 10 ? value.toFixed(1) : count(Math.round(value))}/s`;
-/** Title, unit, and lines with their names. */
+/** For each chart: its title, the format of its values, and its lines as [field, label]. */
 const CHARTS = [
   ["Throughput", (value) => rate(Math.round(value)), [["received", "received"], ["sent", "sent"]]],
   ["Memory in use", (value) => size(Math.round(value)), [["used", "in use"]]],
@@ -18,13 +18,13 @@ const CHARTS = [
   ["Waits of gets", seconds, [["median", "median"], ["slowest", "99th percentile"]]],
 ];
 
-/** What is known of a series, and how to ask for the rest: only points that are not here yet cross the network. */
+/** The known points of a node, or of the cluster (null), and `ask`, which requests newer points. */
 export function history(node) {
   const known = { points: [], last: 0, step_ms: 10_000, changed: 0 };
   const query = node === null ? "" : `node=${encodeURIComponent(node)}&`;
   known.ask = async (ask) => {
     const answer = await ask(`/api/history?${query}after=${known.last}`);
-    // Another run of the shard counts from the beginning.
+    // The answer does not continue the known points if the shard restarted or points expired.
     const fresh = answer.last < known.last || answer.last - answer.points.length !== known.last;
     if (fresh || answer.points.length > 0) known.changed += 1;
     known.points = [...(fresh ? [] : known.points), ...answer.points].slice(-STEPS);
@@ -40,7 +40,7 @@ function line(values, highest, name) {
   let was_known = false;
   values.forEach((value, index) => {
     if (value !== null) path += `${was_known ? "L" : "M"}${first + index + 0.5} ${(HEIGHT - (HEIGHT - 3) * part(value, highest)).toFixed(1)}`;
-    // A point alone is a short line.
+    // Makes a point visible that lies between unknown ones.
     if (value !== null && !was_known) path += "h0.5";
     was_known = value !== null;
   });
@@ -49,7 +49,7 @@ function line(values, highest, name) {
 
 const opened = new Set();
 
-/** The numbers of a chart in steps of a minute, for those who do not see it. */
+/** A table of a chart's numbers, with a row for each minute, for users who cannot see the chart. */
 function values_of(id, title, unit, lines, step_ms) {
   const every = Math.max(1, Math.round(60_000 / step_ms));
   const rows = [];
@@ -88,7 +88,10 @@ export function charts(known) {
   return make("div", { class: "charts" }, quiet, CHARTS.map((one) => chart(one, known)));
 }
 
-/** A bar from `from` to `to` on an axis of `all` milliseconds, with words for those who do not see it. */
+/**
+ * A bar from `from` to `to` on an axis of `all` milliseconds. `words` is its tooltip and its
+ * text for screen readers.
+ */
 export function bar(from, to, all, kind, words) {
   const track = make("span", { class: "track", role: "img", "aria-label": words, title: words });
   const piece = make("span", { class: kind });

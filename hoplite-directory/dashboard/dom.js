@@ -1,6 +1,6 @@
-// Makes elements, and writes numbers for people. Whatever comes from the cluster goes into the page as text, never as markup.
+// Creates elements and formats numbers. Cluster data enters the page as text, never as markup.
 
-/** An element with attributes and children; strings become text nodes. */
+/** Creates an element with attributes, listeners (`onclick`) and children. Strings become text. */
 export function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -12,7 +12,7 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
-/** The same for SVG. */
+/** Creates an SVG element. */
 export function draw(name, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
@@ -33,13 +33,13 @@ export function size(bytes) {
   return `${value.toFixed(1)} ${units[unit]}`;
 }
 
-/** Bytes a second; a dash for none. */
+/** Bytes per second with a unit; a dash if the rate is zero or unknown. */
 export const rate = (bytes) => (bytes ? `${size(bytes)}/s` : "–");
 
 /** A count, with its digits in groups. */
 export const count = (number) => number.toLocaleString("en-US");
 
-/** A part of a whole, as 0 to 1. */
+/** The fraction `some / all`, limited to 0 to 1. */
 export const part = (some, all) => (all > 0 ? Math.min(1, Math.max(0, some / all)) : 0);
 
 /** A length of time: 3d 4h. */
@@ -55,16 +55,16 @@ export function duration(millis) {
 /** A length of time that is given in nanoseconds: 1.5 ms. */
 export const fine = (nanos) => (nanos < 1e6 ? `${(nanos / 1e3).toFixed(0)} µs` : `${(nanos / 1e6).toFixed(1)} ms`);
 
-/** A reason or an outcome as the shard names it, in words. */
+/** A name from the shard, such as a reason or an outcome, with spaces instead of hyphens. */
 export const words = (name) => name.replaceAll("-", " ");
 
-/** What the arena of a node holds, as a bar with words for those who do not see it. */
+/** A bar that divides a node's arena into pinned, evictable, growing and reserved bytes. */
 export function memory(load) {
   if (!load) return make("span", { class: "quiet" }, "no data");
   const used = load.capacity_bytes - load.free_bytes;
   const label = `${size(used)} of ${size(load.capacity_bytes)} in use, ${size(load.pinned_bytes)} pinned`;
   const bar = make("span", { class: "bar-of", role: "img", "aria-label": label, title: label });
-  // What is written or received right now is neither pinned nor evictable.
+  // Objects that are being written or received are neither pinned nor evictable.
   const growing = Math.max(0, used - load.pinned_bytes - load.evictable_bytes - load.reserved_bytes);
   for (const [kind, bytes] of [["pinned", load.pinned_bytes], ["evictable", load.evictable_bytes], ["growing", growing], ["reserved", load.reserved_bytes]]) {
     const piece = make("span", { class: kind });
@@ -86,8 +86,8 @@ export function table(caption, columns, rows, empty) {
 }
 
 /**
- * Replaces what is in `place`, and keeps the focus: the element with the same id, link or label gets it. Of several, the one
- * at the same position does.
+ * Replaces the children of `place`, and keeps the focus and the scroll positions. The focus goes to
+ * the new element with the same id, link or label; of several, to the one at the same position.
  */
 export function replace(place, ...children) {
   const focused = place.contains(document.activeElement) ? document.activeElement : null;

@@ -7,13 +7,13 @@ const object_link = (key, id) => make("a", { href: `#object/${key}`, class: "mon
 const fact = (name, ...value) => make("div", {}, make("dt", {}, name), make("dd", {}, ...value));
 const GOOD = ["complete", "cancelled", "gave-way"];
 
-/** How a transfer has ended, or that it runs. */
+/** The outcome of a transfer as text or tag; without an outcome, "running" or "receiver left". */
 export function outcome(grant, is_running) {
   if (grant.outcome === null) return is_running ? make("span", { class: "tag live" }, "running") : make("span", { class: "tag bad" }, "receiver left");
   return GOOD.includes(grant.outcome) ? words(grant.outcome) : make("span", { class: "tag bad" }, words(grant.outcome));
 }
 
-/** Transfers as bars over time: who sent to whom, when. Each grant is a hop. */
+/** A table of grants: receiver, sender, and a bar for the time of the transfer. */
 export function schedule(caption, grants, empty, object = null) {
   const begun = (grant) => grant.age_ms;
   const all = Math.max(...grants.map(begun), 1);
@@ -47,14 +47,14 @@ function problem_list(problems) {
     problem.count > problem.places.length ? make("li", { class: "quiet" }, `and ${count(problem.count - problem.places.length)} more`) : null))));
 }
 
-/** Bytes in a text of a problem, with a unit. */
+/** Writes the bytes in a problem's text with units. */
 const words_of = (text) => text.replace(/^(\d+) of (\d+) bytes/, (_, some, all) => `${size(Number(some))} of ${size(Number(all))}`);
 
-/** The problems in one line, for all views. */
+/** Shows the titles of the first problems in one line above every view. */
 export function banner(place, problems) {
   const critical = problems.filter((problem) => problem.severity === "critical").length;
   const text = problems.slice(0, 3).map((problem) => problem.title).join("; ") + (problems.length > 3 ? `; and ${problems.length - 3} more` : "");
-  // Said once, not every two seconds: numbers may change.
+  // Screen readers announce each change of this text, so an equal text stays.
   if (place.dataset.text === text) return;
   place.dataset.text = text;
   place.hidden = problems.length === 0;
@@ -125,7 +125,7 @@ function details(page) {
 
 export function node(main, argument) {
   let name = argument;
-  try { name = decodeURIComponent(argument); } catch { /* not encoded by this page */ }
+  try { name = decodeURIComponent(argument); } catch { /* A typed address may contain a bare %. */ }
   const title = make("h1", {}, make("span", { class: "mono id" }, name));
   const top = make("section", { "aria-label": "State" });
   const hour = make("section", { "aria-label": "The last hour" });
@@ -145,7 +145,7 @@ export function node(main, argument) {
   };
 }
 
-/** The objects that were sent lately, as bars over time. */
+/** A table of the objects that were sent lately, with a bar for the time of their transfers. */
 export function recent(objects) {
   const all = Math.max(...objects.map((object) => object.age_ms), 1);
   const rows = objects.map((object) => [

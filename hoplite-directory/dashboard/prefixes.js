@@ -1,13 +1,13 @@
-// The objects by prefix: what each part of the ids takes, and where it comes from.
+// The view of objects by prefix: number, bytes, copies, ages and creators for each prefix.
 import { count, duration, make, replace, size, table } from "./dom.js";
 import { node_link } from "./node.js";
 
 const COLUMNS = [["Prefix", ""], ["Objects", "number"], ["Bytes", "number"], ["Copies", "number"], ["Age", "number"], ["Last use", "number"], ["Creator", ""]];
 
-/** The percent-encoding of an id in hexadecimal digits. */
+/** Turns the hexadecimal digits of an id into its percent-encoding. */
 export const percent = (digits) => digits.replace(/../g, "%$&");
 
-/** The text of an id in hexadecimal digits; empty if it is not UTF-8. */
+/** Decodes the hexadecimal digits of an id; returns an empty string if the id is not UTF-8. */
 export function text_of(digits) {
   try { return decodeURIComponent(percent(digits)); } catch { return ""; }
 }

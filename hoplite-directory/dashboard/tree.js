@@ -1,12 +1,16 @@
-// The transfers of one object as the trees that they form. A copy whose bytes go on to others stays in its column while its
-// largest branch goes straight down; other branches get columns to its right, so a tree of n copies needs log2 n at most.
+// Draws the transfers of one object as trees. The receiver with the largest subtree stays in its
+// sender's column; the sender's other receivers get the next column to the right. So a tree of n
+// copies needs at most log2(n) + 1 columns.
 import { count, draw, duration, make, part, rate, size, table, words } from "./dom.js";
 
 const COLUMN = 14;
 const ROW = 28;
 const RADIUS = 4;
 
-/** Who sends to each copy: now, or else last, as far as the shard remembers. */
+/**
+ * Links each copy to its current sender, else to the last one that the shard remembers. Returns the
+ * roots of the trees.
+ */
 function link(tree) {
   const past = new Map();
   for (const grant of tree.grants) if (grant.outcome === "complete") past.set(grant.receiver, grant);
@@ -25,7 +29,10 @@ function link(tree) {
   return roots;
 }
 
-/** Whether `node` is above `start`: shards that disagree may know a cycle for a moment. */
+/**
+ * Returns `true` if `start` is `node` or got its bytes through `node`. Then a link from `start` to
+ * `node` would close a cycle, which senders of different times can form.
+ */
 function isBelow(nodes, start, node) {
   for (let at = start, steps = 0; at && steps <= nodes.size; at = at.linked || at === start ? nodes.get(at.from) : null, steps += 1) {
     if (at === node) return true;
@@ -33,13 +40,13 @@ function isBelow(nodes, start, node) {
   return false;
 }
 
-/** The copies in the order of their rows, each with its column and with those columns that pass it by. */
+/** Returns the copies in row order, each with its column and the columns of lines past its row. */
 function lay_out(roots) {
   const order = [];
   const measure = [...roots];
   for (let at = 0; at < measure.length; at += 1) measure.push(...measure[at].children);
   for (const node of measure.reverse()) node.weight = 1 + node.children.reduce((sum, child) => sum + child.weight, 0);
-  // The latest that is pushed comes first.
+  // The entry that was pushed last gets the next row, so the largest branch comes last.
   const stack = [];
   const by_weight = (one, other) => other.weight - one.weight || (one.node < other.node ? -1 : 1);
   for (const root of [...roots].sort(by_weight).reverse()) stack.push({ node: root, column: 0, passing: [], parent: null, depth: 0 });
@@ -84,7 +91,7 @@ function progress(node, bytes) {
   return make("span", { class: "with-bar" }, bar, make("span", { class: "number" }, `${Math.floor(100 * share)}%`));
 }
 
-/** The table of an object's copies, with the trees in front; at most `limit` rows. */
+/** Returns all copies in row order, and a table of the first `limit` that also draws the trees. */
 export function trees(tree, limit) {
   const order = lay_out(link(tree));
   const shown = order.slice(0, limit);

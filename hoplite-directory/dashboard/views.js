@@ -1,4 +1,4 @@
-// What is shown: each view makes its headings and controls once, asks the shard, and shows what it answers again and again.
+// The views. Each creates its headings and controls once, and then shows each answer of the shard.
 import { count, duration, fine, make, memory, part, rate, replace, size, table, words } from "./dom.js";
 import { node, node_link, overview, recent, schedule } from "./node.js";
 import { percent, prefixes, text_of } from "./prefixes.js";
@@ -32,7 +32,7 @@ function object_rows(objects) {
 
 const OBJECT_COLUMNS = [["Object", ""], ["Size", "number"], ["Type", ""], ["Age", "number"], ["Creator", ""], ["Complete", "number"], ["Transfers", "number"], ["Waiting", "number"], ["", ""]];
 
-/** The share of its memory that a node uses, in steps of a tenth; null if it does not tell. */
+/** The used share of a node's memory in tenths, 0 to 10; null if the node has not reported it. */
 const fullness = (node) => (node.load ? Math.round(10 * part(node.load.capacity_bytes - node.load.free_bytes, node.load.capacity_bytes)) : null);
 
 function nodes(main, _argument, refresh) {
@@ -147,7 +147,7 @@ function objects(main, argument, refresh) {
   const bytes = make("input", { id: "size", type: "number", min: 0, step: "any", class: "short", placeholder: "0" });
   const copies = make("input", { id: "copies", type: "number", min: 0, class: "short", placeholder: "0" });
   prefix.value = text_of(argument);
-  // The latest search. Text in the fields counts once it is submitted. The prefix is encoded, since ids need not be text.
+  // The submitted search. The prefix is percent-encoded because ids may be arbitrary bytes.
   let wanted = { prefix: percent(argument), size: "0", copies: "0" };
   const search = (event) => {
     event.preventDefault();
@@ -175,7 +175,7 @@ function objects(main, argument, refresh) {
   };
 }
 
-/** One object, and how it spreads. */
+/** Shows an object's facts, its copies as trees, and its latest grants. */
 function show_tree(place, tree, limit, more) {
   const { object } = tree;
   if (!object) return replace(place, make("p", { class: "quiet" }, "This shard knows no such object, or no longer."), grants(tree));
@@ -196,7 +196,7 @@ function grants(tree) {
     schedule("Who sent to whom, and when", latest, "This shard remembers no grant of the object."));
 }
 
-/** Keeps what is open and what is scrolled while `show` draws anew. */
+/** Calls `show`, and keeps the list of grants open or closed. */
 function keep_open(place, show) {
   const was_open = place.querySelector("details")?.open ?? true;
   show();
@@ -256,13 +256,16 @@ function reduces(main) {
   };
 }
 
-/** In which of ten steps a rate is between the lowest and the highest one, as magnitudes. */
+/** The step of a rate, 1 to 10, on a logarithmic scale from the lowest to the highest rate. */
 function warmth(rate, lowest, highest) {
   if (highest <= lowest) return 10;
   return 1 + Math.round(9 * part(Math.log(rate / lowest), Math.log(highest / lowest)));
 }
 
-/** How well links go, as a table that is coloured: in each cell a number for who sees it, and the whole story for who does not. */
+/**
+ * A table of links with coloured cells. A cell shows the rate; its tooltip and its text for screen
+ * readers add the round trip.
+ */
 function heat({ places, cells }) {
   const rates = cells.map((cell) => Math.max(1, cell.bytes_per_second));
   const [lowest, highest] = [Math.min(...rates), Math.max(...rates)];
