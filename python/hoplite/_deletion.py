@@ -18,7 +18,7 @@ class Deletion(int):
     """
 
     absent: tuple[str, ...]
-    """The first of the lost nodes."""
+    """The names of some lost nodes."""
 
     absent_count: int
     """The number of all lost nodes."""

@@ -78,7 +78,7 @@ class MemberPosition:
     final_bytes: int
     nbytes: int
     node: str
-    """The name of the node, in `positions`."""
+    """The name of the store's node; set only in `ReduceInfo.positions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ReduceInfo:
     is_running: bool
     position: MemberPosition | None
     positions: tuple[MemberPosition, ...]
-    """The progress of the stores that make the object together, while they do."""
+    """The progress of each store that takes part, while the reduce runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class ObjectInfo:
     reduce: ReduceInfo | None = None
     """The reduce that made the object, if the store of this client knows it."""
     owner: str | None = None
-    """The owner, after whose end the object is deleted."""
+    """The name of the owner. The object is deleted after the owner has ended."""
     ttl: float | None = None
     """The time to live that the put has set, in seconds."""
     ttl_action: Literal["delete", "free"] | None = None

@@ -78,8 +78,8 @@ class Link:
     is_slow: bool
     """`True` if the link is much slower than most links of this store."""
     lanes: int | None = None
-    """The number of connections that the store's transfers divide, as the last trial with the node
-    found. `None` before a trial. Each transfer has at least one connection."""
+    """The number of connections that the last trial chose for all transfers to the node together.
+    `None` before a trial."""
 
 
 class Topology(tuple[Link, ...]):

@@ -11,7 +11,7 @@ from typing import Final
 # With fewer ticks of 10 ms per processor, no busy share is computed.
 _LEAST_TICKS: Final = 20
 BUSY: Final = 0.9
-"""Load of the processors from which they, instead of the links, may have been the limit."""
+"""From this busy share on, the processors may limit a measurement instead of the links."""
 
 
 class Processor:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_SECONDS = 300.0
-"""How long what should happen may take: far longer than anything here does on a busy machine."""
+"""The limit of each wait, far longer than any step takes on a busy machine."""
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The key under which WebDriver names elements (W3C WebDriver, section 12)."""
 

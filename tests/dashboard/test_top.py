@@ -19,7 +19,7 @@ from dashboard.cluster import BINARIES, Process, directory, environment, store
 
 PATIENCE_SECONDS = 300.0
 LEAVE = b"\x1b[?1049l"
-"""Goes back from the alternate screen."""
+"""The escape sequence that leaves the alternate screen."""
 
 
 class Terminal:

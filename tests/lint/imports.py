@@ -29,9 +29,9 @@ class Module:
     path: Names
     code: str
     passed_on: dict[str, Names] = field(default_factory=dict)
-    """Items that it passes on, by the names under which it does."""
+    """Items that the module re-exports, by their exported names."""
     passed_on_in_full: list[Names] = field(default_factory=list)
-    """Modules of which it passes on everything."""
+    """Modules of which it re-exports everything."""
     imports: list[Names] = field(default_factory=list)
 
 

@@ -67,7 +67,7 @@ class Operation:
     """Approximate bytes that stay in the stores. All ranks must pass the same number, unless
     `meets`."""
     message: str = ""
-    """For sends and receives: the object's id, known late in a receive from any rank."""
+    """For sends and receives: the object's id; empty until a receive from `ANY` has a match."""
     source: int | None = None
     """For receives: the source, or `ANY`."""
     tag: int = 0

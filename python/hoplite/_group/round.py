@@ -37,7 +37,8 @@ class Buffer(NamedTuple):
     shape: tuple[int, ...] | None = None
     user: bytes = b""
     layout: Layout | None = None
-    """The layout in other ranks. None checks only the size, and in reductions the dtype."""
+    """The layout that other ranks must use. None compares only the size, and in
+    `Round.checked` the dtype."""
 
     @property
     def nbytes(self) -> int:

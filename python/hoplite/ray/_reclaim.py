@@ -25,7 +25,7 @@ GRACE = 5.0
 @dataclass(frozen=True)
 class Due:
     claimed: frozenset[str] = frozenset()
-    """Objects that ended processes claimed."""
+    """Objects that processes had claimed before they ended."""
     producers: tuple[str, ...] = ()
     """Tokens of ended producers. Their objects are due unless a living owner claims them."""
 

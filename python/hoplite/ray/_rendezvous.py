@@ -104,7 +104,7 @@ def _join(
 class _Offer:
     unique: str
     numbers: dict[int, str]
-    """The number of each rank's member."""
+    """Maps each rank to the number of its member."""
     members: list[str]
     made: float
 

@@ -60,9 +60,10 @@ class Settings:
     token_file: str | None = None
     """A file with a secret that the daemons share."""
     labels: dict[str, str] | None = None
-    """Ray's labels of zone, pod, rack and host; None for labels of these names."""
+    """The names of Ray's labels for zone, pod, rack and host; None for labels of these names."""
     tls_cert: str | None = None
-    """Certificate of a node's daemons, key and authority, and the name in all certificates."""
+    """The file of a node's certificate. The next fields are the files of its key and authority, and
+    the name in all certificates."""
     tls_key: str | None = None
     tls_ca: str | None = None
     tls_name: str | None = None

@@ -56,7 +56,7 @@ T = TypeVar("T")
 class _Stored(NamedTuple):
     id: str
     dtype: str = ""
-    """Only for tensors."""
+    """Empty for values other than tensors."""
     sizes: tuple[int, ...] = ()
 
 

@@ -17,7 +17,7 @@ ASYNCHRONOUS: Final = frozenset({"ps_async", "rl_gradients", "rl_samples"})
 """Workloads whose participants are unknown in advance, so no fixed group can express them."""
 
 SPLIT: Final = frozenset({"allgather", "reduce_scatter", "all_to_all"})
-"""Collectives of parts."""
+"""Collectives whose data consists of one part for each rank."""
 
 Processes: TypeAlias = list["subprocess.Popen[bytes]"]
 
