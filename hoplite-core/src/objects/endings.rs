@@ -173,23 +173,14 @@ impl Objects {
                 let (creator, owners) = (local.creator, &self.lifetimes.owners);
                 local.is_complete() && creator.is_some_and(|creator| !owners.is_connected(creator))
             }
-            (_, Some(owner)) => self.ends_with_owner(copy) && !self.lifetimes.owners.is_held(owner),
+            // A replica has at most a time to live: the put's store knows the owner's clients.
+            (_, Some(owner)) => {
+                let ending = self.lifetimes.endings.get(&copy);
+                ending.is_some_and(|ending| ending.lifetime.owner.is_some())
+                    && !self.lifetimes.owners.is_held(owner)
+            }
             _ => false,
         };
         is_ownerless.then(|| Ownerless { id: id.clone(), size_bytes: local.size_bytes, owner })
-    }
-
-    /// Returns `true` if this store decides about the object: its put was here, or a drained store
-    /// has left its only copy here.
-    fn ends_with_owner(&self, copy: CopyId) -> bool {
-        let local = &self.copies[&copy];
-        match self.lifetimes.endings.get(&copy) {
-            Some(ending) if ending.lifetime.owner.is_some() => true,
-            _ => {
-                local.creator.is_none()
-                    && local.is_pinned()
-                    && local.metadata.replicas.to_keep() == 1
-            }
-        }
     }
 }
