@@ -43,7 +43,7 @@ const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
 /// * `Timeout`, which the store reports. If the store is suspended, the client reports it 2 s
-///   later, or within 7 s if a wait or a locate has a timeout of zero.
+///   later, or within 7 s if a wait or a locate has a timeout of zero. Reconnecting adds time.
 ///
 /// # Cancel safety
 /// Dropping a future at any time cancels the call at the store.
@@ -309,8 +309,8 @@ impl Client {
         call.run(Wait::for_object("locate", &id), Repeat::Harmless, locate).await
     }
 
-    /// Yields the object's present locations, and each change. A watch ends with its connection,
-    /// and returns errors of the store.
+    /// Yields the object's present locations, and each change. A watch ends with its connection, or
+    /// with an error that [`LocationWatch::next`] returns.
     pub async fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         let (id, call) = (ObjectId::new(id)?, self.begin(REPORT_TIMEOUT).await?);
         LocationWatch::open(&call.connection, id)
@@ -349,7 +349,7 @@ impl Client {
         }
     }
 
-    /// Describes an object: its locations, and its receivers' senders, with reasons.
+    /// Describes an object: its locations, and the senders assigned to receivers, with reasons.
     ///
     /// # Errors
     /// `Unavailable` if no directory shard of the object answers.

@@ -4,8 +4,8 @@ use hoplite_core::node::CopyId;
 
 use crate::connection::{Connection, Role};
 
-/// Keeps the store from reusing a local copy's memory. Dropping it gives the memory back, without
-/// blocking.
+/// Keeps the store from reusing a local copy's memory. Dropping the reference gives it back to the
+/// store, without blocking.
 #[derive(Debug)]
 pub(crate) struct Reference {
     connection: Arc<Connection>,

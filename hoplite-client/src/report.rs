@@ -72,8 +72,7 @@ pub struct ReduceRecord {
     pub is_running: bool,
     /// This store's progress, if it is a member.
     pub position: Option<MemberPosition>,
-    /// Progress of all running members. If the collective hangs, a silent member's stage may show
-    /// the reason.
+    /// Progress of all running members. If a member does not answer, its stage says so.
     pub positions: Vec<MemberPosition>,
 }
 

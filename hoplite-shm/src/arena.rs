@@ -74,11 +74,11 @@ impl Arena {
 
     /// Touches all pages, to avoid later page faults. Blocks for up to seconds per GiB.
     ///
-    /// Calls `step` with the bytes touched so far after every 32 MiB, and stops if it breaks.
+    /// Calls `step` with the bytes touched so far after every 32 MiB, and stops if `step` breaks.
     /// Clients may use objects at the same time.
     ///
     /// # Errors
-    /// [`Error::NotEnoughMemory`], else [`Error::System`].
+    /// [`Error::NotEnoughMemory`] without free memory, else [`Error::System`].
     pub fn prefault(&self, step: impl FnMut(u64) -> ControlFlow<()>) -> Result<()> {
         self.prefault_with(|range| self.region.advise(Advice::PopulateWrite, range), step)
     }

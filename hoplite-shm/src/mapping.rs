@@ -33,8 +33,8 @@ const HEAD_START_BYTES: usize = 4 << 20;
 /// Each process fills its own page tables, even after the store's prefault. This costs more than a
 /// copy.
 ///
-/// Filling them piece by piece ahead of the copy (`MADV_POPULATE_READ`) costs less, and also makes
-/// the entries writable.
+/// Filling them piece by piece ahead of the copy costs less. `MADV_POPULATE_READ` is faster than
+/// `MADV_POPULATE_WRITE`, and makes the entries writable.
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
@@ -88,7 +88,7 @@ impl Mapping {
     /// Fills all page tables, so that first puts and gets are fast. Blocks for 60 ms per GiB after
     /// the store's prefault, else for as long as a prefault.
     ///
-    /// Calls `step` with the bytes done after every 2 MiB, and stops if it breaks.
+    /// Calls `step` with the bytes done after every 2 MiB, and stops if `step` breaks.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);

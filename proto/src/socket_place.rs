@@ -361,7 +361,7 @@ fn is_private_group(user: u32, group: u32) -> bool {
         && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// Returns `true` without an access list, with which the mode's group bits also concern other
+/// Returns `true` without an access list. With one, the mode's group bits also concern other
 /// users.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];

@@ -209,7 +209,7 @@ class Calls(ManyCalls):
     async def get_into(
         self, id: Id, out: object, timeout: TimeLimit = "default", *, progress: OnProgress = None
     ) -> int:
-        """See `hoplite.Client.get_into`. Cancellation interrupts no copy into `out`."""
+        """See `hoplite.Client.get_into`. A cancelled call completes its current copy into `out`."""
         room, wanted = _serialize.as_room(out, or_device=True)
         if wanted.kind == "buffer":
             copied: int = await followed(self._native, progress, "get_into", id, room, timeout)

@@ -878,7 +878,6 @@ class Client(Many):
 
         Blocks for each page. An object put without `confirm` may be missing for some milliseconds.
 
-
         Raises:
             Unavailable: A shard of the directory cannot be reached.
 

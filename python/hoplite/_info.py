@@ -62,7 +62,7 @@ class Grant:
 class MemberPosition:
     """The progress of a store that makes an object together with other stores.
 
-    `hoplite stat` shows it even before the directory knows the object.
+    `Client.stat` has it once the directory knows the object, `hoplite stat` even before.
 
     Examples:
         >>> ref = client.put("plain", np.ones(4), confirm=True)

@@ -117,7 +117,7 @@ class _Handles:
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Makes Dask copy the array: after a second loss, delete or timeout, or another error."""
+        """Makes Dask copy the array after a second loss, delete or timeout, or any other error."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -302,9 +302,9 @@ def scatter(
     Args:
         data: An array, or a list, tuple or dict. Arrays of numpy from `install`'s threshold on go
             through the store, other values through Dask.
-        client: The client of Dask, as for `install`; `None` for the current one.
+        client: The client of Dask that `install` was given; `None` for the current one.
         broadcast: `True` for all workers, `False` for one.
-        options: Of `distributed.Client.scatter`.
+        options: Further arguments of `distributed.Client.scatter`.
 
     Returns:
         A future of Dask, or several. The objects are deleted after their futures.

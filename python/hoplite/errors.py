@@ -469,7 +469,7 @@ class ConnectFailed(HopliteError, ConnectionError):
         reason: `"NoSuchSocket"`, `"NotListening"`, `"ClosedEarly"`, `"NotASocket"`,
             `"PermissionDenied"`, `"PathTooLong"`, `"TimedOut"`, `"NotAStore"`, `"Refused"`,
             `"Arena"` or `"System"`; `"UntrustedPlace"` if another user could replace the socket;
-            `"UntrustedDaemon"` if the store's user is neither this one, root, nor
+            `"UntrustedDaemon"` if the store runs as neither this process's user, root, nor
             `HOPLITE_DAEMON_USER`.
         untrusted: The directory, link or socket that makes the place untrusted; else `None`.
         owner: The user id of its owner, or of the untrusted daemon; else `None`.

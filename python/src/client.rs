@@ -124,8 +124,8 @@ fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
 }
 
 impl AsyncClient {
-    /// Performs `work` in a task, which the returned future cancels. `keep` releases the buffers in
-    /// the event loop's thread.
+    /// Performs `work` in a task. Cancelling the returned future cancels it. `keep` releases the
+    /// buffers in the event loop's thread.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,

@@ -208,7 +208,7 @@ impl Memberships {
     pub(crate) fn answered(&mut self, ctx: &mut Context<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
         member.answered += 1;
-        // `end_wait` succeeds only for a member with all parts that waits for its participants.
+        // Only a member with all parts that waits for its participants has a deadline here.
         if member.has_answered_all() && end_wait(ctx, membership, member) {
             self.report(ctx, membership, Report::Filled);
         }

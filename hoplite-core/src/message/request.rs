@@ -56,7 +56,8 @@ pub enum Request {
         id: ObjectId,
         until: Until,
         timeout: Duration,
-        /// Permits a complete local copy whose object may have been deleted or replaced.
+        /// Permits a complete local copy, marked stale, whose object may have been deleted or
+        /// replaced.
         allow_stale: bool,
     },
     /// Waits until a copy has more than `beyond_bytes` valid leading bytes, or is complete.

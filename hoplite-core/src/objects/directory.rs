@@ -40,8 +40,8 @@ use crate::shard::{
 };
 use crate::version::Version;
 
-/// Shortest time limit of a query while clients read the growing copy, or a shard ordered it. Then
-/// the store repeats the query.
+/// Shortest time limit of a query while clients read the growing copy, or a shard ordered it. At
+/// the limit, the store repeats the query.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {

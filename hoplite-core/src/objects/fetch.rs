@@ -19,7 +19,7 @@ const MAX_AVOIDED: usize = 64;
 struct Fetch {
     step: FetchStep,
     avoid: Vec<NodeId>,
-    /// Number of failed transfers since the last that brought bytes.
+    /// Number of failed transfers, from the last that brought bytes on.
     failures: u32,
     /// `true` if the store dropped bytes that a shard sent, for example without memory. The shard
     /// may then no longer list this store's copy, so the store publishes a later one there too.

@@ -62,7 +62,7 @@ impl Objects {
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
         let returning = self.begin_publication(copy, shard);
         let local = &self.copies[&copy];
-        // The verdict on a put, an unverified copy or a disputed copy has consequences here.
+        // The store acts on the verdict about a put, an unverified copy or a disputed copy.
         let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
         let wants_answer = must_answer || local.publication.is_disputed();
         let mut metadata = local.metadata.clone();

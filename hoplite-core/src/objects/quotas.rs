@@ -163,7 +163,7 @@ impl Quotas {
         self.has_new_room |= is_charged;
     }
 
-    /// Of several exceeded quotas, reports one that no wait can satisfy.
+    /// Of several exceeded quotas, prefers to report one that no wait can end.
     pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return Ok(());

@@ -10,7 +10,7 @@ use crate::id::{ObjectId, PutId};
 use crate::shard::ToShard;
 use crate::time::Time;
 
-/// Holds some seconds of a busy store's ends.
+/// Most kept messages: some seconds of a busy store's ends.
 const MAX_RECENT_ENDS: usize = 4096;
 
 #[derive(Debug, Default)]

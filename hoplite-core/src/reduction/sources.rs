@@ -298,8 +298,8 @@ pub(crate) fn wanted_content(request: &Reduce) -> Wants {
 }
 
 /// Returns `true` if this store should fetch small sources, because that takes hardly longer than
-/// hops. In fixed order it always should: a source whose bytes only the directory has cannot join a
-/// chain.
+/// hops. In fixed order, the time does not count: a source whose bytes only the directory has
+/// cannot join a chain.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {

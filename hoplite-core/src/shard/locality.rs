@@ -275,7 +275,7 @@ impl Shard {
     }
 
     /// Chooses a transfer out of `group` that must give up its slot for a receiver in the group.
-    /// Recalls only one transfer at a time, in the first half of its estimated time.
+    /// Recalls only one transfer at a time, and none older than `recall_until`.
     fn transfer_to_recall(
         &self,
         now: Time,

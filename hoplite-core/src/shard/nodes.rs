@@ -32,7 +32,7 @@ pub(super) struct NodeRecord {
     pub(super) presence: Presence,
     is_draining: bool,
     pub(super) session_number: u32,
-    /// Time at which the node last published a copy again that an earlier session had published.
+    /// Time at which the node last reconnected, or repeated a publication of an earlier session.
     pub(super) refreshed: Time,
     pub(super) holdings: BTreeSet<ObjectId>,
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,

@@ -60,7 +60,8 @@ impl Shard {
     }
 
     /// Returns `true` if a query that has only a slow sender lets other queries go first, because
-    /// it may use their copies later. It does so for at most the time of one transfer.
+    /// it may use their copies later. It does so for at most one transfer's time, or 100 ms if
+    /// longer.
     pub(super) fn yields_to_others(
         &self,
         now: Time,

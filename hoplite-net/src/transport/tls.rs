@@ -16,7 +16,7 @@ use tokio::task::coop::consume_budget;
 
 use crate::{Protocol, Tls, close_refused, tls_explanation};
 
-/// RFC 8446, section 5.1.
+/// Longest plain text: RFC 8446, section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
 /// Header, plain text, and the cipher's overhead (RFC 8446, section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
@@ -308,7 +308,7 @@ impl TlsStream {
     /// Sends rustls' alert after a failure, with the handshake messages that the peer needs to
     /// decrypt it. Then waits for the peer to close: otherwise, the system would discard the alert.
     async fn send_alert(&mut self) {
-        // Only this call does not process the refused bytes again.
+        // Other calls would make rustls process the refused bytes again.
         while self.has_unsent_alert() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
         if self.outgoing.unsent.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! A later run must not find a retired record, so one thread at a time performs the changes, in the
-//! order of the core.
+//! A later run must not find a retired record, so one thread at a time performs the queued changes
+//! of spill files, in the order of the core.
 
 use std::collections::{BTreeMap, VecDeque};
 

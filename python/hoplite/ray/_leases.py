@@ -1,6 +1,6 @@
 """Leases: files that show which processes live, and which objects they made and need.
 
-A *lease* is a file of the node, which its process locks until it ends. The lease's name, the
+A *lease* is a file of the node, locked until the process that made it ends. The lease's name, the
 *token*, is part of the ids of the process's objects. A directory beside it has a file for each
 *claim*: another process's object that this one needs.
 """

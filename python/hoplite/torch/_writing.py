@@ -65,8 +65,8 @@ def put_state_dict(
         state_dict: Nested dicts, lists and tuples of tensors of any dtype, shape and device,
             numbers and strings. It may change after the call.
         version: The name of this version, such as a training step; `None` for the next number.
-            The version that begins last is the newest, whatever its name, and stands for a
-            repeated name.
+            The version that begins last is the newest, whatever its name. A repeated name stands
+            for its newest version.
         keep: The number of complete versions that stay, with this one.
         group: The ranks that call this, if not all.
         client: `None` for that of `hoplite.init`.

@@ -329,8 +329,8 @@ impl Table {
         }
     }
 
-    /// Ends the pull of this grant, so that another receiver can use the sender. Only if a local
-    /// client or a shard's order needs the copy.
+    /// Ends the pull of this grant if a local client or a shard's order needs the copy. Another
+    /// receiver can then use the sender.
     pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,

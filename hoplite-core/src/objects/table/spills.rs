@@ -105,7 +105,7 @@ pub(super) struct Spills {
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
     wasteful: BTreeSet<SpillFile>,
-    /// `true` once use exceeds `START_PERCENT`, until it falls to `STOP_PERCENT`.
+    /// `true` once use reaches `START_PERCENT`, until it falls to `STOP_PERCENT`.
     is_above: bool,
     pub(super) status: SpillStatus,
 }
@@ -216,8 +216,8 @@ impl Spills {
         Some((file, &used.copies))
     }
 
-    /// Ends a compaction: removes the file if no copy needs it, or with `again` compacts it once
-    /// more.
+    /// Ends a compaction: removes the file if no copy needs it. With `again`, compacts a still
+    /// wasteful file later.
     pub(super) fn compacted(&mut self, ctx: &mut Context, file: SpillFile, again: bool) {
         let Some(used) = self.files.get_mut(&file) else { return };
         used.is_compacting = false;

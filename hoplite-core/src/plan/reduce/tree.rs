@@ -20,7 +20,7 @@ pub struct Vertex<S> {
     /// Node's group, if the schedule uses groups.
     pub group: Path,
     pub(super) is_unfit: bool,
-    /// User's data.
+    /// Data of the tree's user.
     pub state: S,
 }
 
