@@ -18,8 +18,8 @@ pub const READY: &str = "ready";
 /// Addresses of a daemon; `None` for absent services.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Addresses {
-    /// Name of the node.
     pub node: Option<String>,
     /// Socket for clients.
     pub socket: Option<PathBuf>,
@@ -27,9 +27,7 @@ pub struct Addresses {
     pub data: Option<SocketAddr>,
     /// Address of the directory shard in this process.
     pub directory: Option<SocketAddr>,
-    /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
-    /// Address of the dashboard.
     pub dashboard: Option<SocketAddr>,
 }
 

@@ -92,7 +92,7 @@ function open() {
   const [name, ...rest] = location.hash.slice(1).split("/");
   const make_view = views[name] ?? views.overview;
   const title = views[name] ? name : "overview";
-  const parent = { node: "#nodes", object: "#objects", prefixes: "#objects" }[title];
+  const parent = { node: "#nodes", object: "#objects", prefixes: "#objects", reduce: "#reduces" }[title];
   for (const link of document.querySelectorAll("nav a")) {
     const target = link.getAttribute("href");
     if (target === `#${title}`) link.setAttribute("aria-current", "page");

@@ -1,6 +1,7 @@
 // The views. Each creates its headings and controls once, and then shows each answer of the shard.
 import { count, duration, fine, make, memory, part, rate, replace, size, table, words } from "./dom.js";
 import { node, node_link, overview, recent, schedule } from "./node.js";
+import { reduce, reduces } from "./reduces.js";
 import { percent, prefixes, text_of } from "./prefixes.js";
 import { trees } from "./tree.js";
 
@@ -240,22 +241,6 @@ function transfers(main) {
   };
 }
 
-function reduces(main) {
-  const list = make("section", { "aria-label": "Reduces" });
-  replace(main, heading("Reduces and allreduces"), list,
-    make("p", { class: "note" }, "The stores that coordinate them tell of them, 16 each at most. For a finished reduce, run hoplite stat TARGET on its coordinator."));
-  return {
-    ask: (ask) => ask("/api/reduces"),
-    show: (answer) => {
-      const rows = answer.reduces.map((reduce) => [
-        make("a", { href: `#object/${reduce.key}`, class: "mono id" }, reduce.target), reduce.op, `${count(reduce.joined)} of ${count(reduce.sources)}`,
-        reduce.plan || make("span", { class: "quiet" }, "not planned yet"), make("span", { class: "mono" }, reduce.coordinator), duration(reduce.elapsed_ms),
-      ]);
-      replace(list, table("Reduces that run now", [["Target", ""], ["Operation", ""], ["Sources", "number"], ["Schedule", "text"], ["Coordinator", ""], ["For", "number"]], rows, `No reduces are running on the ${count(answer.telling)} nodes that report.`));
-    },
-  };
-}
-
 /** The step of a rate, 1 to 10, on a logarithmic scale from the lowest to the highest rate. */
 function warmth(rate, lowest, highest) {
   if (highest <= lowest) return 10;
@@ -348,4 +333,4 @@ function health(main) {
   };
 }
 
-export const views = { overview, nodes, node, objects, prefixes, object, transfers, reduces, links, events, health };
+export const views = { overview, nodes, node, objects, prefixes, object, transfers, reduces, reduce, links, events, health };

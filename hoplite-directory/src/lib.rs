@@ -23,6 +23,7 @@ mod events;
 mod history;
 mod levels;
 mod metrics;
+mod past;
 mod pauses;
 mod problems;
 mod refusals;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::stream::{self, Stream};
 use hoplite_core::error::{Error, Plane, Result};
-use hoplite_core::id::NodeId;
+use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{Load, REPORT_DURATION, ReportRequest, ReportRequests, Trouble};
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_core::time::Time;
@@ -22,6 +22,7 @@ use tonic::{Status, Streaming};
 
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
+use crate::past::{Past, PastReduce};
 
 /// Most load reports: as many as a shard has stores.
 const MAX_LOADS: usize = 1 << 16;
@@ -51,6 +52,7 @@ struct State {
     /// Time until which each node's reports are detailed.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
+    past: Past,
 }
 
 #[derive(Debug, Clone)]
@@ -127,6 +129,10 @@ impl Loads {
 
     pub(crate) fn history(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         self.lock().history.since(node, after)
+    }
+
+    pub(crate) fn past(&self, target: Option<&ObjectId>, limit: usize) -> (Time, Vec<PastReduce>) {
+        (self.now(), self.lock().past.latest(target, limit))
     }
 
     pub(crate) fn failing(&self) -> Vec<(NodeId, f32)> {
@@ -242,11 +248,21 @@ struct ReportingStore {
 impl ReportingStore {
     async fn read(&self, mut reports: Streaming<LoadReport>) -> Result<()> {
         while let Some(report) = reports.message().await.map_err(|status| from_status(&status))? {
-            let load = Arc::new(decode_load(report)?);
-            let now = LatestReport { at: self.loads.now(), load: Arc::clone(&load) };
-            let before = match self.loads.lock().loads.get_mut(&self.node) {
-                Some((number, latest)) if *number == self.number => latest.replace(now),
-                _ => continue,
+            let mut load = decode_load(report)?;
+            let combinations = std::mem::take(&mut load.combinations);
+            let load = Arc::new(load);
+            let now = self.loads.now();
+            let latest_report = LatestReport { at: now, load: Arc::clone(&load) };
+            let before = {
+                let mut state = self.loads.lock();
+                let State { loads, past, .. } = &mut *state;
+                match loads.get_mut(&self.node) {
+                    Some((number, latest)) if *number == self.number => {
+                        past.push(now, &self.node, combinations);
+                        latest.replace(latest_report)
+                    }
+                    _ => continue,
+                }
             };
             for trouble in new_troubles(before.as_ref().map(|latest| &*latest.load), &load) {
                 self.loads.0.events.push(EventKind::Trouble, &self.node, trouble);

@@ -29,7 +29,10 @@ pub enum Question {
     Objects(ObjectSearch),
     Object(ObjectId),
     Transfers,
+    /// Reduces and collectives, running and past.
     Reduces,
+    /// Schedules over time of the latest reduces and collectives that made a target.
+    Reduce(ObjectId),
     /// Links between nodes or, if a label's key is given, between groups of nodes with equal values
     /// of the label.
     Links {
@@ -79,6 +82,7 @@ impl Question {
             "/api/object" => Self::Object(ObjectId::new(id_bytes("id")?).ok()?),
             "/api/transfers" => Self::Transfers,
             "/api/reduces" => Self::Reduces,
+            "/api/reduce" => Self::Reduce(ObjectId::new(id_bytes("id")?).ok()?),
             "/api/links" => {
                 let group = String::from_utf8(value(query, "group").unwrap_or_default()).ok()?;
                 Self::Links { group: Some(group).filter(|group| group.len() <= MAX_KEY_BYTES)? }

@@ -216,6 +216,16 @@ class Page(unittest.TestCase):
         self.document(page, "broadcast")
         page.open(f"http://{addresses['dashboard']}/#reduces")
         page.wait_for_text("chain of 2 dimensions")
+        page.wait_for_text("gradients/sum-87")
+        page.run(
+            "[...document.querySelectorAll('tbody a')].find((link) => link.innerText === 'gradients/sum-87').click()"
+        )
+        page.wait_for_text("gradients/sum-87", "h1")
+        page.wait_for_text("chain of 9")
+        self.assertEqual(page.run(ROWS, "tbody tr"), 8)
+        spread = "const bars = [...document.querySelectorAll('.track > span')].map((bar) => parseFloat(bar.style.left)); return bars.every((left, index) => index === 0 || left > bars[index - 1])"
+        self.assertTrue(page.run(spread), "each hop begins after the one before it")
+        self.document(page, "reduce")
 
         page.open(f"http://{addresses['dashboard']}/#links")
         page.wait_for_text("more nodes with fewer slow links are not shown")

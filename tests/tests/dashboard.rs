@@ -10,12 +10,13 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOptions};
 use hoplite_tests::TIME_LIMIT;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
 const TOKEN: &str = "a token of these tests";
-const PATHS: [&str; 21] = [
+const PATHS: [&str; 23] = [
     "/",
     "/app.js",
     "/dom.js",
@@ -24,12 +25,14 @@ const PATHS: [&str; 21] = [
     "/views.js",
     "/chart.js",
     "/node.js",
+    "/reduces.js",
     "/api/overview",
     "/api/nodes",
     "/api/objects",
     "/api/object?id=78",
     "/api/transfers",
     "/api/reduces",
+    "/api/reduce?id=78",
     "/api/links",
     "/api/events",
     "/api/history",
@@ -307,6 +310,82 @@ fn a_node_has_a_page_and_a_past() {
         "only news"
     );
     assert!(history("node=nobody")["points"].as_array().unwrap().is_empty());
+}
+
+/// Returns the schedule of the past reduce or collective of `target`, once there are `count` rows.
+fn past(address: SocketAddr, target: &str, count: usize) -> serde_json::Value {
+    let key: String = target.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let mut schedule = serde_json::Value::Null;
+    await_that("the steps", || {
+        let answer = json(&get(address, &format!("/api/reduce?id={key}"), ""));
+        schedule = answer["schedules"][0].clone();
+        schedule["rows"].as_array().is_some_and(|rows| rows.len() == count)
+    });
+    schedule
+}
+
+#[test]
+fn past_reduces_and_collectives_show_who_sent_what_to_whom() {
+    const SIZE: usize = 2 << 20;
+    let mut plan = Plan { nodes: 4, ..Plan::open() };
+    plan.shard_arguments.extend(["--dashboard", "0"].map(str::to_owned));
+    plan.store_arguments
+        .extend(["--link-bandwidth=100MiB", "--link-latency=100us"].map(str::to_owned));
+    let cluster = Cluster::start(plan);
+    let address = address(&cluster);
+    let metadata =
+        Metadata { dtype: Dtype::U8, shape: Some(vec![SIZE as u64]), ..Metadata::default() };
+    let options = || PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+    let names = [1, 2, 3].map(|node| format!("array-{node}"));
+    let sources = || names.iter().map(String::as_str);
+    thread::scope(|scope| {
+        let mut unfinished = [1, 2, 3].map(|node| {
+            let client = cluster.client(node);
+            let mut writer = client.create(&names[node - 1], SIZE as u64, options()).unwrap();
+            writer.write(&bytes(6, SIZE / 2)).unwrap();
+            writer
+        });
+        let reduce = scope
+            .spawn(|| cluster.client(0).reduce_with("target", sources(), ReduceOptions::default()));
+        await_that("the last combination", || {
+            cluster.client(0).status().unwrap().combinations == 1
+        });
+        for writer in &mut unfinished {
+            writer.write(&bytes(7, SIZE / 2)).unwrap();
+        }
+        unfinished.into_iter().for_each(|writer| writer.seal().unwrap());
+        reduce.join().unwrap().unwrap();
+    });
+    let reduce = past(address, "target", 3);
+    assert!(reduce["plan"].as_str().unwrap().starts_with("chain of "), "{reduce}");
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let steps = reduce["rows"].as_array().unwrap();
+    let hop = |step: &&serde_json::Value| step["hop"] == true;
+    let senders = |step: &serde_json::Value| step["senders"].as_array().unwrap().clone();
+    let all: Vec<String> = steps.iter().flat_map(senders).map(|sender| text(&sender)).collect();
+    assert_eq!(steps.iter().filter(hop).count(), 2, "{reduce}");
+    for step in steps {
+        let node = text(&step["node"]);
+        assert_eq!(step["hop"] == true, node != "node-0", "{reduce}");
+        assert_eq!(all.contains(&node), node != "node-0", "a hop sends to the next one: {reduce}");
+        assert!(step["complete"] == true && step["size_bytes"] == SIZE, "{reduce}");
+    }
+
+    thread::scope(|scope| {
+        for rank in 0..3 {
+            let (cluster, names) = (&cluster, &names);
+            scope.spawn(move || {
+                let client = cluster.client(rank + 1);
+                client.allreduce("all", names, rank, AllreduceOptions::default()).unwrap()
+            });
+        }
+    });
+    let allreduce = past(address, "all", 3);
+    assert_eq!(allreduce["plan"], "allreduce: ring of 3");
+    let list = json(&get(address, "/api/reduces", ""));
+    let targets: Vec<&serde_json::Value> =
+        list["past"].as_array().unwrap().iter().map(|reduce| &reduce["target"]).collect();
+    assert_eq!(targets, ["all", "target"], "the latest comes first: {list}");
 }
 
 #[test]

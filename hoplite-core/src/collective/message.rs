@@ -102,14 +102,24 @@ pub fn describe_plan(
     members: &[Member],
 ) -> String {
     let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
-    let schedule = match kind {
-        Collective::AllToAll => format!("pairs of {}", members.len()),
-        _ => schedule.to_string(),
-    };
+    let schedule = name_schedule(kind, schedule, members.len());
     format!("{schedule}, {explanation}; order {}", nodes.join(" "))
 }
 
+fn name_schedule(kind: Collective, schedule: &Schedule, members: usize) -> String {
+    match kind {
+        Collective::AllToAll => format!("pairs of {members}"),
+        _ => schedule.to_string(),
+    }
+}
+
 impl Plan {
+    /// Names the collective and its schedule.
+    pub fn summary(&self) -> String {
+        let kind = self.agreement.kind;
+        format!("{kind}: {}", name_schedule(kind, &self.schedule, self.members.len()))
+    }
+
     /// Returns this member's sends and receives, in order.
     pub fn program(&self) -> Program {
         match self.agreement.kind {

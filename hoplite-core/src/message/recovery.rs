@@ -11,16 +11,14 @@ use crate::shard::ShardRun;
 
 /// Object in a spill file, by the file's index.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct SpilledObject {
     /// Record's offset in the file.
     pub offset_bytes: u64,
     /// The object.
     pub id: ObjectId,
-    /// The object's put.
     pub put: PutId,
-    /// The object's size.
     pub size_bytes: u64,
-    /// The object's metadata.
     pub metadata: Metadata,
     /// Rest of the time to live, if it runs.
     pub ends_in: Option<Duration>,

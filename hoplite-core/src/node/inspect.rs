@@ -2,8 +2,8 @@ use super::collectives::participants_of;
 use super::missing::View;
 use crate::id::ObjectId;
 use crate::load::{
-    Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, Trouble,
-    TroubleKind,
+    CombinationLoad, Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES,
+    ReduceLoad, Trouble, TroubleKind,
 };
 use crate::message::{
     LongWait, NodeStatus, PeerFault, Reduce, ReduceRecord, ShardFault, SpillTrouble, Troubles,
@@ -27,10 +27,23 @@ impl View<'_> {
             pulls: status.pulls as u64,
             hops: status.hops as u64,
             reduces: reduces.collect(),
+            combinations: self.combinations(now),
             troubles: self.trouble_lines(now),
             tally: self.objects.ctx.tally(),
             ..Load::default()
         }
+    }
+
+    fn combinations(&self, now: Time) -> Vec<CombinationLoad> {
+        let describe = |mut combination: CombinationLoad| {
+            if combination.plan.is_empty()
+                && let Some(record) = self.how_made(&combination.output, now)
+            {
+                combination.plan = cut(record.plan, MAX_PLAN_BYTES);
+            }
+            combination
+        };
+        self.objects.ended_combinations(now).map(describe).collect()
     }
 
     pub(super) fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {

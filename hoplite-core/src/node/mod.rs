@@ -139,7 +139,7 @@ impl Node {
             }
             Event::Recover(recovered) => objects.recover(recovered),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
-                match objects.combine_ended(combine, valid_bytes) {
+                match objects.combine_ended(combine, valid_bytes, outcome) {
                     Some((CombineUser::Target(target), Some(valid_bytes))) => {
                         self.reductions.combined(objects, &target, (valid_bytes, outcome));
                     }

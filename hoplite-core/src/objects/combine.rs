@@ -1,13 +1,19 @@
 //! Fills copies by combining others, for a reduce's target, a hop (a step of a reduce) or a
 //! collective.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use super::Objects;
-use super::combinations::{Combination, CombineUser};
+use super::combinations::{Combination, CombineUser, Story};
 use super::table::LocalCopy;
 use crate::collective::{CollectiveEffect, MembershipId, Plan};
 use crate::dtype::Dtype;
-use crate::message::{CombineId, CombineInput, CopyId, Effect, HopInput};
+use crate::load::{CombinationLoad, MAX_SENDERS, Sender};
+use crate::message::{CombineId, CombineInput, CombineOutcome, CopyId, Effect, HopInput};
+use crate::plan::collective::Step;
 use crate::reduce::ReduceOp;
+use crate::time::Time;
 
 impl Objects {
     pub(crate) fn start_combine(
@@ -22,7 +28,22 @@ impl Objects {
             CombineInput::Local { copy, .. } => Some(*copy),
             CombineInput::Remote(_) => None,
         });
-        let combine = self.enter_combination(copy, local_copies.collect(), user);
+        let remote = inputs.iter().filter_map(|input| match input {
+            CombineInput::Remote(input) => Some(input),
+            CombineInput::Local { .. } => None,
+        });
+        let sender = |input: &HopInput| Sender {
+            node: input.node.clone(),
+            hop: input.is_hop.then(|| input.id.clone()),
+        };
+        let story = Story {
+            op,
+            plan: String::new(),
+            senders: remote.clone().take(MAX_SENDERS).map(sender).collect(),
+            all_senders: remote.count(),
+            began: self.ctx.now(),
+        };
+        let combine = self.enter_combination(copy, local_copies.collect(), user, story);
         self.ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
     }
 
@@ -36,7 +57,9 @@ impl Objects {
         // Holds the filled copy too: the exchange may still send its bytes once the copy is
         // complete.
         let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
-        let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
+        let story = self.story_of_exchange(&plan);
+        let user = CombineUser::Membership(membership);
+        let combine = self.enter_combination(copy, held, user, story);
         self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange {
             combine,
             copy,
@@ -46,17 +69,36 @@ impl Objects {
         combine
     }
 
+    fn story_of_exchange(&self, plan: &Plan) -> Story {
+        let program = plan.program();
+        let from = |step: &Step| match step {
+            Step::Receive { from, .. } => Some(*from),
+            Step::Send { .. } => None,
+        };
+        let senders: BTreeSet<usize> = program.steps().iter().filter_map(from).collect();
+        let sender =
+            |member: &usize| Sender { node: plan.members[*member].node.clone(), hop: None };
+        Story {
+            op: plan.agreement.op,
+            plan: plan.summary(),
+            senders: senders.iter().take(MAX_SENDERS).map(sender).collect(),
+            all_senders: senders.len(),
+            began: self.ctx.now(),
+        }
+    }
+
     fn enter_combination(
         &mut self,
         copy: CopyId,
         held: Vec<CopyId>,
         user: CombineUser,
+        story: Story,
     ) -> CombineId {
         let combine = CombineId(self.ctx.next_number());
         for input in &held {
             self.copies.hold(*input);
         }
-        self.combinations.insert(combine, Combination { copy, held, user });
+        self.combinations.insert(combine, Combination { copy, held, user, story });
         self.copies.begin_combine(copy, combine);
         combine
     }
@@ -72,14 +114,36 @@ impl Objects {
         &mut self,
         combine: CombineId,
         valid_bytes: u64,
+        outcome: CombineOutcome,
     ) -> Option<(CombineUser, Option<u64>)> {
-        let Combination { copy, held, user } = self.combinations.remove(&combine)?;
-        let is_live = self.copies[&copy].is_live();
+        let Combination { copy, held, user, story } = self.combinations.remove(&combine)?;
+        let now = self.ctx.now();
+        let local = &self.copies[&copy];
+        let is_live = local.is_live();
+        let load = CombinationLoad {
+            number: combine.0,
+            output: local.id.clone(),
+            put: local.put,
+            op: story.op.name().to_owned(),
+            plan: story.plan,
+            senders: story.senders,
+            all_senders: story.all_senders as u64,
+            size_bytes: local.size_bytes,
+            age: Duration::ZERO,
+            took: now.since(story.began),
+            is_complete: outcome == CombineOutcome::Complete,
+        };
+        self.ended_combinations.push(now, load);
         let valid_bytes = self.copies.end_combine(&mut self.ctx, copy, valid_bytes);
         for input in held {
             self.let_go(input);
         }
         Some((user, is_live.then_some(valid_bytes)))
+    }
+
+    /// Returns the latest combinations that have ended, oldest first.
+    pub(crate) fn ended_combinations(&self, now: Time) -> impl Iterator<Item = CombinationLoad> {
+        self.ended_combinations.all(now)
     }
 
     /// Returns `None` if the input should be at this node, but is missing or has another size.

@@ -69,7 +69,7 @@ mod witnesses;
 
 use crate::message::{NodeConfig, NodeStatus};
 use calls::Calls;
-use combinations::Combinations;
+use combinations::{Combinations, Ended};
 use conflicts::Conflicts;
 use context::Context;
 use draining::Drain;
@@ -91,6 +91,7 @@ pub(crate) struct Objects {
     pub(crate) calls: Calls,
     pub(crate) fetches: Fetches,
     pub(crate) combinations: Combinations,
+    ended_combinations: Ended,
     pub(crate) faults: Faults,
     pub(crate) lifetimes: Lifetimes,
     gatherings: Gatherings,
@@ -113,6 +114,7 @@ impl Objects {
             calls: Calls::default(),
             fetches: Fetches::default(),
             combinations: Combinations::default(),
+            ended_combinations: Ended::default(),
             faults: Faults::default(),
             lifetimes: Lifetimes::default(),
             gatherings: Gatherings::default(),

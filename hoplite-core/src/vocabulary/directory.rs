@@ -38,8 +38,8 @@ pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECI
 
 /// Identity of a store, sent at the start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct NodeInfo {
-    /// Node's name.
     pub node: NodeId,
     /// Secret number of the store's run.
     pub incarnation: Incarnation,
@@ -116,8 +116,8 @@ pub struct Location {
 
 /// A shard's knowledge of an object and its copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Locations {
-    /// Object's id.
     pub id: ObjectId,
     /// `None` if the shard does not know the object.
     pub object: Option<ObjectSummary>,
@@ -127,12 +127,11 @@ pub struct Locations {
 
 /// Properties of an object without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct ObjectSummary {
     /// Put that made the object.
     pub put: PutId,
-    /// Size in bytes.
     pub size_bytes: u64,
-    /// Put's metadata.
     pub metadata: Metadata,
     /// `true` if the shard itself holds the bytes.
     pub inline: bool,

@@ -59,6 +59,11 @@ impl ObjectId {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
 
+    /// Returns `true` for the id of a hop's output.
+    pub fn is_of_hop(&self) -> bool {
+        self.0.starts_with(b"\0hop-")
+    }
+
     /// Returns the id's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0

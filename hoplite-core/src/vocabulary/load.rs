@@ -4,12 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::vocabulary::id::{NodeId, ObjectId};
+use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
 /// Most transfers, and most reduces, in a report.
 pub const MAX_REPORTED: usize = 16;
+/// Most finished combinations in a report.
+pub const MAX_COMBINATIONS: usize = 64;
+/// Most senders of a combination in a report.
+pub const MAX_SENDERS: usize = 16;
 /// Most links to other stores.
 pub const MAX_LINKS: usize = 32;
 /// Longest description of a reduce's plan, in bytes.
@@ -33,20 +37,16 @@ pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
 /// State of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Load {
-    /// Arena's size.
     pub capacity_bytes: u64,
-    /// Arena's free bytes.
     pub free_bytes: u64,
-    /// Bytes of pinned copies.
     pub pinned_bytes: u64,
-    /// Bytes of evictable copies.
     pub evictable_bytes: u64,
     /// Bytes reserved for targets of reduces that have not begun.
     pub reserved_bytes: u64,
     /// Copies, complete and partial.
     pub copies: u64,
-    /// Connected clients.
     pub clients: u64,
     /// Running transfers from other stores.
     pub pulls: u64,
@@ -66,11 +66,13 @@ pub struct Load {
     pub transfers: Vec<TransferLoad>,
     /// Reduces and collectives that the store coordinates, at most [`MAX_REPORTED`].
     pub reduces: Vec<ReduceLoad>,
+    /// Combinations that ended since the previous report, at most [`MAX_COMBINATIONS`], oldest
+    /// first.
+    pub combinations: Vec<CombinationLoad>,
     /// Measured links, at most [`MAX_LINKS`], slowest first.
     pub links: Vec<LinkLoad>,
     /// Current troubles, at most [`MAX_TROUBLES`], most important first.
     pub troubles: Vec<Trouble>,
-    /// Calls answered since the start.
     pub tally: Tally,
     /// Details; `None` unless a tool looks at this store alone.
     pub detail: Option<Detail>,
@@ -113,27 +115,23 @@ pub struct Detail {
 
 /// A client of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct ClientLoad {
     /// Client's program, and its process id if known.
     pub name: String,
-    /// References to copies that the client holds.
     pub references: u64,
-    /// Size of the referenced copies.
     pub bytes: u64,
     /// Size of the deleted or evictable copies that only the client's references keep.
     pub held_bytes: u64,
-    /// Open calls.
     pub calls: u64,
 }
 
 /// A transfer of an object to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct TransferLoad {
-    /// Object's id.
     pub id: ObjectId,
-    /// Object's size.
     pub size_bytes: u64,
-    /// Bytes that have arrived.
     pub valid_bytes: u64,
     /// Arrived bytes per second since the last report.
     pub rate: u64,
@@ -141,29 +139,57 @@ pub struct TransferLoad {
 
 /// A reduce or collective that the store coordinates.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct ReduceLoad {
-    /// Target's id.
     pub target: ObjectId,
     /// Operation, such as `sum`.
     pub op: String,
-    /// Sources that are ready.
     pub joined: u64,
-    /// Sources in the request.
     pub sources: u64,
     /// A description of the schedule so far.
     pub plan: String,
-    /// Time since the start.
     pub elapsed: Duration,
+}
+
+/// A combination of inputs at a store: a hop, the last step of a reduce, or a member's part of a
+/// collective.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
+pub struct CombinationLoad {
+    /// Larger than the numbers of the store's earlier combinations.
+    pub number: u64,
+    /// Target, or the private id of a hop's output.
+    pub output: ObjectId,
+    /// Shared by all members of a collective.
+    pub put: PutId,
+    pub op: String,
+    /// Description of the schedule; empty for a hop.
+    pub plan: String,
+    /// At most [`MAX_SENDERS`].
+    pub senders: Vec<Sender>,
+    pub all_senders: u64,
+    pub size_bytes: u64,
+    /// Time since the end.
+    pub age: Duration,
+    pub took: Duration,
+    pub is_complete: bool,
+}
+
+/// A store that sent an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
+pub struct Sender {
+    pub node: NodeId,
+    /// Output of the sending store's hop, if the input is one.
+    pub hop: Option<ObjectId>,
 }
 
 /// A link as transfers measured it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct LinkLoad {
-    /// Other store.
     pub peer: NodeId,
-    /// Link's rate.
     pub bytes_per_second: u64,
-    /// Round trip in nanoseconds.
     pub round_trip_ns: u64,
     /// `true` if the link is much slower, or has a much longer round trip, than most.
     pub is_slow: bool,
@@ -201,6 +227,8 @@ pub struct Reporter {
     next: Option<Time>,
     last: Option<(Time, Load)>,
     last_sent: Option<Load>,
+    /// Newest combinations of the last report and of the one before it.
+    covered: (u64, u64),
 }
 
 impl Reporter {
@@ -210,6 +238,7 @@ impl Reporter {
         if self.next.is_none() {
             // The shard may have forgotten the last report.
             (self.last, self.last_sent, self.next) = (None, None, Some(now));
+            self.covered = (0, 0);
         }
         if self.watched.is_some_and(|(_, known)| interval < known) {
             self.next = Some(now);
@@ -223,24 +252,29 @@ impl Reporter {
     }
 
     /// Returns a report if the load has changed.
-    pub fn measured(&mut self, now: Time, load: Load) -> Option<Load> {
+    pub fn measured(&mut self, now: Time, mut load: Load) -> Option<Load> {
         let (until, interval) = self.watched?;
+        let mut combinations = std::mem::take(&mut load.combinations);
         self.next = (now < until).then(|| now + interval);
         let load = match &self.last {
             Some((then, before)) => load.since(before, now.since(*then)),
             None => load,
         };
         self.last = Some((now, load.clone()));
-        if self.last_sent.as_ref() == Some(&load) {
+        combinations.retain(|combination| combination.number > self.covered.0);
+        if self.last_sent.as_ref() == Some(&load) && combinations.is_empty() {
             return None;
         }
         self.last_sent = Some(load.clone());
-        Some(load)
+        let newest = combinations.last().map_or(self.covered.0, |combination| combination.number);
+        self.covered = (newest, self.covered.0);
+        Some(Load { combinations, ..load })
     }
 
     /// Records that the last report was not sent, so the next report is sent in any case.
     pub fn report_failed(&mut self) {
         self.last_sent = None;
+        self.covered.0 = self.covered.1;
     }
 }
 
@@ -346,6 +380,45 @@ mod tests {
         reporter.watch(at(9000), Duration::from_secs(1), Duration::from_secs(2));
         assert!(
             reporter.measured(at(9000), Load::default()).is_some(),
+            "the shard may have forgotten the last report"
+        );
+    }
+
+    #[test]
+    fn a_combination_is_reported_once_unless_the_report_was_lost() {
+        let output = ObjectId::new("x").unwrap();
+        let combination = |number| CombinationLoad {
+            number,
+            output: output.clone(),
+            put: PutId(1),
+            op: "sum".to_owned(),
+            plan: String::new(),
+            senders: Vec::new(),
+            all_senders: 0,
+            size_bytes: 8,
+            age: Duration::ZERO,
+            took: Duration::ZERO,
+            is_complete: true,
+        };
+        let load = |numbers: &[u64]| Load {
+            combinations: numbers.iter().copied().map(combination).collect(),
+            ..Load::default()
+        };
+        let numbers = |report: Option<Load>| {
+            report.map(|load| load.combinations.iter().map(|one| one.number).collect::<Vec<_>>())
+        };
+        let mut reporter = Reporter::default();
+        reporter.watch(at(0), Duration::from_secs(1), Duration::from_secs(5));
+        assert_eq!(numbers(reporter.measured(at(0), load(&[3, 5]))), Some(vec![3, 5]));
+        assert_eq!(numbers(reporter.measured(at(1000), load(&[3, 5]))), None);
+        assert_eq!(numbers(reporter.measured(at(2000), load(&[5, 8]))), Some(vec![8]));
+        reporter.report_failed();
+        assert_eq!(numbers(reporter.measured(at(3000), load(&[5, 8, 9]))), Some(vec![8, 9]));
+        assert_eq!(numbers(reporter.measured(at(6000), load(&[9]))), None);
+        reporter.watch(at(9000), Duration::from_secs(1), Duration::from_secs(5));
+        assert_eq!(
+            numbers(reporter.measured(at(9000), load(&[9]))),
+            Some(vec![9]),
             "the shard may have forgotten the last report"
         );
     }

@@ -41,10 +41,9 @@ impl<T> Named<T> {
 
 /// A participant of a collective whose source is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Absent {
-    /// Participant's rank.
     pub rank: u32,
-    /// Missing source.
     pub source: ObjectId,
 }
 

@@ -67,8 +67,8 @@ pub enum Severity {
 
 /// A problem of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Problem {
-    /// Kind of problem.
     pub kind: ProblemKind,
     /// Number of nodes or objects with the problem.
     pub count: usize,
@@ -78,10 +78,9 @@ pub struct Problem {
 
 /// A node or an object with a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Place {
-    /// Node.
     pub node: Option<NodeId>,
-    /// Object.
     pub object: Option<ObjectId>,
     /// Details for people.
     pub text: String,

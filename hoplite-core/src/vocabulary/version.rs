@@ -16,7 +16,7 @@ impl Version {
     /// Oldest supported version.
     pub const OLDEST: Self = Self(8);
     /// Newest supported version.
-    pub const NEWEST: Self = Self(10);
+    pub const NEWEST: Self = Self(11);
     /// First version with conditions of deletes (`DeleteTerms`) and quorums of puts.
     pub const WITH_TERMS: u32 = 9;
     /// First version with lists of shards that change.

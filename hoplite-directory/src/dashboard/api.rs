@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hoplite_core::error::Result;
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::load::{Load, ReduceLoad};
+use hoplite_core::load::Load;
 use hoplite_core::shard::{
     CopyOverview, Found, LocationState, LostObject, NodeOverview, ObjectOverview, ObjectTree,
     Retention, Shard, ShardStatus,
@@ -20,13 +20,14 @@ use serde::Serialize;
 use super::DashboardData;
 use super::heat::Heat;
 use super::node::{MAX_NODE_TRANSFERS, NodePage, Recent, history};
+use super::reduces::{Reduces, Schedules};
 use super::rows::{EventRow, Grant, Node, ProblemRow, age_ms, millis, wall_ms};
 use crate::events::RecordedEvent;
 use crate::problems::{Problematic, problems_now};
 
 const MAX_BUSY: usize = 50;
-const MAX_REDUCES: usize = 200;
 const MAX_RECENT: usize = 100;
+const MAX_SCHEDULES: usize = 4;
 
 pub(super) async fn answer(question: Question, data: &DashboardData) -> Result<String> {
     let shard = &data.shard;
@@ -69,7 +70,12 @@ pub(super) async fn answer(question: Question, data: &DashboardData) -> Result<S
             let busy = shard.inspect(|shard| shard.busiest_objects(MAX_BUSY)).await?;
             json(&Objects { objects: rows(shard.uptime(), busy), next: None })
         }
-        Question::Reduces => json(&Reduces::new(&data.loads.all())),
+        Question::Reduces => {
+            json(&Reduces::new(&data.loads.all(), &data.loads.past(None, MAX_RECENT)))
+        }
+        Question::Reduce(id) => {
+            json(&Schedules::new(&id, &data.loads.past(Some(&id), MAX_SCHEDULES)))
+        }
         Question::Links { group } => {
             let (nodes, _) = shard.inspect(|shard| shard.node_overviews("", MAX_NODES)).await?;
             json(&Links::new(&data.loads.all(), &nodes, &group))
@@ -297,43 +303,6 @@ impl Tree {
             copies: tree.copies.into_iter().zip(loads).map(copy).collect(),
             grants: tree.grants.into_iter().map(|grant| Grant::new(uptime, grant)).collect(),
         }
-    }
-}
-
-#[derive(Serialize)]
-struct Reduces {
-    telling: usize,
-    reduces: Vec<Reduce>,
-}
-
-#[derive(Serialize)]
-struct Reduce {
-    key: String,
-    target: String,
-    coordinator: String,
-    op: String,
-    joined: u64,
-    sources: u64,
-    plan: String,
-    elapsed_ms: u64,
-}
-
-impl Reduces {
-    fn new(loads: &[(NodeId, Arc<Load>)]) -> Self {
-        let all = loads
-            .iter()
-            .flat_map(|(node, load)| load.reduces.iter().map(move |reduce| (node, reduce)));
-        let reduce = |(node, reduce): (&NodeId, &ReduceLoad)| Reduce {
-            key: to_hex(reduce.target.as_bytes()),
-            target: reduce.target.readable(),
-            coordinator: node.to_string(),
-            op: reduce.op.clone(),
-            joined: reduce.joined,
-            sources: reduce.sources,
-            plan: reduce.plan.clone(),
-            elapsed_ms: millis(reduce.elapsed),
-        };
-        Self { telling: loads.len(), reduces: all.take(MAX_REDUCES).map(reduce).collect() }
     }
 }
 

@@ -10,6 +10,7 @@ mod login;
 mod node;
 mod page;
 mod prefixes;
+mod reduces;
 mod rows;
 mod share;
 mod throttle;

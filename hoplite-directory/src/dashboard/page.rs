@@ -35,6 +35,7 @@ assets! {
     "/views.js", "views.js", SCRIPT, Admitted;
     "/chart.js", "chart.js", SCRIPT, Admitted;
     "/node.js", "node.js", SCRIPT, Admitted;
+    "/reduces.js", "reduces.js", SCRIPT, Admitted;
     "/login", "login.html", HTML, Anybody;
     "/style.css", "style.css", STYLE, Anybody;
     "/icon.svg", "icon.svg", IMAGE, Anybody;

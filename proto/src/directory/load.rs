@@ -1,11 +1,12 @@
 use std::time::Duration;
 
 use hoplite_core::error::{Error, Plane, Result};
-use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::load::{
-    ClientLoad, Detail, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS,
-    MAX_LOG_LINE_BYTES, MAX_LOG_LINES, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES,
-    MAX_TROUBLES, ReduceLoad, TransferLoad, Trouble, TroubleKind,
+    ClientLoad, CombinationLoad, Detail, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS,
+    MAX_COMBINATIONS, MAX_LINKS, MAX_LOG_LINE_BYTES, MAX_LOG_LINES, MAX_PLAN_BYTES, MAX_REPORTED,
+    MAX_SENDERS, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, Sender, TransferLoad, Trouble,
+    TroubleKind,
 };
 use hoplite_core::placement::MAX_SHARDS;
 use hoplite_core::tally::{Tally, WAIT_CLASSES, Waits};
@@ -49,6 +50,7 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         failures: load.tally.failures,
         waits: encode_waits(&load.tally.waits),
         detail: load.detail.map(encode_detail),
+        combinations: load.combinations.into_iter().map(encode_combination).collect(),
     }
 }
 
@@ -57,6 +59,7 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("directory shards", report.shards_up.len(), MAX_SHARDS)?;
     check_count("transfers in a report", report.transfers.len(), MAX_REPORTED)?;
     check_count("reduces in a report", report.reduces.len(), MAX_REPORTED)?;
+    check_count("combinations in a report", report.combinations.len(), MAX_COMBINATIONS)?;
     check_count("links in a report", report.links.len(), MAX_LINKS)?;
     check_count("troubles in a report", report.troubles.len(), MAX_TROUBLES)?;
     check_count("kinds of troubles in a report", report.trouble_kinds.len(), MAX_TROUBLES)?;
@@ -91,6 +94,11 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
         troubles: troubles.collect(),
         tally: Tally { gets: report.gets, failures: report.failures, waits },
         detail: report.detail.map(decode_detail).transpose()?,
+        combinations: report
+            .combinations
+            .into_iter()
+            .map(decode_combination)
+            .collect::<Result<_>>()?,
     })
 }
 
@@ -199,8 +207,58 @@ fn decode_reduce(reduce: wire::Reduce) -> Result<ReduceLoad> {
     })
 }
 
+fn encode_combination(combination: CombinationLoad) -> wire::Combination {
+    let sender = |sender: Sender| wire::Sender {
+        node: sender.node.to_string(),
+        hop: sender.hop.as_ref().map(encode_id).unwrap_or_default(),
+    };
+    wire::Combination {
+        number: combination.number,
+        output: encode_id(&combination.output),
+        op: combination.op,
+        plan: combination.plan,
+        senders: combination.senders.into_iter().map(sender).collect(),
+        all_senders: combination.all_senders,
+        size_bytes: combination.size_bytes,
+        age_us: micros(combination.age),
+        took_us: micros(combination.took),
+        is_complete: combination.is_complete,
+        put: combination.put.0,
+    }
+}
+
+fn decode_combination(combination: wire::Combination) -> Result<CombinationLoad> {
+    check_count("senders of a combination", combination.senders.len(), MAX_SENDERS)?;
+    check_text(&combination.op, MAX_OP_BYTES)?;
+    check_text(&combination.plan, MAX_PLAN_BYTES)?;
+    let sender = |sender: wire::Sender| {
+        let hop = Some(sender.hop).filter(|hop| !hop.is_empty());
+        let hop = hop.map(|hop| ObjectId::new(&hop)).transpose()?;
+        Ok(Sender { node: NodeId::new(&sender.node)?, hop })
+    };
+    let time = |micros: u64| Duration::from_micros(micros).min(decode_timeout(u64::MAX));
+    Ok(CombinationLoad {
+        number: combination.number,
+        output: ObjectId::new(&combination.output)?,
+        op: combination.op,
+        plan: combination.plan,
+        senders: combination.senders.into_iter().map(sender).collect::<Result<_>>()?,
+        all_senders: combination.all_senders,
+        size_bytes: combination.size_bytes,
+        age: time(combination.age_us),
+        took: time(combination.took_us),
+        is_complete: combination.is_complete,
+        put: PutId(combination.put),
+    })
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use proptest::prelude::*;
     use prost::Message;
 
@@ -218,6 +276,23 @@ mod tests {
             is_slow: two > three,
             lanes: u32::from(four > one),
         };
+        let sender = |hop| Sender { node: NodeId::new(name).unwrap(), hop };
+        let combination = CombinationLoad {
+            number: one,
+            output: id.clone(),
+            op: "sum".to_owned(),
+            plan: "x".repeat(lists * 16),
+            senders: vec![
+                sender((lists > 3).then(|| id.clone()));
+                lists * MAX_SENDERS / MAX_REPORTED
+            ],
+            all_senders: two,
+            size_bytes: three,
+            age: Duration::from_micros(four % 1_000_000),
+            took: Duration::from_micros(one % 1_000_000),
+            is_complete: two > three,
+            put: PutId(four),
+        };
         let reduce = ReduceLoad {
             target: id,
             op: "sum".to_owned(),
@@ -234,6 +309,7 @@ mod tests {
             shards_up: vec![true; lists * 16],
             transfers: vec![transfer; lists],
             reduces: vec![reduce; lists],
+            combinations: vec![combination; lists * MAX_COMBINATIONS / MAX_REPORTED],
             links: vec![link; lists * MAX_LINKS / MAX_REPORTED],
             troubles: vec![
                 Trouble {
@@ -281,6 +357,18 @@ mod tests {
         plan.reduces[0].plan.push('x');
         let mut op = most.clone();
         op.reduces[0].op = "x".repeat(MAX_OP_BYTES + 1);
+        let mut combinations = most.clone();
+        combinations.combinations.push(combinations.combinations[0].clone());
+        let of_combination = |change: fn(&mut wire::Combination)| {
+            let mut report = most.clone();
+            change(&mut report.combinations[0]);
+            report
+        };
+        let senders = of_combination(|one| one.senders.push(one.senders[0].clone()));
+        let sender = of_combination(|one| one.senders[0].node.clear());
+        let hop = of_combination(|one| one.senders[0].hop = vec![0; 256].into());
+        let output = of_combination(|one| one.output = Bytes::new());
+        let schedule = of_combination(|one| one.plan = "\u{202e}".to_owned());
         let mut troubles = most.clone();
         troubles.troubles.push(String::new());
         let mut long = most.clone();
@@ -302,7 +390,7 @@ mod tests {
         let line = detailed(|detail| detail.log[0] = "\u{202e}".to_owned());
         for wrong in [
             transfers, reduces, links, peer, shards, plan, op, troubles, long, control, id, waits,
-            clients, name, lines, line,
+            clients, name, lines, line, combinations, senders, sender, hop, output, schedule,
         ] {
             assert!(decode_load(wrong).is_err());
         }

@@ -8,7 +8,7 @@ use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::link::Uplink;
-use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
+use hoplite_core::load::{CombinationLoad, LinkLoad, Load, ReduceLoad, Sender, TransferLoad};
 use hoplite_core::missing::Named;
 use hoplite_core::node::{
     DrainReport, self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
@@ -237,7 +237,22 @@ fn load_report() -> Vec<u8> {
         is_slow: true,
         lanes: 4,
     };
+    let sender = Sender { node: NodeId::new("n").expect("the name is short"), hop: Some(object()) };
+    let combination = CombinationLoad {
+        number: 1,
+        output: object(),
+        put: PutId(1),
+        op: "sum".to_owned(),
+        plan: "chain".to_owned(),
+        senders: vec![sender],
+        all_senders: 1,
+        size_bytes: SIZE,
+        age: TIMEOUT,
+        took: TIMEOUT,
+        is_complete: true,
+    };
     let load = Load {
+        combinations: vec![combination],
         capacity_bytes: SIZE,
         shards_up: vec![true, false],
         transfers: vec![transfer],

@@ -13,7 +13,9 @@ use anyhow::{Context, bail, ensure};
 use futures::StreamExt;
 use futures::stream::{FuturesUnordered, TryStreamExt};
 use hoplite_core::id::Incarnation;
-use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, ReduceLoad, TransferLoad};
+use hoplite_core::load::{
+    CombinationLoad, LinkLoad, Load, MAX_LINKS, ReduceLoad, Sender, TransferLoad,
+};
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
     LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore,
@@ -208,6 +210,39 @@ async fn send_load(mut client: Client, node: NodeId, load: Load) -> anyhow::Resu
     Ok(())
 }
 
+/// Returns the step of node `number` in a reduce through a chain of eight nodes.
+fn past_reduce(number: usize) -> Vec<CombinationLoad> {
+    const CHAIN: usize = 8;
+    if !(1..=CHAIN).contains(&number) {
+        return Vec::new();
+    }
+    let output = |number: usize| match number {
+        CHAIN => ObjectId::new("gradients/sum-87").expect("a valid id"),
+        _ => ObjectId::of_hop(PutId(number as u64)),
+    };
+    let sender = |before: usize| Sender {
+        node: NodeId::new(&format!("gpu-{before:04}")).expect("a valid name"),
+        hop: (before > 0).then(|| output(before)),
+    };
+    vec![CombinationLoad {
+        number: 1,
+        output: output(number),
+        put: PutId(number as u64),
+        op: "sum".to_owned(),
+        plan: if number == CHAIN {
+            "chain of 9, estimated to take 640.0ms".to_owned()
+        } else {
+            String::new()
+        },
+        senders: vec![sender(number - 1)],
+        all_senders: 1,
+        size_bytes: 64 << 20,
+        age: Duration::from_millis(2_000 - 10 * number as u64),
+        took: Duration::from_millis(560),
+        is_complete: true,
+    }]
+}
+
 fn load(number: usize, receivers: usize) -> Load {
     let spread = (number * 7919 % 1000) as u64;
     let capacity_bytes = 64 << 30;
@@ -232,6 +267,7 @@ fn load(number: usize, receivers: usize) -> Load {
         elapsed: Duration::from_millis(213),
     });
     Load {
+        combinations: past_reduce(number),
         capacity_bytes,
         free_bytes: capacity_bytes - pinned_bytes - evictable_bytes,
         pinned_bytes,

@@ -8,10 +8,10 @@ use crate::vocabulary::metadata::Metadata;
 /// Tells a shard if it leads, as the first of an object's shards to which the store is connected.
 /// Only the leader creates copies, because two shards would create twice as many.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Lead {
     /// Id of the object, pinned at the store.
     pub id: ObjectId,
-    /// Object's put.
     pub put: PutId,
     /// `true` if the shard leads. It then sends [`Replication`] now and when the copies change.
     pub leads: bool,
@@ -21,10 +21,9 @@ pub struct Lead {
 
 /// A shard's report about an object's copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Replication {
-    /// Object's id.
     pub id: ObjectId,
-    /// Object's put.
     pub put: PutId,
     /// Number of complete pinned copies at connected stores that do not drain.
     pub copies: u32,
@@ -39,14 +38,11 @@ pub struct Replication {
 
 /// A shard's order to a store to keep a pinned copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Replicate {
-    /// Object's id.
     pub id: ObjectId,
-    /// Object's put.
     pub put: PutId,
-    /// Object's size.
     pub size_bytes: u64,
-    /// Object's metadata.
     pub metadata: Metadata,
 }
 

@@ -111,14 +111,11 @@ impl ToShard {
 /// Announces a copy: at its start, when it is complete, and again in a new session. The shard that
 /// granted the slot already knows of the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Publish {
-    /// Object's id.
     pub id: ObjectId,
-    /// Object's put.
     pub put: PutId,
-    /// Object's size.
     pub size_bytes: u64,
-    /// Object's metadata.
     pub metadata: Metadata,
     /// Copy's completeness.
     pub state: LocationState,
@@ -195,10 +192,10 @@ pub enum PullOutcome {
 
 /// A request for a sender, which the shard answers when a sender is free, or at the deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Query {
     /// Number that the answer repeats.
     pub request: RequestId,
-    /// Object's id.
     pub id: ObjectId,
     /// Longest wait at the shard.
     pub timeout: Duration,

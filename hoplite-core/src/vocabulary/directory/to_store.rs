@@ -145,21 +145,17 @@ impl GrantReason {
 
 /// A slot at a sender. From now on, the receiver is a partial location.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Grant {
     /// Number of the answered query.
     pub request: RequestId,
     /// Slot, returned with [`Publish::slot`](super::Publish::slot) or
     /// [`ToShard::ReturnSlot`](super::ToShard::ReturnSlot).
     pub grant: GrantId,
-    /// Object's id.
     pub id: ObjectId,
-    /// Object's put.
     pub put: PutId,
-    /// Object's size.
     pub size_bytes: u64,
-    /// Object's metadata.
     pub metadata: Metadata,
-    /// Sender.
     pub sender: NodeId,
     /// Address of the sender's data plane.
     pub sender_address: SocketAddr,
