@@ -77,7 +77,7 @@ pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use inbox::receive;
 pub use limits::{address_space_limit_bytes, file_size_limit_bytes, ignore_file_size_signal};
 pub use mapping::Mapping;
-pub use peer::{peer_groups, peer_user};
+pub use peer::{peer_groups, peer_process, peer_user};
 pub use progress::State;
 pub use reader::Reader;
 pub use tcp::{delivery, set_receive_low_water, set_unsent_limit};

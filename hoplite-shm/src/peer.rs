@@ -7,12 +7,25 @@ const USUAL_GROUPS: usize = 64;
 
 /// Returns the user id of the peer process. For a client, the peer is the listener.
 ///
-/// Unlike rustix's `socket_peercred`, accepts a peer in another PID namespace, with process number
-/// 0.
-///
 /// # Errors
 /// The kernel's error: the descriptor is no Unix socket.
 pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(credentials(socket)?.uid)
+}
+
+/// Returns the number of the peer process. For a client, the peer is the listener. `None` if the
+/// process is in a PID namespace that this process cannot see.
+///
+/// # Errors
+/// The kernel's error: the descriptor is no Unix socket.
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let process = u32::try_from(credentials(socket)?.pid).ok();
+    Ok(process.filter(|number| *number != 0))
+}
+
+/// Unlike rustix's `socket_peercred`, accepts a peer in another PID namespace, with process number
+/// 0.
+fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut length =
         libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
@@ -28,7 +41,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     };
     // The kernel answers with this number if the socket has no peer.
     if answer == 0 && credentials.uid != libc::uid_t::MAX {
-        Ok(credentials.uid)
+        Ok(credentials)
     } else if answer == 0 {
         Err(io::ErrorKind::NotConnected.into())
     } else {
@@ -77,9 +90,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_in_this_process_has_the_user_of_this_process() {
+    fn a_peer_in_this_process_has_the_user_and_number_of_this_process() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         assert_eq!(peer_user(socket.as_fd()).unwrap(), rustix::process::geteuid().as_raw());
+        assert_eq!(peer_process(socket.as_fd()).unwrap(), Some(std::process::id()));
     }
 
     #[test]

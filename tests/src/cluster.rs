@@ -119,6 +119,11 @@ impl Daemon {
         self.exit_code()
     }
 
+    /// Returns `true` if the process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_some()
+    }
+
     /// Waits for the exit code; -1 stands for a signal.
     pub fn exit_code(&mut self) -> i32 {
         let started = Instant::now();

@@ -26,10 +26,24 @@ fn drain_other(cluster: &Cluster, node: &str, timeout: &str) -> Output {
     command.args(["--timeout", timeout, "drain", node, "--json"]).output().unwrap()
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime can be made")
+}
+
+/// Returns the stores that the directory lists as connected.
+fn connected_nodes(cluster: &Cluster) -> Vec<String> {
+    let status = runtime().block_on(async {
+        let client = Client::connect(cluster.socket(0)).await?;
+        client.directory_status().await
+    });
+    let connected = status.unwrap().nodes.into_iter().filter(|node| node.connected);
+    connected.map(|node| node.node).collect()
+}
+
 /// Starts a drain, and ends it once its progress satisfies `is_far`.
 fn drain_until(cluster: &Cluster, node: usize, is_far: impl Fn(&DrainReport) -> bool) -> Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime can be made");
+    let runtime = runtime();
     std::thread::scope(|scope| {
         let draining = scope.spawn(|| drain(cluster, node, "300s"));
         let progress = || async {
@@ -73,6 +87,7 @@ fn a_drained_store_stops_and_its_objects_are_elsewhere() {
         "{report}"
     );
     assert_eq!(report["moved_objects"], sizes.len() as u64 + 1, "{report}");
+    assert!(cluster.store(0).has_ended(), "the command returns after the store");
     assert_eq!(cluster.store(0).exit_code(), 0);
     cluster.stores[0] = None;
     for (number, size) in sizes.into_iter().enumerate() {
@@ -244,6 +259,7 @@ fn a_store_is_drained_from_another_machine_by_its_name_or_address() {
         let report = report(&output);
         assert_eq!(report["state"], "drained", "{report}");
         assert!(report["moved_objects"].as_u64() >= Some(10), "{report}");
+        assert!(!connected_nodes(&cluster).contains(&format!("node-{node}")));
         assert_eq!(cluster.store(node).exit_code(), 0);
         cluster.stores[node] = None;
         for number in 0..10 {

@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -112,6 +113,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Returns the process of the store that listens at `socket`. `None` if its process is
+    /// invisible, as in another container.
+    pub(crate) fn behind(socket: &Path) -> Option<Self> {
+        let connection = UnixStream::connect(socket).ok()?;
+        hoplite_shm::peer_process(connection.as_fd()).ok()?.and_then(Self::find)
+    }
+
     fn find(pid: u32) -> Option<Self> {
         let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
         // Read after opening the process, so that the name belongs to it.
@@ -136,7 +144,8 @@ impl Running {
             .with_context(|| format!("cannot end process {}", self.pid))
     }
 
-    fn ends_within(&self, patience: Duration) -> io::Result<bool> {
+    /// Returns `true` if the process ended within `patience`. Blocks.
+    pub(crate) fn ends_within(&self, patience: Duration) -> io::Result<bool> {
         let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
         let mut ends = [PollFd::new(&self.process, PollFlags::IN)];
         Ok(poll(&mut ends, Some(&patience))? > 0)

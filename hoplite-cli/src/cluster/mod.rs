@@ -15,7 +15,7 @@ use futures::future::{join_all, select_all, try_join_all};
 use hoplite_daemon::{Addresses, launch};
 use tokio::time::timeout;
 
-pub(crate) use background::Background;
+pub(crate) use background::{Background, Running};
 pub(crate) use daemon::{Daemon, Ended, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;

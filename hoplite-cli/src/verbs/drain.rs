@@ -1,15 +1,22 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use hoplite_client::{Client, DrainReport, DrainState, Unmoved};
 use hoplite_core::shard::Obstacle;
 use hoplite_core::text::escape;
 use serde::Serialize;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use crate::arguments::StoreArguments;
+use crate::cluster::Running;
 use crate::output::{self, Id};
 use crate::progress;
+
+/// Longest wait for the end of a drained store; an orderly end takes at most ten seconds.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+const END_POLL: Duration = Duration::from_millis(50);
 
 const EXAMPLES: &str = "Examples:
   hoplite drain
@@ -85,22 +92,59 @@ fn reason(obstacle: Option<Obstacle>) -> String {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let report = drain(store, arguments.node.as_deref(), store.timeout(), arguments.force).await?;
+    let client = store.connect().await?;
+    let node = arguments.node.as_deref();
+    let remote = node.filter(|node| client.node().as_str() != *node);
+    let process = Running::behind(&store.socket());
+    let report = drain(&client, node, store.timeout(), arguments.force).await?;
+    let has_ended = match remote {
+        _ if report.state != DrainState::Drained => true,
+        Some(node) => timeout(END_TIMEOUT, leaves(&client, node)).await.is_ok(),
+        None => ends(&client, process).await?,
+    };
     if arguments.json {
         output::json(&mut io::stdout().lock(), &Report::from(&report))?;
     }
-    conclude(&report, arguments.json)
+    conclude(&report, arguments.json)?;
+    ensure!(has_ended, "the store is drained, and has not ended within {END_TIMEOUT:?}");
+    Ok(())
+}
+
+/// Waits until the directory lists the store `node` no longer as connected.
+async fn leaves(client: &Client, node: &str) {
+    loop {
+        if let Ok(status) = client.directory_status().await {
+            let mut connected = status.nodes.iter().filter(|other| other.connected);
+            if connected.all(|other| other.node != node && other.data_address != node) {
+                return;
+            }
+        }
+        sleep(END_POLL).await;
+    }
+}
+
+/// Returns `true` once the local store has ended, and `false` after [`END_TIMEOUT`]. If the store's
+/// process is invisible from here, waits for the end of the connection.
+async fn ends(client: &Client, process: Option<Running>) -> anyhow::Result<bool> {
+    if let Some(process) = process {
+        return Ok(spawn_blocking(move || process.ends_within(END_TIMEOUT)).await??);
+    }
+    let disconnected = async {
+        while client.is_connected() {
+            sleep(END_POLL).await;
+        }
+    };
+    Ok(timeout(END_TIMEOUT, disconnected).await.is_ok())
 }
 
 pub(crate) async fn drain(
-    store: &StoreArguments,
+    client: &Client,
     node: Option<&str>,
     within: Duration,
     force: bool,
 ) -> anyhow::Result<DrainReport> {
-    let client = store.connect().await?;
     if !force {
-        check_directory(&client, node).await?;
+        check_directory(client, node).await?;
     }
     let bar = progress::of_steps("drain");
     let show = |report: &DrainReport| {

@@ -54,7 +54,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         return Ok(report.print(arguments.json)?);
     };
     if let Some(within) = arguments.drain {
-        let report = drain::drain(store, None, within, arguments.force).await?;
+        let client = store.connect().await?;
+        let report = drain::drain(&client, None, within, arguments.force).await?;
         let drained = drain::conclude(&report, arguments.json);
         if !arguments.force {
             drained?;
