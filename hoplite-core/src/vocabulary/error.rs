@@ -24,6 +24,19 @@ impl fmt::Display for Holders<'_> {
     }
 }
 
+/// Moves the cause in parentheses to the end of the sentence.
+struct Unreachable<'a>(&'a str);
+
+impl fmt::Display for Unreachable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.0.strip_suffix(')').and_then(|text| text.split_once(" ("));
+        match parts {
+            Some((what, cause)) => write!(f, "{what} cannot be reached: {cause}"),
+            None => write!(f, "{} cannot be reached", self.0),
+        }
+    }
+}
+
 /// Failure of an operation on objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -196,9 +209,9 @@ pub enum Error {
         reason: Cow<'static, str>,
     },
     /// The daemon, or the directory behind it, is unreachable now.
-    #[error("{what} cannot be reached")]
+    #[error("{}", Unreachable(what))]
     Unavailable {
-        /// Unreachable daemon.
+        /// Unreachable daemon, then the cause in parentheses if it is known.
         what: Cow<'static, str>,
     },
     /// The daemon is shutting down.
@@ -565,5 +578,16 @@ mod tests {
         );
         let plain = Error::timeout(Operation::Get, Duration::from_secs(1));
         assert_eq!(plain.to_string(), "get timed out after 1s");
+    }
+
+    #[test]
+    fn the_cause_of_an_unreachable_daemon_comes_last() {
+        for (what, shown) in [
+            ("the directory", "the directory cannot be reached"),
+            ("store n (it hangs up (reset))", "store n cannot be reached: it hangs up (reset)"),
+            ("shard (a), which leaves,", "shard (a), which leaves, cannot be reached"),
+        ] {
+            assert_eq!(Error::unavailable(what).to_string(), shown);
+        }
     }
 }
