@@ -3,23 +3,8 @@ use std::time::Duration;
 
 use console::{Color, Style};
 use hoplite_client::{Dtype, Metadata, ObjectId};
+pub(crate) use hoplite_core::text::size;
 use serde::Serialize;
-
-/// About three digits: `17 B`, `1.5 MiB`.
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // Rounding would print 1023.95 as 1024.0.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
 
 /// `1 object`, `2 objects`.
 pub(crate) fn count(count: u64, noun: &str) -> String {
@@ -167,22 +152,6 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_readable() {
-        let readable = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            ((1 << 20) - 1, "1.0 MiB"),
-            (3 << 19, "1.5 MiB"),
-            (1 << 40, "1.0 TiB"),
-            (u64::MAX, "16384.0 PiB"),
-        ];
-        for (bytes, text) in readable {
-            assert_eq!(size(bytes), text);
-        }
-    }
 
     #[test]
     fn ages_have_one_unit() {

@@ -36,6 +36,7 @@ from hoplite._headers import (
     parse_tensor,
     torch_dtype,
 )
+from hoplite._html import size
 from hoplite._memory import import_torch, in_a_byte_order_that_lasts, is_plain, raw, raw_tensor
 from hoplite._pickles import (
     TooLarge,
@@ -131,8 +132,11 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
     try:
         return _encode(value, limit)
     except TooLarge as error:
+        sizes = [size(error.size_bytes), size(limit)]
+        if sizes[0] == sizes[1]:
+            sizes = [f"{error.size_bytes} B", f"{limit} B"]
         raise ObjectTooLarge(
-            f"object {id!r} of {error.size_bytes} bytes or more is larger than the limit of {limit} bytes",
+            f"object {id!r} of {sizes[0]} or more is larger than the limit of {sizes[1]}",
             id=id,
             size_bytes=error.size_bytes,
             limit_bytes=limit,

@@ -356,7 +356,7 @@ mod tests {
         let excess = quotas.check(charge(Payer::User(7), &id("c"), 901)).unwrap_err();
         assert_eq!(
             excess.to_string(),
-            "the quota of user 7 is exceeded: 100 of 1000 bytes of memory used, 901 more needed"
+            "the quota of user 7 is exceeded: 100 B of 1000 B of memory used, 901 B more needed"
         );
         assert!(!excess.is_final());
         assert!(quotas.check(charge(Payer::User(7), &id("c"), 1001)).unwrap_err().is_final());

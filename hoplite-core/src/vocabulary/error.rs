@@ -8,7 +8,7 @@ use std::time::Duration;
 pub use crate::vocabulary::dtype::MetadataError;
 use crate::vocabulary::id::{IdError, NodeId, ObjectId};
 use crate::vocabulary::missing::{Absent, Named, list};
-use crate::vocabulary::text::{escape, rounded};
+use crate::vocabulary::text::{escape, rounded, sizes};
 
 pub use crate::vocabulary::call::{Operation, Plane};
 pub use crate::vocabulary::quota::QuotaExcess;
@@ -21,6 +21,29 @@ struct Holders<'a>(&'a str);
 impl fmt::Display for Holders<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "; {}", self.0) }
+    }
+}
+
+/// Needed, free and all bytes of a store.
+struct Room([u64; 3]);
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [needed, free, capacity] = sizes(self.0);
+        write!(f, "{needed} needed, {free} of {capacity} free")
+    }
+}
+
+struct TooLarge<'a> {
+    id: &'a ObjectId,
+    size_bytes: u64,
+    limit_bytes: u64,
+}
+
+impl fmt::Display for TooLarge<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [size, limit] = sizes([self.size_bytes, self.limit_bytes]);
+        write!(f, "object {} of {size} is larger than the limit of {limit}", self.id)
     }
 }
 
@@ -78,7 +101,7 @@ pub enum Error {
         id: ObjectId,
     },
     /// The object can never fit into the store.
-    #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
+    #[error("{}", TooLarge { id, size_bytes: *size_bytes, limit_bytes: *limit_bytes })]
     ObjectTooLarge {
         /// Object's id.
         id: ObjectId,
@@ -89,7 +112,8 @@ pub enum Error {
     },
     /// The deadline passed before enough memory was free, even with evictions.
     #[error(
-        "store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free{}",
+        "store is full: {}{}",
+        Room([*needed_bytes, *free_bytes, *capacity_bytes]),
         Holders(holders)
     )]
     StoreFull {
@@ -509,10 +533,8 @@ impl fmt::Display for Missing {
                 f.write_str(if nodes.count == 1 { " is not done" } else { " are not done" })
             }
             Self::Room { needed_bytes, free_bytes, capacity_bytes } => {
-                write!(
-                    f,
-                    "the store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free"
-                )
+                let room = Room([*needed_bytes, *free_bytes, *capacity_bytes]);
+                write!(f, "the store is full: {room}")
             }
             Self::Quota { excess } => write!(f, "{excess}"),
             Self::Seal { id } => {
@@ -578,6 +600,30 @@ mod tests {
         );
         let plain = Error::timeout(Operation::Get, Duration::from_secs(1));
         assert_eq!(plain.to_string(), "get timed out after 1s");
+    }
+
+    #[test]
+    fn an_object_that_is_too_large_is_described_in_units() {
+        let error =
+            |size_bytes| Error::ObjectTooLarge { id: id("x"), size_bytes, limit_bytes: 1 << 30 };
+        let text = error(3 << 30).to_string();
+        assert!(
+            text.starts_with("object x of 3.0 GiB is larger than the limit of 1.0 GiB"),
+            "{text}"
+        );
+        let text = error((1 << 30) + 1).to_string();
+        assert!(text.contains("1073741825 B is larger than the limit of 1073741824 B"), "{text}");
+    }
+
+    #[test]
+    fn a_full_store_is_described_in_units() {
+        let error = Error::StoreFull {
+            needed_bytes: 3 << 29,
+            free_bytes: 100,
+            capacity_bytes: 2 << 30,
+            holders: String::new(),
+        };
+        assert_eq!(error.to_string(), "store is full: 1.5 GiB needed, 100 B of 2.0 GiB free");
     }
 
     #[test]

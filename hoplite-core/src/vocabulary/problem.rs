@@ -1,6 +1,7 @@
 //! Problems of a cluster, with the texts that all tools show.
 
 use crate::vocabulary::id::{NodeId, ObjectId};
+use crate::vocabulary::text::sizes;
 
 /// Most places (nodes or objects) that a problem names.
 pub const MAX_PLACES: usize = 8;
@@ -12,7 +13,8 @@ const NEARLY_FULL_PERCENT: u64 = 90;
 pub fn nearly_full(pinned_bytes: u64, capacity_bytes: u64) -> Option<String> {
     let share = u128::from(pinned_bytes) * 100 / u128::from(capacity_bytes.max(1));
     let is_so = share >= u128::from(NEARLY_FULL_PERCENT);
-    is_so.then(|| format!("{pinned_bytes} of {capacity_bytes} bytes are pinned"))
+    let [pinned, capacity] = sizes([pinned_bytes, capacity_bytes]);
+    is_so.then(|| format!("{pinned} of {capacity} are pinned"))
 }
 
 /// Describes [slow links](ProblemKind::Slow) to `peers`; `None` without peers.

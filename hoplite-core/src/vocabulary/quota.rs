@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
+use crate::vocabulary::text::sizes;
 
 /// Most quotas of a store. A put searches the quotas of its id's prefixes in logarithmic time, at
 /// most once per byte of the id.
@@ -96,13 +97,14 @@ impl QuotaExcess {
 impl fmt::Display for QuotaExcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { subject, resource, needed, used, limit } = self;
-        let unit = match resource {
-            QuotaResource::Memory => "bytes of memory",
-            QuotaResource::Objects => "objects",
+        let (amounts, noun) = match resource {
+            QuotaResource::Memory => (sizes([*used, *limit, *needed]), "of memory"),
+            QuotaResource::Objects => ([used, limit, needed].map(u64::to_string), "objects"),
         };
+        let [used, limit, needed] = amounts;
         write!(
             f,
-            "the quota of {subject} is exceeded: {used} of {limit} {unit} used, {needed} more needed"
+            "the quota of {subject} is exceeded: {used} of {limit} {noun} used, {needed} more needed"
         )
     }
 }

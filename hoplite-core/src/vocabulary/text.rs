@@ -26,6 +26,30 @@ pub fn rounded(duration: Duration) -> Duration {
     Duration::from_micros(u64::try_from(steps * step).unwrap_or(u64::MAX))
 }
 
+/// Returns a number of bytes with about three digits: `17 B`, `1.5 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // Rounding would print 1023.95 as 1024.0.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Returns the [`size`] of each, or exact numbers of bytes if different sizes would look the same.
+pub fn sizes<const N: usize>(bytes: [u64; N]) -> [String; N] {
+    let rounded = bytes.map(size);
+    let is_clear =
+        |at: usize| (0..at).all(|other| bytes[at] == bytes[other] || rounded[at] != rounded[other]);
+    if (0..N).all(is_clear) { rounded } else { bytes.map(|bytes| format!("{bytes} B")) }
+}
+
 /// Returns `true` if [`escape`] changes nothing.
 pub fn is_plain(text: &str) -> bool {
     !text.chars().any(disturbs)
@@ -60,6 +84,28 @@ mod tests {
             assert_eq!(format!("{:?}", rounded(Duration::from_micros(micros))), shown);
         }
         assert_eq!(rounded(Duration::MAX), Duration::from_micros(u64::MAX));
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        let readable = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            ((1 << 20) - 1, "1.0 MiB"),
+            (3 << 19, "1.5 MiB"),
+            (1 << 40, "1.0 TiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ];
+        for (bytes, text) in readable {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn different_sizes_look_different() {
+        assert_eq!(sizes([1 << 20, 3 << 20, 1 << 20]), ["1.0 MiB", "3.0 MiB", "1.0 MiB"]);
+        assert_eq!(sizes([1 << 20, (1 << 20) - 1]), ["1048576 B", "1048575 B"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use hoplite_core::load::{
     ClientLoad, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS, TransferLoad,
 };
 use hoplite_core::node::{ClientUse, CopyId, LifetimeReport};
-use hoplite_core::text::cut;
+use hoplite_core::text::{cut, size};
 
 use super::Engine;
 
@@ -24,13 +24,14 @@ impl Engine {
         let kept_bytes = status.pinned_bytes.saturating_sub(holders.pinned_bytes);
         let named = holders.clients.iter().take(MAX_NAMED_HOLDERS).map(|holder| {
             format!(
-                "{} holds {} bytes in {} objects",
+                "{} holds {} in {} objects",
                 name(holder.client),
-                holder.bytes,
+                size(holder.bytes),
                 holder.copies
             )
         });
-        let mut parts = vec![format!("objects that were put and not deleted take {kept_bytes}")];
+        let mut parts =
+            vec![format!("objects that were put and not deleted take {}", size(kept_bytes))];
         parts.extend(named);
         match holders.clients.len().saturating_sub(MAX_NAMED_HOLDERS) {
             0 => {}
