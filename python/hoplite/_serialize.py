@@ -136,7 +136,8 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
         if sizes[0] == sizes[1]:
             sizes = [f"{error.size_bytes} B", f"{limit} B"]
         raise ObjectTooLarge(
-            f"object {id!r} of {sizes[0]} or more is larger than the limit of {sizes[1]}",
+            f"object {id!r} of {sizes[0]} or more is larger than the limit of {sizes[1]}, "
+            "which --memory (in Python, memory=) and --max-object of the store set",
             id=id,
             size_bytes=error.size_bytes,
             limit_bytes=limit,

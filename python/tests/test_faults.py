@@ -151,6 +151,7 @@ def test_a_full_store(node: Cluster) -> None:
         assert (large.value.id, large.value.size_bytes) == ("too much", 65 << 20)
         assert large.value.limit_bytes <= 64 << 20
         assert "of 65.0 MiB" in str(large.value)
+        assert "memory=" in str(large.value)
         thread = threading.Thread(
             target=client.put, args=("more", np.ones(40 << 20, np.uint8), PATIENCE)
         )

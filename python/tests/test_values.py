@@ -523,7 +523,7 @@ def test_what_is_too_large_is_refused_before_it_is_copied(client: hoplite.Client
         assert caught.value.id == "too large"
         assert caught.value.size_bytes > caught.value.limit_bytes
         assert caught.value.limit_bytes == client._native.max_object_bytes
-        assert "iB" in str(caught.value)
+        assert "iB, which --memory" in str(caught.value)
     with pytest.raises(hoplite.ObjectTooLarge):
         client.all_to_all("exchange", [wide], 0)
     with pytest.raises(hoplite.ObjectTooLarge):

@@ -43,7 +43,12 @@ struct TooLarge<'a> {
 impl fmt::Display for TooLarge<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [size, limit] = sizes([self.size_bytes, self.limit_bytes]);
-        write!(f, "object {} of {size} is larger than the limit of {limit}", self.id)
+        write!(
+            f,
+            "object {} of {size} is larger than the limit of {limit}, which --memory \
+             (in Python, memory=) and --max-object of the store set",
+            self.id
+        )
     }
 }
 
@@ -603,14 +608,15 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_too_large_is_described_in_units() {
+    fn an_object_that_is_too_large_names_the_settings() {
         let error =
             |size_bytes| Error::ObjectTooLarge { id: id("x"), size_bytes, limit_bytes: 1 << 30 };
         let text = error(3 << 30).to_string();
         assert!(
-            text.starts_with("object x of 3.0 GiB is larger than the limit of 1.0 GiB"),
+            text.starts_with("object x of 3.0 GiB is larger than the limit of 1.0 GiB,"),
             "{text}"
         );
+        assert!(text.contains("--memory") && text.contains("memory="), "{text}");
         let text = error((1 << 30) + 1).to_string();
         assert!(text.contains("1073741825 B is larger than the limit of 1073741824 B"), "{text}");
     }
