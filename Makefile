@@ -4,6 +4,9 @@ SHELL := /bin/bash
 .PHONY: help setup build dist profile build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel release test-deploy \
 	test-dashboard bench-local docs clean
 
+# Python keeps the bytecode that it compiles: without, a process of Ray takes twice the time to start.
+unexport PYTHONDONTWRITEBYTECODE
+
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
 PYTHON ?= python3
