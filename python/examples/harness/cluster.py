@@ -121,7 +121,12 @@ def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
         os.environ["RAY_TMPDIR"] = directory
         others = args.nodes - 1
         cpus = 0 if others else args.workers
-        common: dict[str, Any] = {"object_store_memory": memory_bytes, "include_dashboard": False}
+        common: dict[str, Any] = {
+            "object_store_memory": memory_bytes,
+            "include_dashboard": False,
+            "include_log_monitor": False,
+            "no_monitor": True,
+        }
         cluster: Any = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": cpus})
         try:
             for _ in range(others):

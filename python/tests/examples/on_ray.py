@@ -10,7 +10,13 @@ from ray.cluster_utils import Cluster
 
 import hoplite.ray
 
-NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
+NODE = {
+    "num_cpus": 8,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "no_monitor": True,
+}
 
 
 def main() -> int:

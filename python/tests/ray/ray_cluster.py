@@ -7,7 +7,13 @@ from pathlib import Path
 import hoplite
 import hoplite.ray
 
-NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
+NODE = {
+    "num_cpus": 8,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+    "include_log_monitor": False,
+    "no_monitor": True,
+}
 RACK = "example.com/rack"
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
