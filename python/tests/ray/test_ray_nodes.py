@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import ray
 from ray.cluster_utils import Cluster
-from ray.util import collective
 from ray_cluster import MEMORY, NODE, PATIENCE, eventually, objects, on, processes, start_stores
 
 import hoplite
@@ -89,14 +88,21 @@ def kill_and_await(path: str | Path, name: str) -> None:
 @ray.remote(num_cpus=0)
 class Member:
     def join(self, rank: int) -> None:
+        # Imports torch, which other actors of this module lack.
+        from ray.util import collective
+
         collective.init_collective_group(2, rank, "hoplite", "group")
 
     def total(self) -> float:
+        from ray.util import collective
+
         array = np.ones(10)
         collective.allreduce(array, "group")
         return float(array[0])
 
     def leave(self) -> None:
+        from ray.util import collective
+
         collective.destroy_collective_group("group")
 
 
