@@ -17,14 +17,12 @@ const KEPT_VARIABLES: [&str; 7] = [
 
 /// A store that listens on loopback.
 #[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Store<'a> {
-    /// Name of the node.
     pub node: &'a str,
     /// Path of the socket for clients.
     pub socket: &'a Path,
-    /// Value of `--memory`.
     pub memory: &'a str,
-    /// Addresses of all shards.
     pub shards: &'a [String],
 }
 

@@ -6,7 +6,7 @@ use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::load::CombinationLoad;
 use hoplite_core::time::Time;
 
-/// Most combinations of all stores. Most take less than 1 KiB.
+/// Most combinations, each mostly below 1 KiB.
 const MAX_STEPS: usize = 4096;
 
 /// A combination of inputs at a node.
@@ -18,7 +18,7 @@ pub(crate) struct Step {
     pub(crate) load: CombinationLoad,
 }
 
-/// Steps that made one target, earliest start first.
+/// Steps that made a target, earliest first.
 #[derive(Debug, Clone)]
 pub(crate) struct PastReduce {
     pub(crate) steps: Vec<Step>,
@@ -52,7 +52,7 @@ impl Past {
         }
     }
 
-    /// Returns the latest reduces and collectives, newest first; with `target`, only its own.
+    /// Returns the latest reduces and collectives, newest first; `target` selects its own.
     pub(crate) fn latest(&self, target: Option<&ObjectId>, limit: usize) -> Vec<PastReduce> {
         let hops: BTreeMap<&ObjectId, &Step> = self
             .steps
@@ -73,7 +73,7 @@ impl Past {
 }
 
 impl PastReduce {
-    /// Adds the hops that led to `last`, the steps that made the target.
+    /// Adds the hops that led to `last`.
     fn new(last: Vec<&Step>, hops: &BTreeMap<&ObjectId, &Step>) -> Self {
         let mut steps: Vec<&Step> = last;
         let mut found = BTreeSet::new();
@@ -90,7 +90,7 @@ impl PastReduce {
         Self { steps }
     }
 
-    /// Returns a step that made the target, with a schedule if possible.
+    /// Returns a step that made the target, with a schedule if known.
     pub(crate) fn main(&self) -> Option<&Step> {
         let last = || self.steps.iter().filter(|step| !step.load.output.is_of_hop());
         last().find(|step| !step.load.plan.is_empty()).or_else(|| last().next())

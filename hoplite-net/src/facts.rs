@@ -9,10 +9,9 @@ use x509_parser::time::ASN1Time;
 
 /// Facts in a certificate, without a decision about trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct CertificateFacts {
-    /// Host names and addresses.
     pub names: Vec<String>,
-    /// Period of validity.
     pub validity: Range<SystemTime>,
 }
 

@@ -108,8 +108,8 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     })
 }
 
-/// Returns `true` if one side refuses the certificate of the other, and time alone changes nothing.
-/// A certificate that is not valid now may become valid: a clock may be wrong.
+/// Returns `true` if a side refuses the other's certificate, not only its period: a clock may be
+/// wrong.
 pub(super) const fn is_refusal(error: &rustls::Error) -> bool {
     use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     match error {

@@ -26,8 +26,8 @@ pub struct Level {
 
 /// A reduce-scatter and its allgather, in rings of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Stage {
-    /// Nodes per ring.
     pub nodes: u32,
     /// Bytes that each ring reduces and scatters.
     pub bytes: f64,
@@ -39,8 +39,8 @@ pub struct Stage {
 
 /// Stages of an allreduce, and its predicted time.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Decomposition {
-    /// Stages, innermost first.
     pub stages: Vec<Stage>,
     /// Predicted time of all stages.
     pub seconds: f64,

@@ -31,7 +31,7 @@ pub enum Question {
     Transfers,
     /// Reduces and collectives, running and past.
     Reduces,
-    /// Schedules over time of the latest reduces and collectives that made a target.
+    /// Schedules over time of a target's latest reduces and collectives.
     Reduce(ObjectId),
     /// Links between nodes or, if a label's key is given, between groups of nodes with equal values
     /// of the label.

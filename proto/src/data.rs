@@ -29,12 +29,12 @@ use crate::{error, v1};
 
 /// Request to send bytes of a copy as they become valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Pull {
     /// The object.
     pub id: ObjectId,
     /// Put that made the object.
     pub put: PutId,
-    /// The object's size.
     pub size_bytes: u64,
     /// Requested bytes.
     pub range: Range<u64>,

@@ -52,8 +52,8 @@ pub enum MembershipId {
 
 /// Store that helps to make a collective's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Member {
-    /// The node.
     pub node: NodeId,
     /// Address of the node's data plane.
     pub address: SocketAddr,

@@ -28,14 +28,13 @@ pub struct Dependency {
 
 /// Piece of one send or receive, moved in one frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Block {
-    /// The step's index.
     pub step: usize,
     /// Use of the received bytes, if the step receives.
     pub mode: Option<ReceiveMode>,
     /// Range in the member's data.
     pub range: Range<u64>,
-    /// Position in the stream.
     pub position_bytes: u64,
     done_bytes: u64,
 }

@@ -67,10 +67,9 @@ impl ReduceRecord {
 
 /// A member's progress in a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Position {
-    /// Member's index, from 0.
     pub member: usize,
-    /// Number of all members.
     pub members: usize,
     /// Member's stage in words.
     pub stage: String,

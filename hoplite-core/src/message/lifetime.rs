@@ -20,12 +20,11 @@ pub struct LifetimeReport {
 
 /// Object whose owner is gone or, without a lifetime, whose client has disconnected.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Ownerless {
     /// The object.
     pub id: ObjectId,
-    /// The object's size.
     pub size_bytes: u64,
-    /// Owner that is gone.
     pub owner: Option<Owner>,
 }
 

@@ -22,10 +22,9 @@ pub struct SpillFile {
 
 /// Place of a copy in a spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct SpillRecord {
-    /// The file.
     pub file: SpillFile,
-    /// The record's offset.
     pub offset_bytes: u64,
 }
 
@@ -46,10 +45,9 @@ impl SpillRecord {
 
 /// Copy to write into a new spill file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct SpillItem {
-    /// The copy.
     pub copy: CopyId,
-    /// The object's size.
     pub size_bytes: u64,
     /// Record in an older file; `None` for a copy in the arena.
     pub from: Option<SpillRecord>,

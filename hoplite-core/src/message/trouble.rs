@@ -34,6 +34,7 @@ pub struct PeerFault {
 
 /// Present troubles of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Troubles {
     /// Calls, transfers, reduces and their steps that wait for memory.
     pub full_waiters: usize,
@@ -45,7 +46,6 @@ pub struct Troubles {
     pub shards: Vec<ShardFault>,
     /// Stores that lately refused this one, or were unreachable.
     pub peers: Vec<PeerFault>,
-    /// Unusable spill directories.
     pub spill: Vec<SpillTrouble>,
     /// Last refusal of a client or store without a common protocol version, if recent.
     pub incompatible: Option<Fault>,

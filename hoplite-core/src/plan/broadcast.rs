@@ -29,10 +29,9 @@ pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
 /// A node whose copy may serve one more receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Candidate<'a> {
-    /// Copy's node.
     pub node: &'a NodeId,
-    /// Copy's state.
     pub state: LocationState,
     /// Estimated time from which an incomplete copy can forward bytes.
     pub bytes_at: Time,

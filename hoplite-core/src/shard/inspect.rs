@@ -72,8 +72,8 @@ pub struct ObjectSearch {
 
 /// A page of a search's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Found {
-    /// Found objects, by id.
     pub objects: Vec<ObjectOverview>,
     /// Last examined id, for the next search; `None` at the end.
     pub next: Option<ObjectId>,
@@ -117,8 +117,8 @@ pub struct RecentObject {
 
 /// An object, and its transfers as trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct ObjectTree {
-    /// Object, if known.
     pub object: Option<ObjectOverview>,
     /// At most [`MAX_SHOWN_COPIES`] copies.
     pub copies: Vec<CopyOverview>,

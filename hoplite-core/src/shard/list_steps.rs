@@ -26,8 +26,8 @@ pub enum ListStep {
 
 /// A list of shards, proposed by a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Proposal {
-    /// New list.
     pub list: ShardList,
     /// A random number that names the coordinator's attempt.
     pub proposer: u64,
@@ -42,10 +42,10 @@ pub fn may_commit(accepted: usize, all: usize, force: bool, elapsed: Duration) -
 
 /// A shard's knowledge of the list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct KnownShards {
     /// List in use; empty if it was never changed and no store is connected.
     pub list: ShardList,
-    /// Number of connected stores.
     pub stores: usize,
     /// Number of connected stores with an older list.
     pub outdated: usize,

@@ -24,14 +24,12 @@ pub enum Collective {
 
 /// Parameters of a collective that all participants must request alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Agreement {
-    /// Kind of collective.
     pub kind: Collective,
     /// Operation on elements; meaningless for an allgather or all-to-all.
     pub op: ReduceOp,
-    /// Order of the operands.
     pub order: ReduceOrder,
-    /// Number of participants.
     pub participants: u32,
     /// Digest of the source ids in rank order. It detects mistakes, not forgeries.
     pub sources: u64,

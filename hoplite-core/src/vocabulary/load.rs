@@ -97,8 +97,8 @@ pub enum TroubleKind {
 
 /// A store's trouble, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Trouble {
-    /// Kind of trouble.
     pub kind: TroubleKind,
     /// Description, at most [`MAX_TROUBLE_BYTES`].
     pub text: String,
@@ -151,8 +151,7 @@ pub struct ReduceLoad {
     pub elapsed: Duration,
 }
 
-/// A combination of inputs at a store: a hop, the last step of a reduce, or a member's part of a
-/// collective.
+/// A combination of inputs: a hop, the last step of a reduce, or a member's part of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct CombinationLoad {
@@ -227,7 +226,7 @@ pub struct Reporter {
     next: Option<Time>,
     last: Option<(Time, Load)>,
     last_sent: Option<Load>,
-    /// Newest combinations of the last report and of the one before it.
+    /// Newest combinations of the last two reports.
     covered: (u64, u64),
 }
 
@@ -298,8 +297,8 @@ pub struct ReportRequests {
 
 /// A shard's request for load reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct ReportRequest {
-    /// Interval between reports.
     pub interval: Duration,
     /// Time for which the stores report.
     pub duration: Duration,

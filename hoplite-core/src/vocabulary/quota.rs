@@ -29,10 +29,9 @@ impl fmt::Display for QuotaSubject {
 
 /// Limits of a quota. `None` sets no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct QuotaLimits {
-    /// Bytes of shared memory.
     pub memory_bytes: Option<u64>,
-    /// Number of objects.
     pub objects: Option<u64>,
 }
 
@@ -74,6 +73,7 @@ impl QuotaResource {
 
 /// A put that does not fit a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct QuotaExcess {
     /// Limited objects.
     pub subject: QuotaSubject,
@@ -83,7 +83,6 @@ pub struct QuotaExcess {
     pub needed: u64,
     /// Bytes or objects in use.
     pub used: u64,
-    /// Quota's limit.
     pub limit: u64,
 }
 

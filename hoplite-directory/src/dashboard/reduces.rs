@@ -1,4 +1,4 @@
-//! JSON of reduces and collectives that run or ran lately, with their schedules over time.
+//! JSON of running and past reduces and collectives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::rows::millis;
 use crate::past::{PastReduce, Step};
 
 const MAX_REDUCES: usize = 200;
-/// Most steps of a schedule, the first ones.
+/// Most steps of a schedule.
 const MAX_STEPS: usize = 128;
 
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ struct Past {
     failed: usize,
     /// Time since the first step began.
     age_us: u64,
-    /// Time from the start of the first step to the end of the last one.
+    /// Time to the end of the last step.
     took_us: u64,
 }
 

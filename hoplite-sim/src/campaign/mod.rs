@@ -42,6 +42,7 @@ const MAX_EVENTS: u64 = 1_000_000;
 
 /// Counts of a run, which show that it was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Summary {
     /// Counts of messages and faults.
     pub counts: Counts,
@@ -51,9 +52,7 @@ pub struct Summary {
     pub errors: u64,
     /// Evicted copies.
     pub evictions: u64,
-    /// Successful reduces.
     pub reduces: u64,
-    /// Failed reduces.
     pub failed_reduces: u64,
     /// Successful allreduces by a reduce and a broadcast.
     pub allreduces: u64,

@@ -101,14 +101,12 @@ impl ShardHost {
 
 /// A shard's messages in a simulation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct ShardLoad {
-    /// Received messages.
     pub received: u64,
-    /// Sent messages.
     pub sent: u64,
     /// Modelled time in which the shard was busy.
     pub busy: Duration,
-    /// The longest queue.
     pub longest_queue: usize,
 }
 

@@ -24,10 +24,10 @@ pub enum Arrivals {
 
 /// Simulated collective and its parameters.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Experiment {
     /// The number of stores.
     pub nodes: usize,
-    /// The number of shards.
     pub shards: usize,
     /// Simulated collective.
     pub workload: Workload,
@@ -45,9 +45,7 @@ pub struct Experiment {
     /// Measures a second run. The first one teaches shards the delay of a hop, and stores their
     /// lanes.
     pub is_repeated: bool,
-    /// Seed of random numbers.
     pub seed: u64,
-    /// Size of each object.
     pub size_bytes: u64,
     /// Rate of a link in each direction.
     pub bytes_per_second: u64,
@@ -55,6 +53,5 @@ pub struct Experiment {
     pub latency: Duration,
     /// A shard's time per message.
     pub shard_service: Duration,
-    /// Simulated time limit.
     pub time_limit: Duration,
 }

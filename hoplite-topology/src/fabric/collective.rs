@@ -29,10 +29,10 @@ pub enum Algorithm {
 
 /// Consecutive steps that take the same time.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Steps {
     /// Number of steps.
     pub count: u32,
-    /// Bytes per flow.
     pub bytes: f64,
     /// Flows on the most loaded link, divided by its relative capacity.
     pub load: f64,
@@ -42,8 +42,8 @@ pub struct Steps {
 
 /// A simulation's result.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Outcome {
-    /// Steps, in order.
     pub steps: Vec<Steps>,
     /// Time of all steps.
     pub seconds: f64,

@@ -20,8 +20,8 @@ use crate::{error, metadata, v1};
 
 /// A member's request for the bytes that another member must send to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Take {
-    /// Target of the collective.
     pub target: ObjectId,
     /// The target's put id.
     pub put: PutId,

@@ -88,7 +88,7 @@ def kill_and_await(path: str | Path, name: str) -> None:
 @ray.remote(num_cpus=0)
 class Member:
     def join(self, rank: int) -> None:
-        # Imports torch, which other actors of this module lack.
+        # Imports torch, too.
         from ray.util import collective
 
         collective.init_collective_group(2, rank, "hoplite", "group")

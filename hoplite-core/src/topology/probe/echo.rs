@@ -45,12 +45,11 @@ pub enum PacketKind {
 
 /// An echo request or reply. Both have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Packet {
-    /// Packet's kind.
     pub kind: PacketKind,
     /// Pair's random secret in this round.
     pub nonce: u64,
-    /// Request's number.
     pub number: u32,
     /// In a reply, the answering side's latest round trip in nanoseconds; otherwise zero.
     pub round_trip_ns: u64,
