@@ -43,12 +43,9 @@ function problem_list(problems) {
     make("p", {}, make("b", {}, "Cure: "), problem.cure),
     make("ul", { class: "places" }, problem.places.map((place) => make("li", {},
       place.node ? [node_link(place.node), ": "] : null,
-      place.object ? object_link(place.object, place.text) : make("span", { class: "id" }, words_of(place.text)))),
+      place.object ? object_link(place.object, place.text) : make("span", { class: "id" }, place.text))),
     problem.count > problem.places.length ? make("li", { class: "quiet" }, `and ${count(problem.count - problem.places.length)} more`) : null))));
 }
-
-/** Writes the bytes in a problem's text with units. */
-const words_of = (text) => text.replace(/^(\d+) of (\d+) bytes/, (_, some, all) => `${size(Number(some))} of ${size(Number(all))}`);
 
 /** Shows the titles of the first problems in one line above every view. */
 export function banner(place, problems) {
