@@ -45,7 +45,7 @@ function schedule(one, position) {
     return [
       node_link(row.node),
       row.senders.length === 0 ? make("span", { class: "quiet" }, "itself") : make("span", {}, senders, row.more_senders > 0 ? ` and ${count(row.more_senders)} more` : null),
-      row.hop ? "a part of the sources" : "the result", size(row.size_bytes),
+      row.hop ? "a partial result" : "the result", size(row.size_bytes),
       bar(row.after_us, row.after_us + row.took_us, one.took_us, row.complete ? "over" : "bad", `${row.node} from ${names}: begun after ${time(row.after_us)}, ${time(row.took_us)}`),
       time(row.after_us), time(row.took_us), row.complete ? "complete" : make("span", { class: "tag bad" }, "ended early"),
     ];

@@ -1,11 +1,14 @@
-//! Latest reduces and collectives, each with its schedule over time, from the reports of stores.
+//! Latest reduces and collectives with their schedules over time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::load::CombinationLoad;
 use hoplite_core::time::Time;
 
+/// Added to times, for steps before the shard's start.
+pub(crate) const BEFORE_START: Duration = Duration::from_secs(30 * 86_400);
 /// Most combinations, each mostly below 1 KiB.
 const MAX_STEPS: usize = 4096;
 
@@ -35,7 +38,7 @@ fn key(step: &Step) -> (PutId, NodeId, u64) {
 }
 
 impl Past {
-    /// Records what `node` reports now. Stores may report a combination twice.
+    /// Records reports of `node`, which may repeat combinations.
     pub(crate) fn push(&mut self, now: Time, node: &NodeId, loads: Vec<CombinationLoad>) {
         for load in loads {
             let ended = now.before(load.age);
@@ -107,8 +110,6 @@ impl PastReduce {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use hoplite_core::load::Sender;
 
     use super::*;

@@ -22,7 +22,7 @@ use tonic::{Status, Streaming};
 
 use crate::events::{EventKind, Events};
 use crate::history::{History, STEP, Slice};
-use crate::past::{Past, PastReduce};
+use crate::past::{BEFORE_START, Past, PastReduce};
 
 /// Most load reports: as many as a shard has stores.
 const MAX_LOADS: usize = 1 << 16;
@@ -132,7 +132,7 @@ impl Loads {
     }
 
     pub(crate) fn past(&self, target: Option<&ObjectId>, limit: usize) -> (Time, Vec<PastReduce>) {
-        (self.now(), self.lock().past.latest(target, limit))
+        (self.now() + BEFORE_START, self.lock().past.latest(target, limit))
     }
 
     pub(crate) fn failing(&self) -> Vec<(NodeId, f32)> {
@@ -258,7 +258,7 @@ impl ReportingStore {
                 let State { loads, past, .. } = &mut *state;
                 match loads.get_mut(&self.node) {
                     Some((number, latest)) if *number == self.number => {
-                        past.push(now, &self.node, combinations);
+                        past.push(now + BEFORE_START, &self.node, combinations);
                         latest.replace(latest_report)
                     }
                     _ => continue,

@@ -357,7 +357,7 @@ fn past_reduces_and_collectives_show_who_sent_what_to_whom() {
         reduce.join().unwrap().unwrap();
     });
     let reduce = past(address, "target", 3);
-    assert!(reduce["plan"].as_str().unwrap().starts_with("chain of "), "{reduce}");
+    assert!(reduce["plan"].as_str().unwrap().starts_with("chain, "), "{reduce}");
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     let steps = reduce["rows"].as_array().unwrap();
     let hop = |step: &&serde_json::Value| step["hop"] == true;

@@ -27,7 +27,6 @@ use crate::problems::{Problematic, problems_now};
 
 const MAX_BUSY: usize = 50;
 const MAX_RECENT: usize = 100;
-const MAX_SCHEDULES: usize = 4;
 
 pub(super) async fn answer(question: Question, data: &DashboardData) -> Result<String> {
     let shard = &data.shard;
@@ -70,12 +69,8 @@ pub(super) async fn answer(question: Question, data: &DashboardData) -> Result<S
             let busy = shard.inspect(|shard| shard.busiest_objects(MAX_BUSY)).await?;
             json(&Objects { objects: rows(shard.uptime(), busy), next: None })
         }
-        Question::Reduces => {
-            json(&Reduces::new(&data.loads.all(), &data.loads.past(None, MAX_RECENT)))
-        }
-        Question::Reduce(id) => {
-            json(&Schedules::new(&id, &data.loads.past(Some(&id), MAX_SCHEDULES)))
-        }
+        Question::Reduces => json(&Reduces::new(&data.loads)),
+        Question::Reduce(id) => json(&Schedules::new(&id, &data.loads)),
         Question::Links { group } => {
             let (nodes, _) = shard.inspect(|shard| shard.node_overviews("", MAX_NODES)).await?;
             json(&Links::new(&data.loads.all(), &nodes, &group))

@@ -1,18 +1,20 @@
 //! JSON of running and past reduces and collectives.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::load::{Load, ReduceLoad, Sender};
+use hoplite_core::load::{ReduceLoad, Sender};
 use hoplite_core::time::Time;
 use hoplite_proto::dashboard::query::to_hex;
 use serde::Serialize;
 
 use super::rows::millis;
 use crate::past::{PastReduce, Step};
+use crate::watch::Loads;
 
 const MAX_REDUCES: usize = 200;
+const MAX_PAST: usize = 100;
+const MAX_SCHEDULES: usize = 4;
 /// Most steps of a schedule.
 const MAX_STEPS: usize = 128;
 
@@ -51,10 +53,9 @@ struct Past {
 }
 
 impl Reduces {
-    pub(super) fn new(
-        loads: &[(NodeId, Arc<Load>)],
-        (now, past): &(Time, Vec<PastReduce>),
-    ) -> Self {
+    pub(super) fn new(loads: &Loads) -> Self {
+        let (now, past) = loads.past(None, MAX_PAST);
+        let loads = loads.all();
         let all = loads
             .iter()
             .flat_map(|(node, load)| load.reduces.iter().map(move |reduce| (node, reduce)));
@@ -71,7 +72,7 @@ impl Reduces {
         Self {
             telling: loads.len(),
             reduces: all.take(MAX_REDUCES).map(reduce).collect(),
-            past: past.iter().filter_map(|reduce| Past::new(*now, reduce)).collect(),
+            past: past.iter().filter_map(|reduce| Past::new(now, reduce)).collect(),
         }
     }
 }
@@ -94,7 +95,7 @@ impl Past {
     }
 }
 
-/// The latest reduces and collectives that made a target, newest first.
+/// A target's latest reduces and collectives, newest first.
 #[derive(Serialize)]
 pub(super) struct Schedules {
     target: String,
@@ -113,7 +114,7 @@ struct Schedule {
 struct Row {
     node: String,
     senders: Vec<String>,
-    /// Number of senders that are not listed.
+    /// Senders not listed.
     more_senders: u64,
     /// `true` for an intermediate result.
     hop: bool,
@@ -125,11 +126,12 @@ struct Row {
 }
 
 impl Schedules {
-    pub(super) fn new(target: &ObjectId, (now, past): &(Time, Vec<PastReduce>)) -> Self {
+    pub(super) fn new(target: &ObjectId, loads: &Loads) -> Self {
+        let (now, past) = loads.past(Some(target), MAX_SCHEDULES);
         let schedule = |reduce: &PastReduce| {
             let began = reduce.began()?;
             let rows = reduce.steps.iter().take(MAX_STEPS).map(|step| Row::new(began, step));
-            Some(Schedule { reduce: Past::new(*now, reduce)?, rows: rows.collect() })
+            Some(Schedule { reduce: Past::new(now, reduce)?, rows: rows.collect() })
         };
         Self { target: target.readable(), schedules: past.iter().filter_map(schedule).collect() }
     }

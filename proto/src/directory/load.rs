@@ -264,6 +264,25 @@ mod tests {
 
     use super::*;
 
+    fn combination(id: &ObjectId, numbers: [u64; 4], lists: usize) -> CombinationLoad {
+        let [one, two, three, four] = numbers;
+        let sender =
+            Sender { node: NodeId::new("x").unwrap(), hop: (lists > 3).then(|| id.clone()) };
+        CombinationLoad {
+            number: one,
+            output: id.clone(),
+            op: "sum".to_owned(),
+            plan: "x".repeat(lists * 16),
+            senders: vec![sender; lists * MAX_SENDERS / MAX_REPORTED],
+            all_senders: two,
+            size_bytes: three,
+            age: Duration::from_micros(four % 1_000_000),
+            took: Duration::from_micros(one % 1_000_000),
+            is_complete: two > three,
+            put: PutId(four),
+        }
+    }
+
     fn load(name: &str, numbers: [u64; 4], lists: usize) -> Load {
         let id = ObjectId::new(name).unwrap();
         let [one, two, three, four] = numbers;
@@ -276,25 +295,8 @@ mod tests {
             is_slow: two > three,
             lanes: u32::from(four > one),
         };
-        let sender = |hop| Sender { node: NodeId::new(name).unwrap(), hop };
-        let combination = CombinationLoad {
-            number: one,
-            output: id.clone(),
-            op: "sum".to_owned(),
-            plan: "x".repeat(lists * 16),
-            senders: vec![
-                sender((lists > 3).then(|| id.clone()));
-                lists * MAX_SENDERS / MAX_REPORTED
-            ],
-            all_senders: two,
-            size_bytes: three,
-            age: Duration::from_micros(four % 1_000_000),
-            took: Duration::from_micros(one % 1_000_000),
-            is_complete: two > three,
-            put: PutId(four),
-        };
         let reduce = ReduceLoad {
-            target: id,
+            target: id.clone(),
             op: "sum".to_owned(),
             joined: one,
             sources: two,
@@ -309,7 +311,10 @@ mod tests {
             shards_up: vec![true; lists * 16],
             transfers: vec![transfer; lists],
             reduces: vec![reduce; lists],
-            combinations: vec![combination; lists * MAX_COMBINATIONS / MAX_REPORTED],
+            combinations: vec![
+                combination(&id, numbers, lists);
+                lists * MAX_COMBINATIONS / MAX_REPORTED
+            ],
             links: vec![link; lists * MAX_LINKS / MAX_REPORTED],
             troubles: vec![
                 Trouble {

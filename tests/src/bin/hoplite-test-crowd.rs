@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -35,6 +36,7 @@ const BROADCAST_BYTES: u64 = 2 << 30;
 /// A node needs two streams, and a connection permits 128.
 const NODES_PER_CONNECTION: usize = 60;
 const BATCH: usize = 256;
+static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 type Client = DirectoryClient<Channel>;
 
@@ -205,7 +207,9 @@ async fn send_load(mut client: Client, node: NodeId, load: Load) -> anyhow::Resu
     let outbound = futures::stream::poll_fn(move |cx| queued.poll_recv(cx));
     let mut orders = client.watch(outbound).await?.into_inner();
     while orders.message().await?.is_some() {
-        reports.send(encode_load(load.clone())).await?;
+        let mut load = load.clone();
+        load.combinations.iter_mut().for_each(|one| one.age += STARTED.elapsed());
+        reports.send(encode_load(load)).await?;
     }
     Ok(())
 }
@@ -230,7 +234,7 @@ fn past_reduce(number: usize) -> Vec<CombinationLoad> {
         put: PutId(number as u64),
         op: "sum".to_owned(),
         plan: if number == CHAIN {
-            "chain of 9, estimated to take 640.0ms".to_owned()
+            "chain, estimated to take 640.0ms".to_owned()
         } else {
             String::new()
         },
