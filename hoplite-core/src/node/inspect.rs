@@ -37,6 +37,7 @@ impl View<'_> {
     fn combinations(&self, now: Time) -> Vec<CombinationLoad> {
         let describe = |mut combination: CombinationLoad| {
             if combination.plan.is_empty()
+                && !combination.output.is_of_hop()
                 && let Some(record) = self.how_made(&combination.output, now)
             {
                 combination.plan = cut(record.plan, MAX_PLAN_BYTES);

@@ -121,7 +121,7 @@ impl Objects {
         let local = &self.copies[&copy];
         let is_live = local.is_live();
         let load = CombinationLoad {
-            number: combine.0,
+            number: 0,
             output: local.id.clone(),
             put: local.put,
             op: story.op.name().to_owned(),

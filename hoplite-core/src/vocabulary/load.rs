@@ -155,7 +155,7 @@ pub struct ReduceLoad {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct CombinationLoad {
-    /// Larger than the numbers of the store's earlier combinations.
+    /// Counts the store's combinations in the order of their ends.
     pub number: u64,
     /// Target, or the private id of a hop's output.
     pub output: ObjectId,
