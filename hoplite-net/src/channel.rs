@@ -24,13 +24,10 @@ use super::frames::{FrameReader, FrameWriter, frames};
 use super::opening::{self, Caller, OpeningError, Records};
 use super::record::Checked;
 use super::socket::{InProcess, Socket};
-use super::tls::{Protocol, Tls, is_refusal, provider, tls_explanation};
+use super::tls::{Protocol, Tls, provider, tls_explanation};
 
 /// Port of a shard whose address has none, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
-
-const CERTIFICATE_CURE: &str = "give all daemons certificates of one authority (`hoplite certs`), \
-    for their addresses or one --tls-name";
 
 /// Route to a shard.
 #[derive(Debug, Clone)]
@@ -100,7 +97,6 @@ impl Credentials {
     }
 
     /// Explains a failed connection: a refusal, a rejected certificate, or TLS on one side only.
-    /// A rejected certificate is [`Error::PermissionDenied`], unless it is only not valid now.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -113,13 +109,6 @@ impl Credentials {
                 text = format!("{text}: {detail}");
             }
             source = error.source();
-        }
-        if self.tls.is_some() && cause(failure).is_some_and(is_refusal) {
-            let reason = match self.hint(failure) {
-                Some(hint) => format!("{hint}; {CERTIFICATE_CURE} ({text})"),
-                None => format!("{text}; {CERTIFICATE_CURE}"),
-            };
-            return Error::PermissionDenied { reason: reason.into() };
         }
         let what = match self.hint(failure) {
             Some(hint) => format!("the directory ({hint} ({text}))"),

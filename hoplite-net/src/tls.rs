@@ -108,28 +108,6 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     })
 }
 
-/// Returns `true` if a side refuses the other's certificate, not only its period: a clock may be
-/// wrong.
-pub(super) const fn is_refusal(error: &rustls::Error) -> bool {
-    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
-    match error {
-        rustls::Error::InvalidCertificate(error) => !matches!(
-            error,
-            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }
-        ),
-        rustls::Error::AlertReceived(alert) => matches!(
-            alert,
-            AlertDescription::UnknownCA
-                | AlertDescription::BadCertificate
-                | AlertDescription::DecryptError
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::UnsupportedCertificate
-        ),
-        _ => false,
-    }
-}
-
 /// Reason why TLS files are unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -228,31 +228,6 @@ fn a_stranger_without_a_certificate_can_do_nothing() {
 }
 
 #[test]
-fn a_starting_store_ends_if_a_certificate_is_refused() {
-    let place = tempfile::tempdir().unwrap();
-    let [ours, theirs] =
-        ["ours", "theirs"].map(|name| certificates(&place.path().join(name), "n,127.0.0.1"));
-    let [cert, key, ca] = &ours;
-    let mut cluster = secured(&[("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)]);
-
-    let [cert, key, ca] = &theirs;
-    let flags = [("--tls-cert", &**cert), ("--tls-key", key), ("--tls-ca", ca)];
-    let text = refusal_of_a_store(&cluster, 6, &flags);
-    assert!(
-        text.contains("the certificate of the peer does not come from the authority")
-            && text.contains("`hoplite certs`"),
-        "{text}"
-    );
-    // The store trusts the shard, and the shard refuses the store.
-    let both = place.path().join("both.pem");
-    fs::write(&both, [&ours[2], ca].map(|ca| fs::read(ca).unwrap()).concat()).unwrap();
-    let flags = [("--tls-cert", &**cert), ("--tls-key", key), ("--tls-ca", &both)];
-    let text = refusal_of_a_store(&cluster, 6, &flags);
-    assert!(text.contains("the peer does not accept the certificate of this daemon"), "{text}");
-    cluster.assert_serves();
-}
-
-#[test]
 fn tls_on_one_side_only_is_logged() {
     let place = tempfile::tempdir().unwrap();
     let [cert, key, ca] = certificates(&place.path().join("ours"), "n,127.0.0.1");

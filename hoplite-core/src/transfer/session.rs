@@ -130,8 +130,8 @@ impl Attempts {
     }
 
     /// Returns `true` if a shard refuses the store, or sent a malformed message before the session.
-    /// A refused token or certificate counts only before the first session: later, an operator may
-    /// be replacing it.
+    /// A refused token counts only before the first session: later, an operator may be replacing
+    /// it.
     fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
         match error.code() {
             ErrorCode::NodeIdInUse
