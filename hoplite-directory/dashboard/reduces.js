@@ -27,7 +27,7 @@ export function reduces(main) {
   const list = make("section", { "aria-label": "Reduces" });
   const ended = make("section", { "aria-label": "Past reduces and collectives" });
   replace(main, make("div", { class: "heading" }, make("h1", {}, "Reduces and collectives")), list, make("h2", {}, "Lately"), ended,
-    make("p", { class: "note" }, "The stores that coordinate reduces tell of those that run, 16 each at most. Of ended steps, a store tells of the last 64 between two reports. A small reduce or collective that one store performs has one step."));
+    make("p", { class: "note" }, "Stores report the reduces that they coordinate, 16 each at most. A report has at most 64 steps, so schedules of very frequent reduces may lack some."));
   return {
     ask: (ask) => ask("/api/reduces"),
     show: (answer) => {

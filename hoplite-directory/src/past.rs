@@ -1,6 +1,7 @@
 //! Latest reduces and collectives with their schedules over time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::id::{NodeId, ObjectId, PutId};
@@ -13,7 +14,7 @@ pub(crate) const BEFORE_START: Duration = Duration::from_secs(30 * 86_400);
 const MAX_STEPS: usize = 4096;
 
 /// A combination of inputs at a node.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) node: NodeId,
     pub(crate) began: Time,
@@ -24,52 +25,48 @@ pub(crate) struct Step {
 /// Steps that made a target, earliest first.
 #[derive(Debug, Clone)]
 pub(crate) struct PastReduce {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<Arc<Step>>,
 }
+
+type Key = (PutId, NodeId, u64);
 
 #[derive(Debug, Default)]
 pub(crate) struct Past {
-    steps: VecDeque<Step>,
-    known: BTreeSet<(PutId, NodeId, u64)>,
-}
-
-fn key(step: &Step) -> (PutId, NodeId, u64) {
-    (step.load.put, step.node.clone(), step.load.number)
+    steps: BTreeMap<(Time, Key), Arc<Step>>,
+    known: BTreeSet<Key>,
 }
 
 impl Past {
     /// Records reports of `node`, which may repeat combinations.
     pub(crate) fn push(&mut self, now: Time, node: &NodeId, loads: Vec<CombinationLoad>) {
         for load in loads {
-            let ended = now.before(load.age);
-            let step = Step { node: node.clone(), began: ended.before(load.took), ended, load };
-            if !self.known.insert(key(&step)) {
+            let key = (load.put, node.clone(), load.number);
+            if !self.known.insert(key.clone()) {
                 continue;
             }
-            self.steps.push_back(step);
+            let ended = now.before(load.age);
+            let step = Step { node: node.clone(), began: ended.before(load.took), ended, load };
+            self.steps.insert((ended, key), Arc::new(step));
             if self.steps.len() > MAX_STEPS
-                && let Some(oldest) = self.steps.pop_front()
+                && let Some(((_, oldest), _)) = self.steps.pop_first()
             {
-                self.known.remove(&key(&oldest));
+                self.known.remove(&oldest);
             }
         }
     }
 
     /// Returns the latest reduces and collectives, newest first; `target` selects its own.
     pub(crate) fn latest(&self, target: Option<&ObjectId>, limit: usize) -> Vec<PastReduce> {
-        let hops: BTreeMap<&ObjectId, &Step> = self
-            .steps
-            .iter()
-            .filter(|step| step.load.output.is_of_hop())
-            .map(|step| (&step.load.output, step))
-            .collect();
-        let mut reduces: BTreeMap<PutId, Vec<&Step>> = BTreeMap::new();
-        for step in self.steps.iter().filter(|step| !step.load.output.is_of_hop()) {
+        let (hops, last): (Vec<&Arc<Step>>, Vec<&Arc<Step>>) =
+            self.steps.values().partition(|step| step.load.output.is_of_hop());
+        let hops = hops.into_iter().map(|step| (&step.load.output, step)).collect();
+        let mut reduces: BTreeMap<PutId, Vec<&Arc<Step>>> = BTreeMap::new();
+        for step in last {
             if target.is_none_or(|target| step.load.output == *target) {
                 reduces.entry(step.load.put).or_default().push(step);
             }
         }
-        let mut ended: Vec<Vec<&Step>> = reduces.into_values().collect();
+        let mut ended: Vec<Vec<&Arc<Step>>> = reduces.into_values().collect();
         ended.sort_by_key(|steps| std::cmp::Reverse(steps.iter().map(|step| step.ended).max()));
         ended.into_iter().take(limit).map(|steps| PastReduce::new(steps, &hops)).collect()
     }
@@ -77,25 +74,25 @@ impl Past {
 
 impl PastReduce {
     /// Adds the hops that led to `last`.
-    fn new(last: Vec<&Step>, hops: &BTreeMap<&ObjectId, &Step>) -> Self {
-        let mut steps: Vec<&Step> = last;
+    fn new(last: Vec<&Arc<Step>>, hops: &BTreeMap<&ObjectId, &Arc<Step>>) -> Self {
+        let mut steps = last;
         let mut found = BTreeSet::new();
         let mut next = 0;
         while let Some(step) = steps.get(next) {
             let inputs = step.load.senders.iter().filter_map(|sender| sender.hop.as_ref());
             let new = inputs.filter_map(|hop| hops.get(hop).copied());
-            let new: Vec<&Step> = new.filter(|hop| found.insert(&hop.load.output)).collect();
+            let new: Vec<&Arc<Step>> = new.filter(|hop| found.insert(&hop.load.output)).collect();
             steps.extend(new);
             next += 1;
         }
-        let mut steps: Vec<Step> = steps.into_iter().cloned().collect();
         steps.sort_by_key(|step| step.began);
-        Self { steps }
+        Self { steps: steps.into_iter().cloned().collect() }
     }
 
     /// Returns a step that made the target, with a schedule if known.
     pub(crate) fn main(&self) -> Option<&Step> {
-        let last = || self.steps.iter().filter(|step| !step.load.output.is_of_hop());
+        let steps = || self.steps.iter().map(|step| &**step);
+        let last = || steps().filter(|step| !step.load.output.is_of_hop());
         last().find(|step| !step.load.plan.is_empty()).or_else(|| last().next())
     }
 
@@ -186,13 +183,19 @@ mod tests {
     }
 
     #[test]
-    fn old_steps_are_forgotten() {
+    fn the_oldest_steps_are_forgotten_even_if_they_are_reported_last() {
         let target = ObjectId::new("t").unwrap();
         let mut past = Past::default();
-        for put in 0..MAX_STEPS as u64 + 5 {
-            past.push(at(9), &node("a"), vec![step(1, &target, put, &[])]);
+        for put in 0..MAX_STEPS as u64 {
+            past.push(at(99), &node("a"), vec![step(1, &target, put, &[])]);
         }
+        past.push(at(98), &node("a"), vec![step(1, &target, u64::MAX, &[])]);
+        past.push(at(100), &node("a"), vec![step(1, &target, u64::MAX - 1, &[])]);
         assert_eq!((past.steps.len(), past.known.len()), (MAX_STEPS, MAX_STEPS));
-        assert_eq!(past.latest(None, usize::MAX).len(), MAX_STEPS);
+        let latest = past.latest(None, usize::MAX);
+        assert_eq!(latest.len(), MAX_STEPS);
+        let puts: Vec<u64> = latest.iter().map(|one| one.steps[0].load.put.0).collect();
+        assert_eq!(puts[0], u64::MAX - 1);
+        assert!(!puts.contains(&u64::MAX), "it is older than the others");
     }
 }

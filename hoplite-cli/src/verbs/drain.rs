@@ -2,7 +2,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use hoplite_client::{Client, DrainReport, DrainState, Unmoved};
+use hoplite_client::{Client, DrainReport, DrainState, Error, Unmoved};
 use hoplite_core::shard::Obstacle;
 use hoplite_core::text::escape;
 use serde::Serialize;
@@ -14,8 +14,8 @@ use crate::cluster::Running;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// Longest wait for the end of a drained store; an orderly end takes at most ten seconds.
-const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest wait for the end of a drained store, whose memory may take long to free.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 const END_POLL: Duration = Duration::from_millis(50);
 
 const EXAMPLES: &str = "Examples:
@@ -99,7 +99,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let report = drain(&client, node, store.timeout(), arguments.force).await?;
     let has_ended = match remote {
         _ if report.state != DrainState::Drained => true,
-        Some(node) => timeout(END_TIMEOUT, leaves(&client, node)).await.is_ok(),
+        Some(node) => timeout(END_TIMEOUT, leaves(&client, node, arguments.force)).await.is_ok(),
         None => ends(&client, process).await?,
     };
     if arguments.json {
@@ -110,14 +110,19 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Waits until the directory lists the store `node` no longer as connected.
-async fn leaves(client: &Client, node: &str) {
+/// Waits until the directory lists the store `node` no longer as connected. With `force`, the
+/// directory may end with the store.
+async fn leaves(client: &Client, node: &str, force: bool) {
     loop {
-        if let Ok(status) = client.directory_status().await {
-            let mut connected = status.nodes.iter().filter(|other| other.connected);
-            if connected.all(|other| other.node != node && other.data_address != node) {
-                return;
+        match client.directory_status().await {
+            Ok(status) => {
+                let mut connected = status.nodes.iter().filter(|other| other.connected);
+                if connected.all(|other| other.node != node && other.data_address != node) {
+                    return;
+                }
             }
+            Err(Error::Object(hoplite_core::Error::Unavailable { .. })) if force => return,
+            Err(_) => {}
         }
         sleep(END_POLL).await;
     }

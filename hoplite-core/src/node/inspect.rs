@@ -38,13 +38,18 @@ impl View<'_> {
         let describe = |mut combination: CombinationLoad| {
             if combination.plan.is_empty()
                 && !combination.output.is_of_hop()
-                && let Some(record) = self.how_made(&combination.output, now)
+                && let Some(record) = self.how_combined(&combination.output, now)
             {
                 combination.plan = cut(record.plan, MAX_PLAN_BYTES);
             }
             combination
         };
         self.objects.ended_combinations(now).map(describe).collect()
+    }
+
+    fn how_combined(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
+        let running = self.reductions.running_for(target, self.objects.ctx.link(), now);
+        running.or_else(|| self.reductions.record(target).cloned())
     }
 
     pub(super) fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {

@@ -4,7 +4,6 @@ use crate::collective::MembershipId;
 use crate::id::ObjectId;
 use crate::load::{CombinationLoad, MAX_COMBINATIONS, Sender};
 use crate::message::{CombineId, CopyId, HopOwner};
-use crate::reduce::ReduceOp;
 use crate::time::Time;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +24,7 @@ pub(crate) struct Combination {
 /// Facts of a combination for reports.
 #[derive(Debug)]
 pub(super) struct Story {
-    pub(super) op: ReduceOp,
+    pub(super) op: String,
     pub(super) plan: String,
     pub(super) senders: Vec<Sender>,
     pub(super) all_senders: usize,

@@ -37,7 +37,7 @@ impl Objects {
             hop: input.is_hop.then(|| input.id.clone()),
         };
         let story = Story {
-            op,
+            op: op.name().to_owned(),
             plan: String::new(),
             senders: remote.clone().take(MAX_SENDERS).map(sender).collect(),
             all_senders: remote.count(),
@@ -78,8 +78,12 @@ impl Objects {
         let senders: BTreeSet<usize> = program.steps().iter().filter_map(from).collect();
         let sender =
             |member: &usize| Sender { node: plan.members[*member].node.clone(), hop: None };
+        let op = match plan.properties().combines {
+            true => plan.agreement.op.name().to_owned(),
+            false => plan.agreement.kind.to_string(),
+        };
         Story {
-            op: plan.agreement.op,
+            op,
             plan: plan.summary(),
             senders: senders.iter().take(MAX_SENDERS).map(sender).collect(),
             all_senders: senders.len(),
@@ -124,7 +128,7 @@ impl Objects {
             number: 0,
             output: local.id.clone(),
             put: local.put,
-            op: story.op.name().to_owned(),
+            op: story.op,
             plan: story.plan,
             senders: story.senders,
             all_senders: story.all_senders as u64,

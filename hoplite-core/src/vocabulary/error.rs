@@ -58,11 +58,20 @@ struct Unreachable<'a>(&'a str);
 impl fmt::Display for Unreachable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = self.0.strip_suffix(')').and_then(|text| text.split_once(" ("));
-        match parts {
+        match parts.filter(|(_, cause)| is_balanced(cause)) {
             Some((what, cause)) => write!(f, "{what} cannot be reached: {cause}"),
             None => write!(f, "{} cannot be reached", self.0),
         }
     }
+}
+
+fn is_balanced(text: &str) -> bool {
+    let mut depth = 0_i32;
+    let is_inside = |letter: char| {
+        depth += i32::from(letter == '(') - i32::from(letter == ')');
+        depth >= 0
+    };
+    text.chars().all(is_inside) && depth == 0
 }
 
 /// Failure of an operation on objects.
@@ -635,6 +644,7 @@ mod tests {
     #[test]
     fn the_cause_of_an_unreachable_daemon_comes_last() {
         for (what, shown) in [
+            ("shard (a), which leaves (b)", "shard (a), which leaves (b) cannot be reached"),
             ("the directory", "the directory cannot be reached"),
             ("store n (it hangs up (reset))", "store n cannot be reached: it hangs up (reset)"),
             ("shard (a), which leaves,", "shard (a), which leaves, cannot be reached"),

@@ -19,6 +19,7 @@ pub fn question(bytes: &[u8]) {
                 );
                 assert!((1..=MAX_OBJECTS).contains(&search.limit));
             }
+            Some(Question::Reduce(id)) => assert!(id.as_bytes().len() <= MAX_OBJECT_ID_BYTES),
             Some(Question::Object(id)) => {
                 let again = format!("id={}", to_hex(id.as_bytes()));
                 assert_eq!(Question::parse(path, again.as_bytes()), Some(Question::Object(id)));

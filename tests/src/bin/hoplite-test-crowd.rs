@@ -234,15 +234,15 @@ fn past_reduce(number: usize) -> Vec<CombinationLoad> {
         put: PutId(number as u64),
         op: "sum".to_owned(),
         plan: if number == CHAIN {
-            "chain, estimated to take 640.0ms".to_owned()
+            "chain, estimated to take 39.2s".to_owned()
         } else {
             String::new()
         },
         senders: vec![sender(number - 1)],
         all_senders: 1,
-        size_bytes: 64 << 20,
-        age: Duration::from_millis(2_000 - 10 * number as u64),
-        took: Duration::from_millis(560),
+        size_bytes: 2 << 30,
+        age: Duration::from_secs(60 - 3 * number as u64),
+        took: Duration::from_secs(18),
         is_complete: true,
     }]
 }
