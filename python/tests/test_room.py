@@ -69,6 +69,7 @@ def test_a_full_store_names_who_holds_what(node: Cluster) -> None:
         assert kept == f" objects that were put and not deleted take {size(LARGE)}"
         del held
         await_that("there is room", lambda: client.status()["free_bytes"] > 2 * LARGE)
+        assert LARGE <= client.status()["pinned_bytes"] < LARGE + 4096
         client.put("more", np.zeros(2 * LARGE, np.uint8), timeout=PATIENCE)
 
 
