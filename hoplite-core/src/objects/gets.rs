@@ -17,7 +17,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::message::{
     CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, ObjectView, PullId, Response, ServeId, Until,
 };
-use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, UnpublishReason};
+use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, ToShard, UnpublishReason};
 
 /// After this many failed senders, a fetch waits the full timeout for a silent sender.
 const MOST_EARLY_LEAVES: usize = 3;
@@ -394,7 +394,13 @@ impl Objects {
             // its offer.
             return;
         }
-        if self.copies.live(&id).is_some() {
+        if let Some((copy, local)) = self.copies.live(&id) {
+            let is_first = self.ctx.first_shard(&id) == Some(shard);
+            if local.put != object.put && !is_first && self.is_accepted(copy) {
+                // The id's first shard has accepted this store's put. Otherwise the other shard
+                // would offer its put again once the id is deleted.
+                return self.ctx.tell_shard(shard, ToShard::Forget { id, put: object.put });
+            }
             return self.promoted(shard, &id, object.put);
         }
         let Some(copy) = self.copy_to_fill(object) else { return };

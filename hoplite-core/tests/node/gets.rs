@@ -321,6 +321,31 @@ fn a_shard_that_hands_an_object_over_hears_who_keeps_it_even_if_others_are_respo
 }
 
 #[test]
+fn a_shard_that_hands_over_an_earlier_put_than_the_accepted_one_is_told_to_forget_it() {
+    for has_accepted in [true, false] {
+        let mut h = Harness::with_shards(2);
+        let second = h.shards.ranked(&id("x"))[1];
+        let call = h.create(A, "x", SIZE);
+        let view = h.view(call);
+        h.seal(A, view.copy);
+        if has_accepted {
+            h.accept_all();
+        }
+        h.sent();
+        let message = ToStore::TakeOver {
+            id: id("x"),
+            put: PutId(5),
+            metadata: hoplite_core::Metadata::default(),
+            bytes: bytes::Bytes::from_static(b"bytes").into(),
+        };
+        h.event(Event::FromShard { shard: second, message });
+        let told = if has_accepted { vec![format!("{second} forget x")] } else { Vec::new() };
+        assert_eq!(h.told(), told);
+        assert_eq!(h.node.status().pinned_bytes, view.extent.length_bytes);
+    }
+}
+
+#[test]
 fn a_served_copy_keeps_its_memory_after_its_deletion() {
     let mut h = Harness::new();
     let view = h.put(A, "x", SIZE);
