@@ -14,7 +14,8 @@ use crate::time::Time;
 /// shard's return.
 const DISPUTES: u32 = 9;
 
-pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
+/// Boxed, because few puts have a rival.
+pub(crate) type Rival = Box<(PutId, (NodeId, SocketAddr))>;
 
 /// One shard's knowledge of the copy. Small, because a store may have a million objects.
 #[derive(Debug)]
@@ -207,10 +208,20 @@ impl Publication {
         self.disputes > 0
     }
 
+    /// Returns `true` after [`DISPUTES`] conflicts.
+    pub(crate) const fn is_disputed_for_long(&self) -> bool {
+        self.disputes >= DISPUTES
+    }
+
     /// Returns `true` if the id's first shard has accepted this put, but other shards have disputed
-    /// it [`DISPUTES`] times.
+    /// it for long.
     pub(crate) const fn has_outlasted_rivals(&self) -> bool {
-        self.is_confirmed && self.disputes >= DISPUTES
+        self.is_confirmed && self.is_disputed_for_long()
+    }
+
+    /// Returns `true` if a shard that knows the put has not accepted it.
+    pub(crate) fn lacks_acceptances(&self) -> bool {
+        self.shards.iter().any(|view| view.is_told && !view.has_accepted)
     }
 
     pub(crate) fn begin_again(&mut self) {

@@ -24,6 +24,7 @@ use std::time::Duration;
 use super::Objects;
 use super::calls::{Access, Call, Contents, CreateCall};
 use super::notice::{Notice, SpaceWaiter};
+use super::publication::Rival;
 use super::spill::Fetched;
 use super::table::{Object, Phase};
 use crate::error::{Error, Operation, Result};
@@ -240,8 +241,8 @@ impl Objects {
         self.complete(copy);
         self.begin_lifetime(copy);
         self.publish(copy);
-        if let Some((winner, holder)) = self.copies[&copy].publication.rival.clone() {
-            self.compare(copy, winner, holder);
+        if let Some(rival) = self.copies[&copy].publication.rival.clone() {
+            self.compare(copy, rival);
         }
         self.answer_sealer(copy);
         self.reconsider_quorum(copy);
@@ -358,12 +359,21 @@ impl Objects {
                     self.copies.publication_mut(copy).contest();
                     let is_complete = self.copies[&copy].is_complete();
                     match if is_complete { self.bring(copy) } else { Fetched::Coming } {
-                        Fetched::Here => self.compare(copy, winner, holder),
+                        Fetched::Here => self.compare(copy, Box::new((winner, holder))),
                         Fetched::Coming => {
-                            self.copies.publication_mut(copy).rival = Some((winner, holder));
+                            let rival = Box::new((winner, holder));
+                            self.copies.publication_mut(copy).rival = Some(rival);
                         }
                         Fetched::Failed(_) => self.publish_again_later(copy),
                     }
+                }
+                // No connected node has the earlier put, which may return or count as lost soon.
+                Equality::Unknown { holder: None }
+                    if self.is_put(copy)
+                        && !self.copies[&copy].publication.is_disputed_for_long() =>
+                {
+                    self.copies.publication_mut(copy).contest();
+                    self.publish_again_later(copy);
                 }
                 Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy, winner),
             },
@@ -374,23 +384,19 @@ impl Objects {
         !self.copies[&copy].is_received() && self.copies[&copy].is_pinned()
     }
 
-    pub(super) fn compare(
-        &mut self,
-        copy: CopyId,
-        winner: PutId,
-        holder: (crate::NodeId, std::net::SocketAddr),
-    ) {
+    pub(super) fn compare(&mut self, copy: CopyId, rival: Rival) {
         let local = &self.copies[&copy];
         if local.is_comparing {
             // One comparison at a time. A later publication reports a third put again.
-            if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
+            if local.publication.rival.as_ref().is_none_or(|compared| compared.0 != rival.0) {
                 self.publish_again_later(copy);
             }
             return;
         }
         let id = local.id.clone();
         self.copies.begin_compare(copy);
-        self.copies.publication_mut(copy).rival = Some((winner, holder.clone()));
+        let (winner, holder) = (*rival).clone();
+        self.copies.publication_mut(copy).rival = Some(rival);
         self.ctx.push(Effect::Compare { copy, id, winner, holder });
     }
 
@@ -401,12 +407,19 @@ impl Objects {
         if !self.copies.is_live(copy) {
             return;
         }
-        match (equal, self.copies.publication_mut(copy).rival.take()) {
-            (_, None) => {}
-            (Some(true), Some((winner, _))) => self.adopt(copy, winner),
+        let Some(rival) = self.copies.publication_mut(copy).rival.take() else {
+            // The id's first shard has accepted the put during the comparison. A shard that lists
+            // the rival needs this put again.
+            if self.copies[&copy].publication.lacks_acceptances() {
+                self.publish_again_later(copy);
+            }
+            return;
+        };
+        match equal {
+            Some(true) => self.adopt(copy, rival.0),
+            Some(false) => self.lost_conflict(copy, rival.0),
             // The store with the first put may be dead. The next publication's verdict decides.
-            (None, _) => self.publish_again_later(copy),
-            (Some(false), Some((winner, _))) => self.lost_conflict(copy, winner),
+            None => self.publish_again_later(copy),
         }
     }
 

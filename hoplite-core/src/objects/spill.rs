@@ -117,8 +117,8 @@ impl Objects {
     }
 
     fn came_back(&mut self, copy: CopyId) {
-        if let Some((winner, holder)) = self.copies[&copy].publication.rival.clone() {
-            self.compare(copy, winner, holder);
+        if let Some(rival) = self.copies[&copy].publication.rival.clone() {
+            self.compare(copy, rival);
         }
         self.wake(&self.copies[&copy].id.clone());
     }

@@ -111,6 +111,36 @@ fn a_conflict_that_comes_back_during_a_comparison_is_not_forgotten() {
 }
 
 #[test]
+fn a_put_that_is_accepted_during_a_comparison_returns_to_the_shard_of_its_rival() {
+    let mut h = Harness::disconnected(2, limits());
+    let ranked = h.shards.ranked(&id("x"));
+    h.event(up(ranked[1]));
+    let (view, _, publish) = sealed(&mut h, SIZE);
+    h.verdict(ranked[1], &publish, unknown());
+    h.event(up(ranked[0]));
+    h.verdict(ranked[0], &publish, Verdict::Accepted);
+    h.sent();
+    h.event(Event::Compared { copy: view.copy, equal: None });
+    h.pass(Duration::from_secs(1));
+    let shards: Vec<usize> = h.publications().iter().map(|(shard, _)| *shard).collect();
+    assert!(shards.contains(&ranked[1]), "{shards:?}");
+}
+
+#[test]
+fn a_put_outlives_an_earlier_one_whose_bytes_no_node_has() {
+    let mut h = Harness::new();
+    let (view, call, publish) = sealed(&mut h, SIZE);
+    h.verdict(0, &publish, conflict(Equality::Unknown { holder: None }));
+    h.assert_waits(call);
+    h.sent();
+    h.pass(Duration::from_secs(1));
+    let publish = h.publication().1;
+    assert_eq!(publish.put, view.put);
+    h.verdict(0, &publish, Verdict::Accepted);
+    assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
+}
+
+#[test]
 fn an_acceptance_is_void_once_the_shard_that_decides_knows_another_put() {
     let mut h = Harness::disconnected(2, limits());
     let ranked = h.shards.ranked(&id("x"));
