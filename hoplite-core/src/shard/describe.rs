@@ -79,6 +79,7 @@ impl Shard {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         let range = self.entries.range::<[u8], _>((start, Bound::Unbounded));
         let mut matching = range
+            .map(|(id, entry)| (id, entry.as_ref()))
             .take_while(|(id, _)| id.as_bytes().starts_with(prefix))
             .filter(|(_, entry)| entry.has_root());
         let mut locations = 0;

@@ -1,6 +1,7 @@
 //! The state of one object: small, because a shard may have a million objects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 
 use super::copies::Copies;
 use super::nodes::NodeIndex;
@@ -47,8 +48,12 @@ pub(super) enum Pin {
     Missing,
 }
 
+/// Running transfers of an object. Most objects have none, and take no memory for them.
 #[derive(Debug, Default)]
-pub(super) struct Transfers {
+pub(super) struct Transfers(Option<Box<Links>>);
+
+#[derive(Debug, Default)]
+pub(super) struct Links {
     links: BTreeMap<(NodeIndex, GrantId), Transfer>,
     served: BTreeMap<NodeIndex, u32>,
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
@@ -75,7 +80,46 @@ pub(super) struct Transfer {
     pub(super) is_slow: bool,
 }
 
+static NO_LINKS: Links = Links {
+    links: BTreeMap::new(),
+    served: BTreeMap::new(),
+    leaving: BTreeSet::new(),
+    slow: BTreeSet::new(),
+};
+
+impl Deref for Transfers {
+    type Target = Links;
+
+    fn deref(&self) -> &Links {
+        self.0.as_deref().unwrap_or(&NO_LINKS)
+    }
+}
+
 impl Transfers {
+    pub(super) fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Transfer) {
+        self.0.get_or_insert_default().insert(receiver, grant, link);
+    }
+
+    pub(super) fn remove(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<Transfer> {
+        let removed = self.0.as_mut()?.remove(receiver, grant);
+        self.0.take_if(|links| links.is_empty());
+        removed
+    }
+
+    pub(super) fn set_slow(&mut self, receiver: NodeIndex, grant: GrantId, is_slow: bool) {
+        if let Some(links) = &mut self.0 {
+            links.set_slow(receiver, grant, is_slow);
+        }
+    }
+
+    pub(super) fn recall(&mut self, receiver: NodeIndex, grant: GrantId) {
+        if let Some(links) = &mut self.0 {
+            links.recall(receiver, grant);
+        }
+    }
+}
+
+impl Links {
     pub(super) fn len(&self) -> usize {
         self.links.len()
     }
@@ -84,14 +128,14 @@ impl Transfers {
         self.links.is_empty()
     }
 
-    pub(super) fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Transfer) {
+    fn insert(&mut self, receiver: NodeIndex, grant: GrantId, link: Transfer) {
         *self.served.entry(link.sender).or_default() += 1;
         self.leaving.extend(link.leaves.iter().map(|group| (*group, receiver, grant)));
         self.slow.extend(link.is_slow.then_some((receiver, grant)));
         self.links.insert((receiver, grant), link);
     }
 
-    pub(super) fn remove(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<Transfer> {
+    fn remove(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<Transfer> {
         let link = self.links.remove(&(receiver, grant))?;
         for group in &link.leaves {
             self.leaving.remove(&(*group, receiver, grant));
@@ -131,7 +175,7 @@ impl Transfers {
         links.filter_map(|key| Some((key.0, key.1, self.links.get(key)?)))
     }
 
-    pub(super) fn set_slow(&mut self, receiver: NodeIndex, grant: GrantId, is_slow: bool) {
+    fn set_slow(&mut self, receiver: NodeIndex, grant: GrantId, is_slow: bool) {
         let Some(link) =
             self.links.get_mut(&(receiver, grant)).filter(|link| link.is_slow != is_slow)
         else {
@@ -147,7 +191,7 @@ impl Transfers {
         }
     }
 
-    pub(super) fn recall(&mut self, receiver: NodeIndex, grant: GrantId) {
+    fn recall(&mut self, receiver: NodeIndex, grant: GrantId) {
         if let Some(link) = self.links.get_mut(&(receiver, grant)) {
             link.is_recalled = true;
         }

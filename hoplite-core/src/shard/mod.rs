@@ -157,7 +157,8 @@ pub struct Shard {
     list: ListState,
     nodes: Nodes,
     reported_keys: BTreeSet<PlaceKeys>,
-    entries: BTreeMap<ObjectId, Entry>,
+    /// Boxed, because up to half of the slots in the map's nodes are unused.
+    entries: BTreeMap<ObjectId, Box<Entry>>,
     inline_bytes: u64,
     grants: BTreeMap<GrantId, ObjectId>,
     next_grant: u64,

@@ -127,7 +127,8 @@ impl Shard {
             let Some(creator) = self.nodes.get(node).map(|record| record.info.node.clone()) else {
                 return;
             };
-            self.entries.insert(id.clone(), Entry::new(&publish, creator, turn.now));
+            let entry = Entry::new(&publish, creator, turn.now);
+            self.entries.insert(id.clone(), Box::new(entry));
             self.renew_wait_limits(turn.now, &id);
             let lost = Error::ObjectLost { id: id.clone() };
             self.fail_waiting(turn, &id, &lost, |query| {
@@ -345,7 +346,7 @@ impl Shard {
     }
 
     /// Removes an object. Returns its entry, and the nodes that have or pull a copy.
-    pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
+    pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Box<Entry>, Vec<NodeIndex>)> {
         let mut entry = self.entries.remove(id)?;
         self.remove_orphan(id);
         self.end_shortage(id);

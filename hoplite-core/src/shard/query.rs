@@ -30,7 +30,7 @@ impl Shard {
         if !self.admit(turn, node, request) {
             return;
         }
-        let entry = self.entries.get(&id);
+        let entry = self.entries.get(&id).map(Box::as_ref);
         let is_lost = entry.is_some_and(Entry::is_lost);
         let is_other = entry.is_some_and(|entry| resume.is_some_and(|put| entry.put != put));
         let ended = resume.and_then(|put| self.tombstones.get(&(id.clone(), put)));
