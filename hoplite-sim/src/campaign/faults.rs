@@ -30,7 +30,7 @@ impl Simulation {
                 self.crash_for_a_while(store);
             }
             60..75 => {
-                let shard = self.random.index(self.app.scenario.shards);
+                let shard = self.random.index(self.shards.len());
                 self.crash_shard(shard);
                 let delay = self.random.millis(20..4000);
                 self.after(delay, move |sim| sim.restart_shard(shard));
@@ -89,7 +89,7 @@ impl Simulation {
         let others =
             (0..self.app.scenario.stores).filter(|other| *other != store).map(LinkEnd::Store);
         let places: Vec<LinkEnd> =
-            others.chain((0..self.app.scenario.shards).map(LinkEnd::Shard)).collect();
+            others.chain((0..self.shards.len()).map(LinkEnd::Shard)).collect();
         let delay = self.random.millis(20..7000);
         for place in places {
             self.cut_link(LinkEnd::Store(store), place);
@@ -108,7 +108,7 @@ impl Simulation {
         let one = self.random.index(self.app.scenario.stores);
         let other = self.random.index(self.app.scenario.stores - 1);
         if self.random.chance(50) {
-            (LinkEnd::Store(one), LinkEnd::Shard(self.random.index(self.app.scenario.shards)))
+            (LinkEnd::Store(one), LinkEnd::Shard(self.random.index(self.shards.len())))
         } else {
             (LinkEnd::Store(one), LinkEnd::Store(if other < one { other } else { other + 1 }))
         }
@@ -116,7 +116,7 @@ impl Simulation {
 
     pub(super) fn heal(&mut self) {
         self.restore_all_links();
-        for shard in 0..self.app.scenario.shards {
+        for shard in 0..self.shards.len() {
             self.restart_shard(shard);
         }
         for store in 0..self.app.scenario.stores {

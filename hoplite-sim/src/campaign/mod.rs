@@ -17,6 +17,7 @@ mod probes;
 mod puts;
 mod reduces;
 mod scenario;
+mod shard_changes;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -74,6 +75,8 @@ pub struct Summary {
     pub repaired_reduces: u64,
     /// Reduces that succeeded after starting again.
     pub restarted_reduces: u64,
+    /// Changes of the list of shards.
+    pub shard_changes: u64,
 }
 
 impl Summary {
@@ -95,6 +98,7 @@ impl Summary {
         self.probes_received += other.probes_received;
         self.repaired_reduces += other.repaired_reduces;
         self.restarted_reduces += other.restarted_reduces;
+        self.shard_changes += other.shard_changes;
     }
 }
 
@@ -226,6 +230,9 @@ impl Simulation {
         if self.app.scenario.has_probes {
             self.schedule_probe();
         }
+        if self.app.scenario.changes_shards {
+            self.schedule_shard_change();
+        }
     }
 
     fn advance(&mut self, duration: Duration) {
@@ -238,7 +245,7 @@ impl Simulation {
 
     fn conclude(self) -> Summary {
         let evictions: u64 = self.stores.iter().map(|host| host.node.status().evictions).sum();
-        let summary = self.app.summary;
+        let summary = Summary { shard_changes: self.list.version(), ..self.app.summary };
         Summary { counts: self.counts, evictions: summary.evictions + evictions, ..summary }
     }
 }

@@ -36,7 +36,7 @@ impl Simulation {
         let uplink = Uplink::measured(*self.random.pick(&[0, 100, 1000]));
         let version = self.now().as_micros();
         self.note(|_| format!("a probe of version {version} finds {paths:?}"));
-        for shard in 0..self.app.scenario.shards {
+        for shard in self.listed_shards() {
             let (delay, places) = (self.random.millis(0..200), paths.clone());
             if self.random.chance(70) {
                 let places = MeasuredPlaces { version, uplink, paths: places };
@@ -61,12 +61,13 @@ impl Simulation {
     }
 
     pub(super) fn check_places_agree(&self) {
-        let shards: Vec<u64> =
-            self.shards.iter().map(|host| host.shard.measured_places().version).collect();
+        let listed = self.live_shards();
+        let listed = || listed.iter().map(|shard| &self.shards[*shard]);
+        let shards: Vec<u64> = listed().map(|host| host.shard.measured_places().version).collect();
         for (number, store) in self.stores.iter().enumerate() {
             let place = store.node.status().place;
             let of_shards: Vec<_> =
-                self.shards.iter().map(|host| host.shard.place_of(&node_id(number))).collect();
+                listed().map(|host| host.shard.place_of(&node_id(number))).collect();
             let expected = (place.version > 0).then_some(place);
             assert!(
                 shards.iter().all(|version| *version == place.version)

@@ -406,8 +406,9 @@ impl Simulation {
     }
 
     fn is_lost(&self, id: &ObjectId) -> bool {
-        let names = (0..self.app.scenario.shards).map(shard_name);
-        let first = ShardMap::new(names).ranked(id)[0];
+        let listed = self.listed_shards();
+        let names = listed.iter().map(|shard| shard_name(*shard));
+        let first = listed[ShardMap::new(names).ranked(id)[0]];
         let (objects, _) = self.shards[first].shard.list(id.as_bytes(), b"", 1);
         objects
             .iter()

@@ -47,6 +47,8 @@ pub struct Scenario {
     pub allreduce_schedule: SchedulePreference,
     /// Probes measure links repeatedly.
     pub has_probes: bool,
+    /// Shards join and leave the directory.
+    pub changes_shards: bool,
 }
 
 /// Kinds of faults.
@@ -108,6 +110,7 @@ impl Scenario {
             allreduce_schedule: *random.pick(&SCHEDULES),
             has_exchanges: random.chance(40),
             has_probes: random.chance(30),
+            changes_shards: random.chance(30),
         }
     }
 

@@ -39,6 +39,7 @@ impl Simulation {
             self.kill_client(client);
         }
         self.advance(RECOVERY);
+        self.conclude_changes();
         let readers: Vec<u64> =
             (0..self.app.scenario.stores).map(|store| self.spawn_client(store)).collect();
         for id in self.all_objects() {
@@ -146,7 +147,8 @@ impl Simulation {
             assert_eq!(host.node.next_deadline(), None, "store {store} waits for nothing");
         }
         assert!(self.is_idle(), "no hop is directed, nothing is transferred");
-        for (number, host) in self.shards.iter().enumerate() {
+        for number in self.live_shards() {
+            let host = &self.shards[number];
             let status = host.shard.status();
             assert_eq!(
                 (status.grants, status.waiting_queries, status.subscriptions),

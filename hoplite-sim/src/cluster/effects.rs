@@ -29,6 +29,8 @@ impl<A: Application> Cluster<A> {
                 self.watch_copy((store, client, call), copy, beyond_bytes);
             }
             Effect::Inspect { client, call, inspection, shards } => {
+                let known = &self.stores[store].shards;
+                let shards = shards.into_iter().map(|shard| known[shard]).collect();
                 self.inspect((store, client, call), inspection, shards);
             }
             Effect::CallEnded { client, call } => {
@@ -38,6 +40,7 @@ impl<A: Application> Cluster<A> {
                 A::answered(self, store, client, call, response)
             }
             Effect::ToShard { shard, message, inline_from, urgency } => {
+                let shard = self.stores[store].shards[shard];
                 self.tell_shard(store, shard, message, inline_from, urgency);
             }
             Effect::CopyOpened { copy, size_bytes, producer, .. } => {
@@ -73,7 +76,8 @@ impl<A: Application> Cluster<A> {
                 let holder = self.store_named(&holder.0);
                 self.start_comparison(store, copy, id, winner, holder);
             }
-            Effect::PutLost { .. } | Effect::DrainEnded { .. } | Effect::ShardsChanged { .. } => {}
+            Effect::ShardsChanged { added, left } => self.shards_changed(store, &added, &left),
+            Effect::PutLost { .. } | Effect::DrainEnded { .. } => {}
             Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs } => {
                 self.counts.combinations += 1;
                 let inputs = inputs.into_iter().map(|input| self.origin_of(input)).collect();

@@ -30,6 +30,10 @@ pub(crate) struct StoreHost {
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
     pub(super) attempts: Vec<Attempts>,
+    /// The simulation's numbers of the shards that this run knows, by the store's index.
+    pub(super) shards: Vec<usize>,
+    /// Removed shards that this run of the store has left.
+    pub(super) left: BTreeSet<usize>,
     pub(super) pulls: BTreeMap<PullId, TransferId>,
     pub(super) combinations: BTreeMap<CombineId, TransferId>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
@@ -41,6 +45,11 @@ pub(crate) struct StoreHost {
 impl StoreHost {
     pub(crate) fn is_running(&self, run: u64) -> bool {
         self.is_alive && self.run == run
+    }
+
+    pub(super) fn index_of(&self, shard: usize) -> usize {
+        let index = self.shards.iter().position(|known| *known == shard);
+        index.expect("a store has sessions only with shards that it knows")
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -82,6 +91,8 @@ impl Copy {
 pub(crate) struct ShardHost {
     pub(crate) shard: Shard,
     pub(crate) is_alive: bool,
+    /// `true` once the shard was removed, and ended.
+    pub(super) has_ended: bool,
     pub(crate) load: ShardLoad,
     pub(crate) thought: Duration,
     pub(super) sessions: Vec<Option<u64>>,
@@ -134,20 +145,7 @@ fn introduction(store: usize, run: u64, config: &Config) -> NodeInfo {
 impl<A: Application> Cluster<A> {
     pub(super) fn add_hosts(&mut self) {
         for _ in 0..self.config.shards {
-            let shard = self.new_shard();
-            self.shards.push(ShardHost {
-                shard,
-                is_alive: true,
-                load: ShardLoad::default(),
-                thought: Duration::ZERO,
-                sessions: vec![None; self.config.stores],
-                known: vec![None; self.config.stores],
-                slots: Slots::default(),
-                queued: 0,
-                busy_until: Duration::ZERO,
-                run: 1,
-                tick_at: None,
-            });
+            self.add_shard_host();
         }
         for store in 0..self.config.stores {
             let node = self.new_node(store, 1);
@@ -160,6 +158,8 @@ impl<A: Application> Cluster<A> {
                 copies: BTreeMap::new(),
                 sessions: vec![None; self.config.shards],
                 attempts: vec![Attempts::default(); self.config.shards],
+                shards: (0..self.config.shards).collect(),
+                left: BTreeSet::new(),
                 pulls: BTreeMap::new(),
                 combinations: BTreeMap::new(),
                 serves: BTreeMap::new(),
@@ -172,6 +172,24 @@ impl<A: Application> Cluster<A> {
         for store in 0..self.config.stores {
             self.open_sessions(store);
         }
+    }
+
+    pub(super) fn add_shard_host(&mut self) {
+        let shard = self.new_shard();
+        self.shards.push(ShardHost {
+            shard,
+            is_alive: true,
+            has_ended: false,
+            load: ShardLoad::default(),
+            thought: Duration::ZERO,
+            sessions: vec![None; self.config.stores],
+            known: vec![None; self.config.stores],
+            slots: Slots::default(),
+            queued: 0,
+            busy_until: Duration::ZERO,
+            run: 1,
+            tick_at: None,
+        });
     }
 
     fn new_node(&mut self, store: usize, run: u64) -> Node {
@@ -240,6 +258,8 @@ impl<A: Application> Cluster<A> {
         host.is_alive = true;
         host.run += 1;
         host.attempts.fill(Attempts::default());
+        host.shards = (0..self.config.shards).collect();
+        host.left.clear();
         host.info = introduction(store, host.run, &self.config);
         self.note(|_| format!("store {store} restarts"));
         self.open_sessions(store);
@@ -260,7 +280,7 @@ impl<A: Application> Cluster<A> {
     }
 
     pub(crate) fn restart_shard(&mut self, shard: usize) {
-        if self.shards[shard].is_alive {
+        if self.shards[shard].is_alive || self.shards[shard].has_ended {
             return;
         }
         self.note(|_| format!("shard {shard} restarts"));
@@ -317,7 +337,7 @@ impl<A: Application> Cluster<A> {
         received.expect("a crashed shard receives no session")
     }
 
-    fn shard_turn<T>(
+    pub(super) fn shard_turn<T>(
         &mut self,
         shard: usize,
         turn: impl FnOnce(&mut Shard, Time, &mut Vec<shard::Effect>) -> T,
@@ -388,7 +408,7 @@ impl<A: Application> Cluster<A> {
         self.at(at, action);
     }
 
-    fn start_time(&mut self) -> Duration {
+    pub(super) fn start_time(&mut self) -> Duration {
         match self.config.network {
             Network::Flow { .. } => Duration::ZERO,
             Network::Blocks { .. } => self.random.millis(0..MAX_START_MS),

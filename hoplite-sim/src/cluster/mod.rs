@@ -8,6 +8,7 @@
 //!   checks granted slots.
 //! * `transfers`: pulls and combinations. Bytes move in `blocks` with `contents`, or `flow` along a
 //!   `line`. `lanes`: the connections of flows.
+//! * `shard_list`: changes of the list of shards.
 //! * `comparisons`: comparisons of puts. `watches`: calls that follow a copy or inspect shards.
 //! * `directed`: tasks for other stores. `exchange`: the streams of a collective.
 
@@ -23,6 +24,7 @@ mod lanes;
 mod line;
 mod network;
 mod sessions;
+mod shard_list;
 mod slots;
 mod transfers;
 mod watches;
@@ -32,6 +34,7 @@ use std::time::Duration;
 
 use hoplite_core::collective::Plan;
 use hoplite_core::node::{CallId, ClientId, Effect, Response};
+use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::Page;
@@ -173,6 +176,7 @@ pub(crate) struct Cluster<A> {
     pub(crate) stores: Vec<StoreHost>,
     pub(crate) shards: Vec<ShardHost>,
     pub(crate) contents: Contents,
+    pub(crate) list: ShardList,
     clock: Clock<Self>,
     last_number: u64,
     by_name: BTreeMap<NodeId, usize>,
@@ -197,6 +201,7 @@ impl<A: Application> Cluster<A> {
             stores: Vec::new(),
             shards: Vec::new(),
             contents: Contents::default(),
+            list: ShardList::new((0..config.shards).map(shard_name)),
             clock: Clock::new(),
             last_number: 0,
             by_name: BTreeMap::new(),

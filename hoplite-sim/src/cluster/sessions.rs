@@ -26,7 +26,8 @@ pub(super) struct Session {
 
 impl<A: Application> Cluster<A> {
     pub(super) fn connect(&mut self, store: usize, run: u64, shard: usize) {
-        if !self.stores[store].is_running(run) || self.stores[store].sessions[shard].is_some() {
+        let host = &self.stores[store];
+        if !host.is_running(run) || host.sessions[shard].is_some() || host.left.contains(&shard) {
             return;
         }
         let unreachable_after = if !self.is_linked(LinkEnd::Store(store), LinkEnd::Shard(shard)) {
@@ -85,7 +86,9 @@ impl<A: Application> Cluster<A> {
             return self.break_session(number, Break::Reset);
         }
         let previous = self.shards[shard].sessions[store].replace(number);
-        let info = self.stores[store].info.clone();
+        let host = &mut self.stores[store];
+        host.info.shards = host.node.shards().list();
+        let info = host.info.clone();
         // The session begins at the store before messages arrive on it.
         self.deliver_to_store(number, |cluster, store, shard| {
             cluster.stores[store].attempts[shard].opened();
@@ -94,7 +97,7 @@ impl<A: Application> Cluster<A> {
             cluster.store_event(
                 store,
                 node::Event::ShardUp {
-                    shard,
+                    shard: cluster.stores[store].index_of(shard),
                     run,
                     asked_at,
                     version: hoplite_core::Version::NEWEST,
@@ -150,30 +153,52 @@ impl<A: Application> Cluster<A> {
         let pinged_at = self.now().before(silent_for);
         self.after(Duration::ZERO, move |cluster| {
             if cluster.stores[store].sessions[shard] == Some(number) {
+                let shard = cluster.stores[store].index_of(shard);
                 cluster.store_event(store, node::Event::ShardAnswered { shard, pinged_at });
             }
         });
         self.after(at_store, move |cluster| {
             if cluster.stores[store].sessions[shard] == Some(number) {
                 cluster.stores[store].sessions[shard] = None;
-                cluster.store_event(store, node::Event::ShardDown { shard });
+                let index = cluster.stores[store].index_of(shard);
+                cluster.store_event(store, node::Event::ShardDown { shard: index });
                 let run = cluster.stores[store].run;
                 cluster.session_ended(store, run, shard, &error);
             }
         });
         self.after(at_shard, move |cluster| {
             cluster.queue_at_shard(shard, move |cluster| {
-                if cluster.shards[shard].sessions[store] == Some(number) {
-                    cluster.shards[shard].sessions[store] = None;
-                    let incarnation = cluster.shards[shard].incarnation_of(store);
-                    let node = cluster.stores[store].info.node.clone();
-                    cluster.shard_event(shard, shard::Event::Disconnected { node, incarnation });
-                }
+                cluster.session_lost_at_shard(number, store, shard);
             });
         });
         self.after(at_store.max(at_shard), move |cluster| {
             cluster.sessions.remove(&number);
         });
+    }
+
+    /// Ends a session, after the messages that leave at once.
+    pub(super) fn leave_shard(&mut self, store: usize, shard: usize) {
+        self.stores[store].left.insert(shard);
+        let Some(number) = self.stores[store].sessions[shard].take() else { return };
+        let delay = self.latency() + self.latency();
+        self.after(delay, move |cluster| {
+            cluster.queue_at_shard(shard, move |cluster| cluster.session_left(number));
+        });
+    }
+
+    fn session_left(&mut self, number: u64) {
+        let Some((store, shard)) = self.open_session(number) else { return };
+        self.sessions.remove(&number);
+        self.session_lost_at_shard(number, store, shard);
+    }
+
+    fn session_lost_at_shard(&mut self, number: u64, store: usize, shard: usize) {
+        if self.shards[shard].sessions[store] == Some(number) {
+            self.shards[shard].sessions[store] = None;
+            let incarnation = self.shards[shard].incarnation_of(store);
+            let node = self.stores[store].info.node.clone();
+            self.shard_event(shard, shard::Event::Disconnected { node, incarnation });
+        }
     }
 
     pub(super) fn break_sessions(&mut self, cause: Break, predicate: impl Fn(&Session) -> bool) {
@@ -265,6 +290,7 @@ impl<A: Application> Cluster<A> {
         self.deliver_to_store(number, move |cluster, store, shard| {
             cluster.note(|_| format!("shard {shard} -> store {store}: {message:?}"));
             cluster.counts.messages += 1;
+            let shard = cluster.stores[store].index_of(shard);
             cluster.store_event(store, node::Event::FromShard { shard, message });
         });
     }
