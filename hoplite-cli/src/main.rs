@@ -32,8 +32,8 @@ use hoplite_daemon::settings::without_empty_variables;
 use arguments::StoreArguments;
 use cluster::Ended;
 use verbs::{
-    allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, put, quota,
-    reduce, shards, start, stat, status, stop, up, wait,
+    allreduce, barrier, certs, completion, delete, doctor, drain, gc, get, ls, man, nodes, put,
+    quota, reduce, shards, start, stat, status, stop, up, wait,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -87,6 +87,8 @@ enum Command {
     Stat(stat::Arguments),
     /// Show the state of the store and its view of the directory
     Status(status::Arguments),
+    /// List the nodes of the cluster, with their memory, copies and rates
+    Nodes(nodes::Arguments),
     /// Show nodes, memory, rates and objects in the terminal, refreshed
     Top(top::Arguments),
     /// Start a store in the background
@@ -150,6 +152,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Ls(command) => ls::run(&store, command).await,
         Command::Stat(command) => stat::run(&store, command).await,
         Command::Status(command) => status::run(&store, command).await,
+        Command::Nodes(command) => nodes::run(&store, command).await,
         Command::Top(command) => top::run(&store, command).await,
         Command::Start(command) => start::run(&store, command).await,
         Command::Stop(command) => stop::run(&store, command).await,

@@ -7,6 +7,7 @@ mod broadcast;
 mod directory;
 mod kernels;
 mod local;
+mod objects;
 mod p2p;
 mod reduce;
 mod shard;
@@ -25,12 +26,13 @@ use report::Report;
 
 const EXAMPLES: &str = "Examples:
   hoplite bench local
+  hoplite bench objects --thousands 100
   hoplite bench p2p --size 256MiB --repetitions 3
   hoplite bench broadcast --receivers 3,7 --json
   hoplite bench reduce --nodes 4 --size 16MiB
 
 Every measurement but those of the kernels and of the shard runs a cluster of its own on this machine, in memory that is \
-faulted in, and discards its first, cold round. GB means 10^9 bytes.";
+faulted in, and discards its first, cold round (`objects`: of gets and lists). GB means 10^9 bytes.";
 
 /// Memory of each store besides the measured object.
 const SPARE_BYTES: u64 = 64 << 20;
@@ -49,6 +51,8 @@ pub(crate) struct Arguments {
 enum Benchmark {
     /// Put and get on one node, beside a bare Unix socket and memcpy
     Local(local::Arguments),
+    /// Many small objects in one store: calls, lists and memory
+    Objects(objects::Arguments),
     /// From one node to another, beside one raw TCP stream and one gRPC call
     P2p(p2p::Arguments),
     /// One object to several nodes that arrive together, or one after another
@@ -74,6 +78,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Benchmark::Local(arguments) => {
             let room = Room::for_one(1, arguments.size);
             in_cluster(room, move |cluster| local::measure(cluster, &arguments)).await?
+        }
+        Benchmark::Objects(arguments) => {
+            in_cluster(arguments.room()?, move |cluster| objects::measure(cluster, &arguments))
+                .await?
         }
         Benchmark::P2p(arguments) => {
             let room = Room::for_one(2, arguments.size);

@@ -76,8 +76,11 @@ async fn parts(
             }
             Some(key) => {
                 sorted.extend(entries);
-                sort(&mut sorted, key);
-                sorted.truncate(left);
+                // Sorts at the end, and earlier only to limit memory.
+                if next.is_none() || sorted.len() / 2 > left {
+                    sort(&mut sorted, key);
+                    sorted.truncate(left);
+                }
             }
         }
         let Some(last) = next else { break };

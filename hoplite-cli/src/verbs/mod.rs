@@ -12,6 +12,7 @@ pub(crate) mod get;
 mod lifetime;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod nodes;
 pub(crate) mod put;
 pub(crate) mod quota;
 pub(crate) mod reduce;

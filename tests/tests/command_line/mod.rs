@@ -130,6 +130,17 @@ fn stat_shows_the_effect_of_labels() {
         let is_said = |line: &str| line.split_whitespace().skip(2).take(3).eq(grant);
         assert!(stat.lines().any(is_said), "{grant:?} in {stat}");
     }
+    let mut nodes = Value::Null;
+    eventually("all stores report the object", || {
+        nodes = up.json(3, &["nodes", "--json"]);
+        let loads = nodes.as_array().unwrap().iter().map(|node| &node["load"]);
+        let pinned = loads.filter_map(|load| load["pinned_bytes"].as_u64());
+        pinned.collect::<Vec<_>>() == [(1 << 20) + 64, 0, 0, 0]
+    });
+    assert_eq!(nodes[1]["labels"]["rack"], "1", "{nodes}");
+    assert_eq!(nodes[1]["connected"], true, "{nodes}");
+    let table = String::from_utf8(up.succeed(0, &["nodes"])).unwrap();
+    assert!(table.lines().count() == 5 && table.contains("rack=0"), "{table}");
 }
 
 #[test]
@@ -594,6 +605,7 @@ fn benchmarks_report_what_they_measured() {
         "local", "--size", "1MiB", "--samples", "100", "--cold-samples", "3", "--repetitions", "2",
     ];
     let local = bench(&local);
+    let objects = bench(&["objects", "--thousands", "1"]);
     let p2p = bench(&["p2p", "--size", "1MiB", "--samples", "100", "--repetitions", "2"]);
     let broadcast =
         bench(&["broadcast", "--size", "1MiB", "--receivers", "2", "--repetitions", "2"]);
@@ -604,7 +616,8 @@ fn benchmarks_report_what_they_measured() {
     let figures = directory["figures"].as_array().unwrap();
     assert_eq!(figures.len(), 8, "{directory}");
     assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{directory}");
-    for (report, count) in [(&local, 13), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)]
+    for (report, count) in
+        [(&local, 13), (&objects, 6), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)]
     {
         let measurements = report["measurements"].as_array().unwrap();
         assert_eq!(measurements.len(), count, "{report}");

@@ -1,0 +1,163 @@
+use std::collections::BTreeMap;
+use std::io;
+
+use hoplite_proto::v1::LoadReport;
+use hoplite_proto::v1::status_reply::Node;
+use serde::Serialize;
+
+use crate::arguments::StoreArguments;
+use crate::output::{self, Alignment, Table};
+
+const EXAMPLES: &str = "Examples:
+  hoplite nodes
+  hoplite nodes --json
+
+The list comes from the first shard that answers. A node without a session there is away. Stores report their loads \
+every few seconds. PINNED counts the bytes that are never evicted; RECEIVING and SENDING are bytes per second. In JSON, \
+gets, failures, sent_bytes and received_bytes count from the start of the store.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Print a JSON array instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let directory = store.connect().await?.directory_status().await?;
+    let mut entries: Vec<Entry> = directory.nodes.into_iter().map(Entry::new).collect();
+    entries.sort_by(|one, other| one.node.cmp(&other.node));
+    let mut stdout = io::stdout().lock();
+    if arguments.json {
+        return Ok(output::json(&mut stdout, &entries)?);
+    }
+    let right = |title| (title, Alignment::Right);
+    let mut table = Table::new([
+        ("NODE", Alignment::Left),
+        ("ADDRESS", Alignment::Left),
+        ("STATE", Alignment::Left),
+        right("IN USE"),
+        right("MEMORY"),
+        right("PINNED"),
+        right("COPIES"),
+        right("CLIENTS"),
+        right("RECEIVING"),
+        right("SENDING"),
+        ("LABELS", Alignment::Left),
+    ]);
+    for entry in entries {
+        table.row(entry.row());
+    }
+    Ok(table.print(&mut stdout)?)
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    node: String,
+    data_address: String,
+    connected: bool,
+    protocol: u32,
+    labels: BTreeMap<String, String>,
+    load: Option<Load>,
+}
+
+#[derive(Debug, Serialize)]
+struct Load {
+    capacity_bytes: u64,
+    used_bytes: u64,
+    pinned_bytes: u64,
+    evictable_bytes: u64,
+    copies: u64,
+    clients: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+    send_rate: u64,
+    receive_rate: u64,
+    gets: u64,
+    failures: u64,
+    problems: Vec<String>,
+}
+
+impl Entry {
+    fn new(node: Node) -> Self {
+        let Node { node, data_address, connected, protocol, labels, load } = node;
+        let (labels, load) = (labels.into_iter().collect(), load.map(Load::new));
+        Self { node, data_address, connected, protocol, labels, load }
+    }
+
+    fn row(self) -> [String; 11] {
+        let load =
+            |cell: fn(&Load) -> String| self.load.as_ref().map_or_else(|| "-".to_owned(), cell);
+        let loads = [
+            load(|load| output::size(load.used_bytes)),
+            load(|load| output::size(load.capacity_bytes)),
+            load(|load| output::size(load.pinned_bytes)),
+            load(|load| load.copies.to_string()),
+            load(|load| load.clients.to_string()),
+            load(|load| output::size(load.receive_rate)),
+            load(|load| output::size(load.send_rate)),
+        ];
+        let state = if self.connected { "connected" } else { "away" };
+        let labels: Vec<String> =
+            self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let [used, memory, pinned, copies, clients, receiving, sending] = loads;
+        [
+            self.node,
+            self.data_address,
+            state.to_owned(),
+            used,
+            memory,
+            pinned,
+            copies,
+            clients,
+            receiving,
+            sending,
+            labels.join(","),
+        ]
+    }
+}
+
+impl Load {
+    fn new(report: LoadReport) -> Self {
+        Self {
+            capacity_bytes: report.capacity_bytes,
+            used_bytes: report.capacity_bytes.saturating_sub(report.free_bytes),
+            pinned_bytes: report.pinned_bytes,
+            evictable_bytes: report.evictable_bytes,
+            copies: report.copies,
+            clients: report.clients,
+            sent_bytes: report.sent_bytes,
+            received_bytes: report.received_bytes,
+            send_rate: report.send_rate,
+            receive_rate: report.receive_rate,
+            gets: report.gets,
+            failures: report.failures,
+            problems: report.troubles,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_load_has_dashes() {
+        let labels = [("zone".to_owned(), "b".to_owned()), ("rack".to_owned(), "7".to_owned())];
+        let node = Node {
+            node: "n1".to_owned(),
+            data_address: "10.0.0.1:7400".to_owned(),
+            labels: labels.into(),
+            ..Node::default()
+        };
+        let mut cells = vec!["n1", "10.0.0.1:7400", "away"];
+        cells.extend(["-"; 7]);
+        cells.push("rack=7,zone=b");
+        assert_eq!(Entry::new(node.clone()).row().to_vec(), cells);
+        let load =
+            LoadReport { capacity_bytes: 4 << 20, free_bytes: 1 << 20, ..LoadReport::default() };
+        let row = Entry::new(Node { connected: true, load: Some(load), ..node }).row();
+        assert_eq!(row[2..5], ["connected", "3.0 MiB", "4.0 MiB"]);
+    }
+}
