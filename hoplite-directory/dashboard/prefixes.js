@@ -32,7 +32,7 @@ export function prefixes(main, argument) {
   replace(main,
     make("p", { class: "path" }, make("a", { href: `#objects/${argument}` }, "Objects"), argument ? [" / ", make("a", { href: "#prefixes" }, "All prefixes")] : null),
     make("div", { class: "heading" }, make("h1", {}, "Objects by prefix ", title)), list,
-    make("p", { class: "note" }, "A prefix ends at the next / of the ids. Each object counts once in Bytes. Last use is the latest get from another node. The sums are at most 20 seconds old."));
+    make("p", { class: "note" }, "A prefix ends at the next / of the ids. Each object counts once in Bytes. Last use is the latest get from another node."));
   const link = (group) => (group.key === argument
     ? make("a", { href: `#objects/${group.key}` }, make("span", { class: "mono id" }, group.name), argument ? " and no further /" : "ids without /")
     : make("a", { href: `#prefixes/${group.key}`, class: "mono id" }, group.name));
@@ -42,7 +42,8 @@ export function prefixes(main, argument) {
       title.textContent = page.prefix;
       const rows = page.groups.map((group) => cells(group, link(group)));
       if (page.more_groups > 0) rows.push(cells(page.rest, `${count(page.more_groups)} smaller prefixes`));
-      replace(list, table(`${count(page.total.objects)} objects, ${size(page.total.bytes)}; most bytes first`, COLUMNS, rows, "No objects."));
+      const when = page.is_partial ? "counted so far" : `counted ${duration(page.counted_ms)} ago`;
+      replace(list, table(`${count(page.total.objects)} objects, ${size(page.total.bytes)}, ${when}; most bytes first`, COLUMNS, rows, "No objects."));
     },
   };
 }

@@ -13,16 +13,24 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-use super::rows::age_ms;
+use super::rows::{age_ms, millis};
 use super::share::Share;
 use crate::owner::ShardHandle;
 
-/// Age up to which kept totals answer requests.
+/// Older totals are counted again at the next request.
 const FRESH: Duration = Duration::from_secs(20);
+/// Older totals are forgotten. Until then, they answer requests while the shard counts again.
+const STALE: Duration = Duration::from_secs(600);
+/// Time after which a request returns. The next request continues its count.
+const COUNT_LIMIT: Duration = Duration::from_secs(1);
 const MAX_KEPT: usize = 16;
 
-/// Totals for each prefix, with the time of their completion.
-type Kept = BTreeMap<Vec<u8>, (Instant, Arc<PrefixSums>)>;
+/// Totals of a prefix, and the time of their completion.
+type Totals = (Instant, Arc<PrefixSums>);
+type Kept = BTreeMap<Vec<u8>, Totals>;
+
+/// Unfinished totals of a prefix: the time of their latest part, and the last counted id.
+type Begun = (Instant, PrefixSums, Vec<u8>);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Prefixes(Arc<Mutex<State>>);
@@ -30,44 +38,50 @@ pub(crate) struct Prefixes(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     kept: Kept,
+    begun: BTreeMap<Vec<u8>, Begun>,
     share: Share,
-    /// Unfinished totals of a prefix, the time of their latest part, and the last counted id.
-    begun: Option<(Instant, PrefixSums, Vec<u8>)>,
 }
 
 impl Default for Prefixes {
     fn default() -> Self {
-        let share = Share::new(Instant::now());
-        Self(Arc::new(Mutex::new(State { kept: Kept::new(), share, begun: None })))
+        let (kept, begun, share) = (Kept::new(), BTreeMap::new(), Share::new(Instant::now()));
+        Self(Arc::new(Mutex::new(State { kept, begun, share })))
     }
 }
 
 impl Prefixes {
-    /// Counts objects with the prefix, their bytes and copies, or returns totals at most [`FRESH`]
-    /// old.
+    /// Returns totals at most [`FRESH`] old. If counting takes longer, returns older totals, or
+    /// those of the objects counted so far.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
+        let until = Instant::now() + COUNT_LIMIT;
         // The shard counts one prefix at a time.
         let mut state = self.0.lock().await;
-        state.kept.retain(|_, (at, _)| at.elapsed() < FRESH);
-        let sums = match state.kept.get(&prefix) {
-            Some((_, sums)) => Arc::clone(sums),
-            None => state.add(prefix.clone(), shard).await?,
+        state.kept.retain(|_, (at, _)| at.elapsed() < STALE);
+        state.begun.retain(|_, (at, ..)| at.elapsed() < FRESH);
+        let is_fresh = state.kept.get(&prefix).is_some_and(|(at, _)| at.elapsed() < FRESH);
+        if !is_fresh {
+            state.count(&prefix, shard, until).await?;
+        }
+        let page = |at: Instant, sums: &PrefixSums, is_partial| {
+            PrefixPage::new(shard.uptime(), &prefix, sums, at.elapsed(), is_partial)
         };
-        Ok(PrefixPage::new(shard.uptime(), &prefix, &sums))
+        Ok(match (state.kept.get(&prefix), state.begun.get(&prefix)) {
+            (Some((at, sums)), _) => page(*at, sums, false),
+            (None, Some((at, sums, _))) => page(*at, sums, true),
+            (None, None) => page(Instant::now(), &PrefixSums::of(prefix.clone()), true),
+        })
     }
 }
 
 impl State {
-    async fn add(&mut self, prefix: Vec<u8>, shard: &ShardHandle) -> Result<Arc<PrefixSums>> {
-        let is_same = |(at, sums, _): &(Instant, PrefixSums, _)| {
-            sums.prefix() == prefix && at.elapsed() < FRESH
-        };
+    /// Counts at least one part, until all objects are counted or `until`.
+    async fn count(&mut self, prefix: &[u8], shard: &ShardHandle, until: Instant) -> Result<()> {
         loop {
             // A call cancelled here leaves its unfinished totals to the next call.
             sleep_until(self.share.next()).await;
-            let (sums, after) = match self.begun.take().filter(is_same) {
+            let (sums, after) = match self.begun.remove(prefix) {
                 Some((_, sums, after)) => (sums, after),
-                None => (PrefixSums::of(prefix.clone()), Vec::new()),
+                None => (PrefixSums::of(prefix.to_vec()), Vec::new()),
             };
             self.share.begin(Instant::now());
             let turn = move |shard: &Shard| {
@@ -76,29 +90,40 @@ impl State {
                 (sums, next, began.elapsed())
             };
             let (sums, next, took) = shard.inspect(turn).await?;
-            self.share.end(Instant::now(), took);
-            match next {
-                Some(next) => self.begun = Some((Instant::now(), sums, next.as_bytes().to_vec())),
-                None => return Ok(self.keep(prefix, sums)),
+            let now = Instant::now();
+            self.share.end(now, took);
+            let Some(next) = next else {
+                self.keep(prefix.to_vec(), sums);
+                return Ok(());
+            };
+            make_room(&mut self.begun, prefix, |(at, ..)| *at);
+            self.begun.insert(prefix.to_vec(), (now, sums, next.as_bytes().to_vec()));
+            if now >= until {
+                return Ok(());
             }
         }
     }
 
-    fn keep(&mut self, prefix: Vec<u8>, sums: PrefixSums) -> Arc<PrefixSums> {
-        let sums = Arc::new(sums);
-        if self.kept.len() >= MAX_KEPT {
-            let oldest =
-                self.kept.iter().min_by_key(|(_, (at, _))| *at).map(|(prefix, _)| prefix.clone());
-            oldest.map(|prefix| self.kept.remove(&prefix));
-        }
-        self.kept.insert(prefix, (Instant::now(), Arc::clone(&sums)));
-        sums
+    fn keep(&mut self, prefix: Vec<u8>, sums: PrefixSums) {
+        make_room(&mut self.kept, &prefix, |(at, _)| *at);
+        self.kept.insert(prefix, (Instant::now(), Arc::new(sums)));
+    }
+}
+
+/// Removes the oldest entry if `prefix` is new and [`MAX_KEPT`] are there.
+fn make_room<T>(all: &mut BTreeMap<Vec<u8>, T>, prefix: &[u8], at: impl Fn(&T) -> Instant) {
+    if all.len() >= MAX_KEPT && !all.contains_key(prefix) {
+        let oldest = all.iter().min_by_key(|(_, one)| at(one)).map(|(prefix, _)| prefix.clone());
+        oldest.map(|prefix| all.remove(&prefix));
     }
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct PrefixPage {
     prefix: String,
+    /// `true` while objects are left to count.
+    is_partial: bool,
+    counted_ms: u64,
     /// Groups, those with the most bytes first.
     groups: Vec<Group>,
     more_groups: usize,
@@ -121,7 +146,13 @@ struct Group {
 }
 
 impl PrefixPage {
-    fn new(uptime: Duration, prefix: &[u8], sums: &PrefixSums) -> Self {
+    fn new(
+        uptime: Duration,
+        prefix: &[u8],
+        sums: &PrefixSums,
+        age: Duration,
+        is_partial: bool,
+    ) -> Self {
         let group = |key: &[u8], sum: &PrefixSum| Group {
             key: to_hex(key),
             name: readable(key),
@@ -138,6 +169,8 @@ impl PrefixPage {
         groups.sort_by_key(|group| std::cmp::Reverse(group.bytes));
         Self {
             prefix: readable(prefix),
+            is_partial,
+            counted_ms: millis(age),
             groups,
             more_groups: sums.more_groups,
             rest: group(b"", &sums.rest),
