@@ -25,14 +25,10 @@ const GROWTH: usize = 30;
 /// State and rates of a node or the cluster in one [`STEP`]. Unknown numbers are NaN.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Bytes received from other stores per second.
     pub(crate) received: f32,
-    /// Bytes sent to other stores per second.
     pub(crate) sent: f32,
     pub(crate) used: f32,
-    /// Successful gets per second.
     pub(crate) gets: f32,
-    /// Failed calls per second.
     pub(crate) failures: f32,
     /// Median wait of successful gets, in seconds.
     pub(crate) median: f32,

@@ -8,7 +8,6 @@ use hoplite_proto::directory::encode_locations;
 use hoplite_proto::v1;
 use prost::Message;
 
-/// Cuts the page to fit into a gRPC answer.
 pub(crate) fn listing(page: Page) -> v1::ListReply {
     let Page { objects, more } =
         page.cut(MAX_PAGE_BYTES, |object| encode_locations(object).encoded_len());

@@ -86,7 +86,6 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)
     }
 
-    /// Proposes, commits or withdraws a new list of shards.
     pub(crate) async fn change_list(&self, step: ListStep) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::ChangeList { step, reply }).await?;

@@ -33,7 +33,6 @@ fn refused(command: &mut Command) -> (Option<i32>, String) {
 struct Killed(Child);
 
 impl Killed {
-    /// Returns the exit code and the standard error.
     fn end(&mut self) -> (Option<i32>, String) {
         let began = Instant::now();
         let status = loop {

@@ -31,7 +31,6 @@ fn runtime() -> tokio::runtime::Runtime {
     runtime.expect("a runtime can be made")
 }
 
-/// Returns the stores that the directory lists as connected.
 fn connected_nodes(cluster: &Cluster) -> Vec<String> {
     let status = runtime().block_on(async {
         let client = Client::connect(cluster.socket(0)).await?;

@@ -37,7 +37,6 @@ fn try_request(address: &str, pull: &Pull, most_bytes: usize) -> Option<(RawPeer
     None
 }
 
-/// Pulls until the store requests lanes.
 pub(crate) fn await_request(address: &str, pull: &Pull, most_bytes: usize) -> (RawPeer, Lanes) {
     let mut found = None;
     await_that("the store asks for lanes", || {

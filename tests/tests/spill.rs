@@ -78,7 +78,6 @@ pub(crate) fn spill_files(place: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "spill")).collect()
 }
 
-/// Returns the directories of stores in a spill directory.
 pub(crate) fn runs(place: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_dir()).collect()

@@ -95,7 +95,6 @@ fn reduce(client: &Client, target: &str) {
     repeat(target, || client.delete([target], TIME_LIMIT));
 }
 
-/// Returns the remaining objects: id, seed and size.
 fn work(
     socket: &Path,
     name: usize,
@@ -137,7 +136,6 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Waits for all sessions, and returns their protocol versions.
 fn protocols(cluster: &Cluster) -> Vec<u32> {
     let of = |node| {
         cluster.client(node).status().unwrap().shards.into_iter().map(|shard| shard.protocol)

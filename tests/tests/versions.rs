@@ -44,7 +44,6 @@ fn a_store_of_a_too_old_version_gets_both_versions_from_the_directory() {
     cluster.assert_serves();
 }
 
-/// Returns the shard's first message.
 fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
     let hello = Hello {
         version,

@@ -155,7 +155,6 @@ impl Bench {
         started.elapsed().div_f64(count as f64)
     }
 
-    /// Returns each batch's time per message.
     fn publish_all(&mut self, objects: u64, copy: u64) -> anyhow::Result<Vec<Duration>> {
         let mut samples = Vec::new();
         for first in (0..objects).step_by(usize::try_from(BATCH)?) {
@@ -222,7 +221,6 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
-    /// Returns each get's time per message.
     fn get_everywhere(&mut self) -> anyhow::Result<Vec<Duration>> {
         let object = u64::MAX;
         let message = ToShard::Publish(publication(object, Retention::Pinned)?);

@@ -55,42 +55,37 @@ pub enum MembershipId {
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Member {
     pub node: NodeId,
-    /// Address of the node's data plane.
     pub address: SocketAddr,
 }
 
 /// A store's task in an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Plan {
     /// Object to make, or only a name for an exchange of parts.
     pub target: ObjectId,
-    /// Attempt that this plan begins.
     pub attempt: AttemptId,
     /// Put id of all members' copies.
     pub put: PutId,
-    /// Operation on which participants must agree.
     pub agreement: Agreement,
     /// Size in bytes of the result (in an all-to-all, of one rank's result). Each source has this
     /// size, or the size of a part.
     pub size_bytes: u64,
     /// Target's metadata. Sources have the same type, and in an allreduce the same shape.
     pub metadata: Metadata,
-    /// Schedule from which the member derives its program.
     pub schedule: Schedule,
-    /// Size of a frame in bytes.
     pub frame_bytes: u64,
     /// All members, in the schedule's order.
     pub members: Vec<Member>,
-    /// This member's index in `members`.
     pub index: usize,
     /// In a collective of parts, each member's ranks, in the order of its sources. Rank k owns the
     /// k-th part.
     pub ranks: Vec<Vec<usize>>,
-    /// This member's sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
+    /// This member's sources by rank.
     pub sources: Vec<(ObjectId, PutId)>,
     /// Longest wait of the member for memory.
     pub timeout: Duration,
-    /// Reasons for the schedule, at most [`MAX_EXPLANATION_BYTES`].
+    /// Reasons for the schedule.
     pub explanation: String,
 }
 

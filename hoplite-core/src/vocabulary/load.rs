@@ -45,33 +45,27 @@ pub struct Load {
     pub evictable_bytes: u64,
     /// Bytes reserved for targets of reduces that have not begun.
     pub reserved_bytes: u64,
-    /// Copies, complete and partial.
     pub copies: u64,
     pub clients: u64,
-    /// Running transfers from other stores.
     pub pulls: u64,
     /// Hops (steps of reduces) that the store performs.
     pub hops: u64,
-    /// Object bytes sent since the start.
+    /// Object bytes since the start.
     pub sent_bytes: u64,
-    /// Object bytes received since the start.
     pub received_bytes: u64,
-    /// Object bytes sent per second since the last report.
+    /// Object bytes per second since the last report.
     pub send_rate: u64,
-    /// Object bytes received per second since the last report.
     pub receive_rate: u64,
     /// For each shard, ordered by name: `true` if its session is open.
     pub shards_up: Vec<bool>,
-    /// Running transfers to this store, at most [`MAX_REPORTED`].
     pub transfers: Vec<TransferLoad>,
-    /// Reduces and collectives that the store coordinates, at most [`MAX_REPORTED`].
+    /// Reduces and collectives that the store coordinates.
     pub reduces: Vec<ReduceLoad>,
-    /// Combinations that ended since the previous report, at most [`MAX_COMBINATIONS`], oldest
-    /// first.
+    /// Combinations that ended since the previous report, oldest first.
     pub combinations: Vec<CombinationLoad>,
-    /// Measured links, at most [`MAX_LINKS`], slowest first.
+    /// Measured links, slowest first.
     pub links: Vec<LinkLoad>,
-    /// Current troubles, at most [`MAX_TROUBLES`], most important first.
+    /// Current troubles, most important first.
     pub troubles: Vec<Trouble>,
     pub tally: Tally,
     /// Details; `None` unless a tool looks at this store alone.
@@ -106,10 +100,9 @@ pub struct Trouble {
 
 /// Details of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Detail {
-    /// Clients, at most [`MAX_CLIENTS`], most bytes first.
     pub clients: Vec<ClientLoad>,
-    /// Latest log lines, at most [`MAX_LOG_LINES`].
     pub log: Vec<String>,
 }
 
@@ -133,7 +126,6 @@ pub struct TransferLoad {
     pub id: ObjectId,
     pub size_bytes: u64,
     pub valid_bytes: u64,
-    /// Arrived bytes per second since the last report.
     pub rate: u64,
 }
 
@@ -142,11 +134,9 @@ pub struct TransferLoad {
 #[expect(missing_docs, reason = "most names say it")]
 pub struct ReduceLoad {
     pub target: ObjectId,
-    /// Operation, such as `sum`.
     pub op: String,
     pub joined: u64,
     pub sources: u64,
-    /// A description of the schedule so far.
     pub plan: String,
     pub elapsed: Duration,
 }
@@ -164,11 +154,10 @@ pub struct CombinationLoad {
     pub op: String,
     /// Description of the schedule; empty for a hop.
     pub plan: String,
-    /// At most [`MAX_SENDERS`].
     pub senders: Vec<Sender>,
     pub all_senders: u64,
     pub size_bytes: u64,
-    /// Time since the end.
+    /// Since the end.
     pub age: Duration,
     pub took: Duration,
     pub is_complete: bool,

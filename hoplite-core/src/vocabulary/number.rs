@@ -20,7 +20,6 @@ impl Numbers {
         self.last
     }
 
-    /// Identifies this run of the store.
     pub(crate) fn run(&self) -> u64 {
         mix(self.seed)
     }

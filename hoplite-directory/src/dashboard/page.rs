@@ -60,7 +60,6 @@ impl Asset {
         ASSETS.iter().find(|asset| asset.path == path)
     }
 
-    /// `true` for the files of the login form.
     pub(super) fn is_public(&self) -> bool {
         self.audience == Audience::Anybody
     }

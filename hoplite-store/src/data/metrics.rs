@@ -54,7 +54,6 @@ impl DataMetrics {
         self.streams.get_or_init(|| Arc::clone(streams));
     }
 
-    /// Returns the links to other stores, slowest first.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
         let mut links = self.lock_links().worst_first();
         if let Some(streams) = self.streams.get() {

@@ -37,7 +37,6 @@ pub(super) async fn send(
     }
 }
 
-/// Returns the object's XXH3-128 digest.
 pub(super) async fn digest(copy: &SpilledCopy) -> Result<[u8; 16], NotRead> {
     let mut hasher = Xxh3::new();
     let mut reader = copy.open(0..copy.size_bytes).await?;

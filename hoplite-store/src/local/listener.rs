@@ -55,9 +55,7 @@ pub enum SocketError {
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
     pub(crate) mode: u32,
-    /// Owner of the socket; by default the process's user.
     pub(crate) owner: Option<u32>,
-    /// Group of the socket; by default the process's group.
     pub(crate) group: Option<u32>,
     pub(crate) clients: ClientRules,
 }

@@ -214,7 +214,6 @@ async fn send_load(mut client: Client, node: NodeId, load: Load) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns the step of node `number` in a chain.
 fn past_reduce(number: usize) -> Vec<CombinationLoad> {
     const CHAIN: usize = 8;
     if !(1..=CHAIN).contains(&number) {

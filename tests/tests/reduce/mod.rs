@@ -174,7 +174,6 @@ fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
         .expect("the coordinator remembers")
 }
 
-/// Waits until the coordinator has dropped a silent member.
 fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
     let client = cluster.client(coordinator);
     await_that(plan, || {

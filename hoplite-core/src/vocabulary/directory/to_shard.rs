@@ -117,7 +117,6 @@ pub struct Publish {
     pub put: PutId,
     pub size_bytes: u64,
     pub metadata: Metadata,
-    /// Copy's completeness.
     pub state: LocationState,
     /// `Pinned` if the store must keep the copy.
     pub retention: Retention,
@@ -136,11 +135,11 @@ pub struct Publish {
 
 /// Conditions of a delete, from protocol version 9 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct DeleteTerms {
     /// Removes only this put, which the id's other shard has deleted already. `None` removes the
     /// put that the shard lists now.
     pub only: Option<PutId>,
-    /// Stores to wait for.
     pub wait: DeleteWait,
 }
 
@@ -194,7 +193,6 @@ pub enum PullOutcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Query {
-    /// Number that the answer repeats.
     pub request: RequestId,
     pub id: ObjectId,
     /// Longest wait at the shard.

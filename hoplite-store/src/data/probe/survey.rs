@@ -96,7 +96,6 @@ impl Surveyor {
         }
     }
 
-    /// Returns the probe's progress; zeros if no probe runs.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
