@@ -22,7 +22,6 @@ const BATCH: u32 = 1000;
 const MAX_SAMPLES: u32 = 20_000;
 const PAGE: usize = 10_000;
 const LISTINGS: u32 = 20;
-/// Pause between two looks at the directory, or at memory.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Longest wait for the return of memory: shards remember deletes for 30 s.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(45);

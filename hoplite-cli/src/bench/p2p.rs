@@ -17,6 +17,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The first round is a warm-up.
 const ROUNDS: u32 = 11;
 
 #[derive(Debug, clap::Args)]

@@ -91,7 +91,6 @@ impl Copy {
 pub(crate) struct ShardHost {
     pub(crate) shard: Shard,
     pub(crate) is_alive: bool,
-    /// `true` once the shard was removed, and ended.
     pub(super) has_ended: bool,
     pub(crate) load: ShardLoad,
     pub(crate) thought: Duration,
