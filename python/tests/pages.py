@@ -94,7 +94,9 @@ def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> N
         (place / name).write_text(text)
     if page.program:
         (place / "page.py").write_text(page.program)
-    clean = {name: value for name, value in os.environ.items() if name != "HOPLITE_SOCKET"}
+    # Unbuffered, programs that print at the same time would mix their lines.
+    absent = {"HOPLITE_SOCKET", "PYTHONUNBUFFERED"}
+    clean = {name: value for name, value in os.environ.items() if name not in absent}
     settings = {
         **clean,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
