@@ -42,8 +42,8 @@ const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// * [`Error::ConnectionLost`], as soon as the connection breaks;
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
-/// * `Timeout`, which the store reports. If the store is suspended, the client reports it 2 s
-///   later, or within 7 s if a wait or a locate has a timeout of zero. Reconnecting adds time.
+/// * `Timeout`, which the store reports. If the store is suspended, the client reports it 0.75 s
+///   later, or within 6 s if a wait or a locate has a timeout of zero. Reconnecting adds time.
 ///
 /// # Cancel safety
 /// Dropping a future at any time cancels the call at the store.

@@ -208,7 +208,6 @@ impl Sleeper {
         Self { thread: thread::current(), woken, leads, interrupt }
     }
 
-    /// May return early, as [`thread::park`] may.
     fn sleep(&self, wake_at: Option<Instant>) {
         if self.woken.load(Ordering::SeqCst) {
             return;

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use hoplite_core::node::Request as NodeRequest;
+use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::{Error as ObjectError, Operation};
 use hoplite_proto::local::{Request, Response};
 
@@ -158,16 +159,19 @@ async fn a_frozen_store_costs_no_more_than_the_timeout_and_slack() {
     let client = connect(&store).await;
     store.set_paused(true);
     tokio::time::pause();
-    for (timeout, limit) in [(3, 5), (0, 2)] {
+    let is_in_time = |started: tokio::time::Instant, timeout: Duration| {
+        (timeout..timeout + Duration::from_secs(1)).contains(&started.elapsed())
+    };
+    for timeout in [Duration::from_secs(3), Duration::ZERO] {
         let started = tokio::time::Instant::now();
-        let error = client.get("a", Duration::from_secs(timeout)).await.unwrap_err();
+        let error = client.get("a", timeout).await.unwrap_err();
         assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");
-        assert_eq!(started.elapsed().as_secs(), limit);
+        assert!(is_in_time(started, timeout));
     }
     let started = tokio::time::Instant::now();
     let error = client.locate("a", Duration::ZERO).await.unwrap_err();
     assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");
-    assert_eq!(started.elapsed().as_secs(), 7);
+    assert!(is_in_time(started, ANSWER_TIMEOUT));
     tokio::time::resume();
     store.set_paused(false);
     store
