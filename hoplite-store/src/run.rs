@@ -295,6 +295,7 @@ fn local_plane(
         access: socket_access(config),
         half_open: HalfOpen::new(local::MAX_HALF_OPEN),
         shares: shares(&config.limits),
+        turns: Arc::default(),
         limits: config.limits.clone(),
         replicas: config.replicas,
         node: config.node.clone(),

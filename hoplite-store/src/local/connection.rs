@@ -283,8 +283,12 @@ impl Connection {
         inbox = usual(&inbox);
         let frame_limit = max_request_bytes(&self.plane.limits);
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
+        let (turns, mut turn_end) = (Arc::clone(&self.plane.turns), 0);
         let mut long_request = None;
         loop {
+            if has_request(&inbox) {
+                turn_end = turns.take(turn_end, inbox.len()).await;
+            }
             // Checked here: the select below is not reached while a client sends without pause.
             let stopping = shutdown.is_cancelled();
             let (mut handled, mut is_left) = (0, false);
@@ -302,6 +306,10 @@ impl Connection {
                 if long_request.take().is_some() {
                     inbox = usual(&inbox);
                 }
+            }
+            if handled > 0 {
+                turn_end += handled as u64;
+                turns.ended(turn_end);
             }
             self.take_work();
             self.write_answers()?;
@@ -508,6 +516,10 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+fn has_request(inbox: &[u8]) -> bool {
+    framing::announced_bytes(inbox).is_some_and(|length| length <= inbox.len())
 }
 
 fn item_count(request: &v1::Request) -> usize {

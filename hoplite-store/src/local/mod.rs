@@ -9,6 +9,7 @@ mod shares;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub(crate) use answers::{Answers, CallWork};
 pub use listener::SocketError;
 pub(crate) use listener::{LocalListener, LocalPeer, Role, SocketAccess};
 pub(crate) use shares::Shares;
+pub(crate) use turns::Turns;
 
 use crate::advertised::Advertised;
 use crate::engine::Engine;
@@ -46,6 +48,7 @@ pub(crate) struct LocalPlane {
     pub(crate) shards: Arc<ShardLinks>,
     pub(crate) half_open: Arc<HalfOpen>,
     pub(crate) shares: Shares,
+    pub(crate) turns: Arc<Turns>,
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
 }
 

@@ -68,6 +68,7 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
             max_request_bytes(&limits),
             limits.max_ids_per_request,
         ),
+        turns: Arc::default(),
         replicas: 1,
         limits,
         node,
