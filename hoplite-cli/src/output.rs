@@ -6,7 +6,6 @@ use hoplite_client::{Dtype, Metadata, ObjectId};
 pub(crate) use hoplite_core::text::size;
 use serde::Serialize;
 
-/// `1 object`, `2 objects`.
 pub(crate) fn count(count: u64, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")

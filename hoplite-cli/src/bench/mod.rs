@@ -4,6 +4,7 @@
 //! measurements alternate, so that disturbances affect both.
 
 mod broadcast;
+mod clients;
 mod directory;
 mod kernels;
 mod local;
@@ -27,6 +28,7 @@ use report::Report;
 const EXAMPLES: &str = "Examples:
   hoplite bench local
   hoplite bench objects --thousands 100
+  hoplite bench clients --greedy 16
   hoplite bench p2p --size 256MiB --repetitions 3
   hoplite bench broadcast --receivers 3,7 --json
   hoplite bench reduce --nodes 4 --size 16MiB
@@ -34,7 +36,6 @@ const EXAMPLES: &str = "Examples:
 Every measurement but those of the kernels and of the shard runs a cluster of its own on this machine, in memory that is \
 faulted in, and discards its first, cold round (`objects`: of gets and lists). GB means 10^9 bytes.";
 
-/// Memory of each store besides the measured object.
 const SPARE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -53,6 +54,8 @@ enum Benchmark {
     Local(local::Arguments),
     /// Many small objects in one store: calls, lists and memory
     Objects(objects::Arguments),
+    /// Small puts of one client while many others put all the time
+    Clients(clients::Arguments),
     /// From one node to another, beside one raw TCP stream and one gRPC call
     P2p(p2p::Arguments),
     /// One object to several nodes that arrive together, or one after another
@@ -82,6 +85,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Benchmark::Objects(arguments) => {
             in_cluster(arguments.room()?, move |cluster| objects::measure(cluster, &arguments))
                 .await?
+        }
+        Benchmark::Clients(arguments) => {
+            let room = arguments.room();
+            in_cluster(room, move |cluster| clients::measure(cluster, &arguments)).await?
         }
         Benchmark::P2p(arguments) => {
             let room = Room::for_one(2, arguments.size);

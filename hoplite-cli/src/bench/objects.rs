@@ -134,7 +134,6 @@ fn name(batch: u32, number: u32) -> String {
 }
 
 impl Bench {
-    /// Returns the time of each object.
     fn put(&self, batch: u32) -> anyhow::Result<Duration> {
         let ids: Vec<_> = (0..BATCH).map(|number| name(batch, number)).collect();
         let options = PutOptions { timeout: TIMEOUT, ..PutOptions::default() };

@@ -214,6 +214,10 @@ impl Measurement {
         self
     }
 
+    pub(super) const fn p99_s(&self) -> Option<f64> {
+        self.p99_s
+    }
+
     pub(super) fn beside(mut self, floor: &Self) -> Self {
         if floor.median_s > 0.0 {
             self.beside = Some(Comparison {

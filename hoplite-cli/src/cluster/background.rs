@@ -15,7 +15,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::own_directory;
 
-/// Name of a store's process in `/proc/PID/comm`.
 const PROGRAM: &str = "hoplite-store";
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -34,7 +34,6 @@ impl Signals {
         })
     }
 
-    /// Cancel safe: no signal is lost.
     pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

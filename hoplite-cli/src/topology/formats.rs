@@ -20,7 +20,6 @@ pub(super) enum Format {
     Csv,
 }
 
-/// Default port of torch.distributed.
 const MASTER_PORT: u16 = 29_500;
 
 /// Writes an order in any format but JSON. `InvalidInput` if a node's name has a special meaning in

@@ -312,7 +312,6 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
     findings
 }
 
-/// Returns the cluster's problems that this store's status lacks.
 async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
@@ -394,7 +393,6 @@ fn judge(status: &NodeStatus) -> Finding {
     }
 }
 
-/// Checks the MTU of all active interfaces except loopback.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
         return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];
