@@ -7,7 +7,6 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
-/// Events of stores: as many as people read.
 const MAX_EVENTS: usize = 512;
 /// Events about unauthenticated peers: few, because such a peer can cause any number.
 const MAX_STRANGER_EVENTS: usize = 64;

@@ -10,7 +10,6 @@ use hoplite_core::time::Time;
 
 /// Added to times, for steps before the shard's start.
 pub(crate) const BEFORE_START: Duration = Duration::from_secs(30 * 86_400);
-/// Most combinations, each mostly below 1 KiB.
 const MAX_STEPS: usize = 4096;
 
 /// A combination of inputs at a node.
@@ -73,7 +72,6 @@ impl Past {
 }
 
 impl PastReduce {
-    /// Adds the hops that led to `last`.
     fn new(last: Vec<&Arc<Step>>, hops: &BTreeMap<&ObjectId, &Arc<Step>>) -> Self {
         let mut steps = last;
         let mut found = BTreeSet::new();

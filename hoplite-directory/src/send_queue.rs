@@ -41,7 +41,6 @@ impl SendQueue {
         Self { run: run.0, newest, ..Self::default() }
     }
 
-    /// A closed queue ignores `message`.
     pub(crate) fn push(&self, message: ToStore) -> Result<(), Full> {
         if self.closed.is_cancelled() {
             return Ok(());
@@ -51,7 +50,6 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Answers a ping with the next frame.
     pub(crate) fn answer_ping(&self) {
         let mut state = self.lock();
         state.pings += 1;
@@ -60,7 +58,6 @@ impl SendQueue {
         self.news.notify_one();
     }
 
-    /// Ends the session after the queued messages.
     pub(crate) fn close(&self) {
         self.closed.cancel();
         self.news.notify_one();

@@ -40,7 +40,6 @@ use crate::watch::Loads;
 /// Default name of a cluster.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
 
-/// Time in which connections must end after their sessions.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// Flow-control window of an HTTP/2 stream; a connection has twice that.
 const WINDOW_BYTES: u32 = 4 << 20;

@@ -68,7 +68,6 @@ struct Order {
 }
 
 impl Loads {
-    /// New troubles of stores are added to `events`.
     pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
@@ -238,7 +237,6 @@ impl Order {
     }
 }
 
-/// Dropping it forgets the store's last report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,

@@ -273,7 +273,6 @@ async fn many_silent_connections_do_not_block_others() {
     server.stop().await;
 }
 
-/// A certificate for `name` by `issuer`, which trusts `trusted`.
 fn tls(place: &Path, name: &str, issuer: &Authority, trusted: &[&Authority]) -> Credentials {
     let day = Duration::from_secs(24 * 3600);
     let now = SystemTime::now();

@@ -15,7 +15,6 @@ use crate::watch::Loads;
 const MAX_REDUCES: usize = 200;
 const MAX_PAST: usize = 100;
 const MAX_SCHEDULES: usize = 4;
-/// Most steps of a schedule.
 const MAX_STEPS: usize = 128;
 
 #[derive(Serialize)]
