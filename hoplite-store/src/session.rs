@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hoplite_core::error::Error;
 use hoplite_core::node::Event;
 use hoplite_core::session::{Attempts, DIRECT_PINGS, Next, OPEN_TIMEOUT};
-use hoplite_core::shard::{NodeInfo, ShardRun, ToStore};
+use hoplite_core::shard::{NodeInfo, ShardRun};
 use hoplite_core::{ClusterId, Time, Version};
 use hoplite_daemon::metrics::label_of;
 use hoplite_net::{Credentials, FrameReader, FrameWriter, cause};
@@ -30,9 +30,8 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
-/// Messages handled in a row before queued messages are written, and clients have their turn.
-const MESSAGES_PER_TURN: usize = 64;
-
+/// Frames read in a row before queued messages are written.
+const FRAMES_PER_TURN: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
     Down,
@@ -128,7 +127,7 @@ impl Session {
         );
         self.engine.session_up(self.shard, (run, version), asked_at, outbox);
         state.send_replace(SessionState::Up);
-        decode_shard_batch(first)?.into_iter().for_each(|message| self.received(message));
+        self.take(first)?;
         let ended = tokio::select! {
             ended = self.talk(reader, writer, batches) => ended,
             lost = self.load_reports.run(&self.link) => Err(lost),
@@ -162,8 +161,7 @@ impl Session {
     ) -> Result<(), Error> {
         let sent_pings = SentPings::default();
         let reading = async {
-            let mut handled = 0;
-            loop {
+            for number in 1.. {
                 let next =
                     timeout(DIRECT_PINGS.silence_limit(), reader.next(MAX_SHARD_FRAME_BYTES)).await;
                 let next: Option<ShardMessages> = next.map_err(|_| lost())??;
@@ -171,12 +169,9 @@ impl Session {
                 if let Some(pinged_at) = sent_pings.answered(batch.pings) {
                     self.answered(pinged_at);
                 }
-                for message in decode_shard_batch(batch)? {
-                    self.received(message);
-                    handled += 1;
-                    if handled % MESSAGES_PER_TURN == 0 {
-                        yield_now().await;
-                    }
+                self.take(batch)?;
+                if number % FRAMES_PER_TURN == 0 {
+                    yield_now().await;
                 }
             }
             Ok::<_, Error>(())
@@ -222,8 +217,11 @@ impl Session {
         }
     }
 
-    fn received(&self, message: ToStore) {
-        self.engine.apply(Event::FromShard { shard: self.shard, message });
+    fn take(&self, batch: ShardMessages) -> Result<(), Error> {
+        for message in decode_shard_batch(batch)? {
+            self.engine.apply(Event::FromShard { shard: self.shard, message });
+        }
+        Ok(())
     }
 }
 

@@ -44,7 +44,7 @@ impl Arguments {
     }
 }
 
-/// The work of a greedy client, which puts objects and deletes them, without a pause.
+/// Work of another client, repeated without a pause.
 #[derive(Clone)]
 enum Work {
     Nothing,
@@ -60,7 +60,7 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     let puts = |what: &str| puts(&client, what, arguments.puts);
     let (greedy, size) = (arguments.greedy, output::size(arguments.size));
     let mut report = Report::new("clients");
-    report.note("One store. Each of the other clients puts and deletes without a pause.");
+    report.note("One store. Each other client that is not idle puts and deletes without a pause.");
     puts("cold")?;
     let alone = Measurement::new("put of 1 KiB, alone", &puts("alone")?);
     let large = vec![7; usize::try_from(arguments.size)?].into();
@@ -144,7 +144,6 @@ impl Crowd {
     /// Returns the number of calls that all clients made in each second.
     fn stop(mut self, runtime: &Runtime) -> anyhow::Result<f64> {
         self.is_over.store(true, Ordering::Relaxed);
-        let elapsed = self.started.elapsed();
         let mut calls = 0;
         runtime.block_on(async {
             while let Some(ended) = self.tasks.join_next().await {
@@ -152,7 +151,7 @@ impl Crowd {
             }
             anyhow::Ok(())
         })?;
-        Ok(calls as f64 / elapsed.as_secs_f64())
+        Ok(calls as f64 / self.started.elapsed().as_secs_f64())
     }
 }
 

@@ -39,8 +39,7 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// Time that the store gets, beyond a call's timeout, to report the timeout. A call ends at most a
-/// second after its timeout.
+/// Time that the store gets, beyond a call's timeout, to report the timeout.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_millis(750);
 
 /// Returns the longest wait for an answer. With a timeout of zero, the store queries the directory

@@ -283,10 +283,10 @@ impl Connection {
         inbox = usual(&inbox);
         let frame_limit = max_request_bytes(&self.plane.limits);
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
-        let (turns, mut turn_end) = (Arc::clone(&self.plane.turns), 0);
+        let (turns, mut turn_end) = (Arc::clone(&self.plane.turns), self.plane.turns.now());
         let mut long_request = None;
         loop {
-            if has_request(&inbox) {
+            if self.outbox.len() < MAX_UNWRITTEN_BYTES && has_request(&inbox) {
                 turn_end = turns.take(turn_end, inbox.len()).await;
             }
             // Checked here: the select below is not reached while a client sends without pause.
@@ -301,8 +301,7 @@ impl Connection {
                 let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? else {
                     break;
                 };
-                handled += item_count(&request);
-                self.handle(request, before - inbox.len())?;
+                handled += self.handle(request, before - inbox.len())?;
                 if long_request.take().is_some() {
                     inbox = usual(&inbox);
                 }
@@ -480,24 +479,25 @@ impl Connection {
         }
     }
 
-    fn handle(&mut self, request: v1::Request, length_bytes: usize) -> Result<(), Error> {
+    /// Returns the number of object ids, at least 1.
+    fn handle(&mut self, request: v1::Request, length_bytes: usize) -> Result<usize, Error> {
         let trace = trace::decode(&request.trace);
         let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
         let request = match request {
             Ok(request) => request,
-            Err(error) => return self.write((call, Err(error))),
+            Err(error) => return self.write((call, Err(error))).map(|()| 1),
         };
         if let Request::Node(request) = &request
             && let Err(error) = check_right(self.role, request)
         {
-            return self.write((call, Err(error)));
+            return self.write((call, Err(error))).map(|()| 1);
         }
         let counted_bytes = if length_bytes > READ_BYTES { length_bytes } else { 0 };
         let ids = if let Request::Node(request) = &request { request.id_count() } else { 0 };
         if counted_bytes > 0 || ids > 1 {
             match self.seat.share.open(counted_bytes, ids) {
                 Ok(room) => self.open_requests.insert(call, room),
-                Err(error) => return self.write((call, Err(error))),
+                Err(error) => return self.write((call, Err(error))).map(|()| 1),
             };
         }
         match request {
@@ -514,19 +514,12 @@ impl Connection {
                 }
             }
         }
-        Ok(())
+        Ok(ids.max(1))
     }
 }
 
 fn has_request(inbox: &[u8]) -> bool {
     framing::announced_bytes(inbox).is_some_and(|length| length <= inbox.len())
-}
-
-fn item_count(request: &v1::Request) -> usize {
-    match &request.body {
-        Some(v1::request::Body::Batch(batch)) => batch.items.len().max(1),
-        _ => 1,
-    }
 }
 
 const fn no_room() -> Error {
