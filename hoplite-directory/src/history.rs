@@ -13,6 +13,7 @@ use hoplite_core::time::Time;
 use serde::Serialize;
 
 pub(crate) const STEP: Duration = Duration::from_secs(10);
+/// Steps in one hour.
 pub(crate) const STEPS: usize = 360;
 pub(crate) const MAX_BYTES: usize = 32 << 20;
 /// Memory of a series besides its points: map entry, name, and spare capacity.
@@ -29,6 +30,7 @@ pub(crate) struct Point {
     pub(crate) used: f32,
     pub(crate) gets: f32,
     pub(crate) failures: f32,
+    /// Median wait of successful gets, in seconds.
     pub(crate) median: f32,
     /// 99th percentile of the waits of successful gets, in seconds.
     pub(crate) slowest: f32,

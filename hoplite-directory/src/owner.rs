@@ -66,6 +66,7 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
+    /// Has no effect if the session has ended.
     pub(crate) async fn send_messages(
         &self,
         session: SessionId,

@@ -10,6 +10,7 @@ use hoplite_core::time::Time;
 
 /// Added to times, for steps before the shard's start.
 pub(crate) const BEFORE_START: Duration = Duration::from_secs(30 * 86_400);
+/// Most combinations, each mostly below 1 KiB.
 const MAX_STEPS: usize = 4096;
 
 /// A combination of inputs at a node.

@@ -58,6 +58,7 @@ impl SendQueue {
         self.news.notify_one();
     }
 
+    /// Ends the session after the queued messages.
     pub(crate) fn close(&self) {
         self.closed.cancel();
         self.news.notify_one();

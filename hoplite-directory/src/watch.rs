@@ -237,6 +237,7 @@ impl Order {
     }
 }
 
+/// Dropping it forgets the store's last report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,

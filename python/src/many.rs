@@ -17,7 +17,6 @@ use crate::arguments::Id;
 use crate::buffers::{Input, Keep};
 use crate::errors::{exception, exception_about};
 
-/// Id, pieces, dtype, shape and the application's header.
 pub(crate) type Described = (Id, Vec<Input>, PyBackedStr, Option<Vec<u64>>, PyBackedBytes);
 
 #[derive(Debug)]

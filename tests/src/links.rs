@@ -12,7 +12,6 @@ use prost::Message;
 use crate::cluster::{Cluster, await_that};
 use crate::raw::{HEADER_BYTES, payload_length};
 
-/// A direction: from the first node to the second.
 type Direction = (usize, usize);
 
 #[derive(Debug)]
@@ -200,7 +199,6 @@ fn carry(shared: &Arc<Shared>, mut incoming: TcpStream, to: usize) -> io::Result
     Ok(())
 }
 
-/// Reads up to the frame with the connecting node's name.
 fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     let mut frame = vec![0; HEADER_BYTES];
     incoming.read_exact(&mut frame)?;

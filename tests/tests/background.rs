@@ -139,7 +139,6 @@ fn refused_start(home: &Home, start: &[&str], reason: &str) -> String {
     }
 }
 
-/// Starts three nodes. A start of the third without `flags` fails with `refusal`.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
     let first = [

@@ -312,7 +312,6 @@ fn a_node_has_a_page_and_a_past() {
     assert!(history("node=nobody")["points"].as_array().unwrap().is_empty());
 }
 
-/// Returns the schedule of `target` once it has `count` rows.
 fn past(address: SocketAddr, target: &str, count: usize) -> serde_json::Value {
     let key: String = target.bytes().map(|byte| format!("{byte:02x}")).collect();
     let mut schedule = serde_json::Value::Null;

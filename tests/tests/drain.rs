@@ -40,7 +40,6 @@ fn connected_nodes(cluster: &Cluster) -> Vec<String> {
     connected.map(|node| node.node).collect()
 }
 
-/// Starts a drain, and ends it once its progress satisfies `is_far`.
 fn drain_until(cluster: &Cluster, node: usize, is_far: impl Fn(&DrainReport) -> bool) -> Output {
     let runtime = runtime();
     std::thread::scope(|scope| {

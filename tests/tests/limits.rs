@@ -19,7 +19,6 @@ fn cluster(nodes: usize, memory: &str, store_arguments: &[&str]) -> Cluster {
     Cluster::start(Plan { nodes, memory: memory.to_owned(), store_arguments, ..Plan::default() })
 }
 
-/// Repeats a get until it fails with another error than a timeout.
 fn refused_for_room(mut get: impl FnMut() -> ObjectError) -> ObjectError {
     let mut refused = None;
     await_that("an answer of the directory in time", || {

@@ -42,7 +42,6 @@ fn settle(client: &Client, place: &Path) {
 }
 
 impl Spilling {
-    /// Puts more than the memory holds, and waits until the files are complete.
     fn with_objects(arguments: &[&str]) -> Self {
         let spilling = Self::start_as(arguments, false, "96MiB");
         spilling.put_all(&objects(COUNT));
@@ -58,13 +57,11 @@ impl Spilling {
         self.cluster.kill_store(0);
     }
 
-    /// Starts the store with `--recover`. Returns the number of objects in its files.
     fn recover(&mut self) -> u64 {
         self.start_store(RECOVER);
         self.cluster.client(0).status().unwrap().spill.recovered_objects
     }
 
-    /// Reads all objects at the second store, until there are this many.
     fn await_listed(&self, count: u64) -> BTreeMap<String, Vec<u8>> {
         let client = self.cluster.client(1);
         let mut found = BTreeMap::new();

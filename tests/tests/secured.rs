@@ -43,7 +43,6 @@ fn secured(flags: &[(&str, &Path)]) -> Cluster {
     })
 }
 
-/// Starts a store without the last `without` arguments of `cluster`.
 fn refusal_of_a_store(cluster: &Cluster, without: usize, with: &[(&str, &Path)]) -> String {
     let member = cluster.store_command(7);
     let kept: Vec<_> = member.get_args().take(member.get_args().count() - without).collect();

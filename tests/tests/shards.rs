@@ -75,7 +75,6 @@ fn assert_old(cluster: &Cluster) {
     }
 }
 
-/// Puts, gets at another node, and deletes until `is_over`. Returns the number of rounds.
 fn load(putter: &Client, getter: &Client, name: &str, is_over: &AtomicBool) -> usize {
     let mut rounds = 0;
     while !is_over.load(Ordering::Relaxed) {

@@ -21,7 +21,6 @@ use tempfile::TempDir;
 
 pub(crate) const MIB: usize = 1 << 20;
 
-/// Two stores with 16 MiB of memory; the first spills.
 pub(crate) struct Spilling {
     pub(crate) cluster: Cluster,
     pub(crate) place: TempDir,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hoplite_client::{Client, PutOptions, blocking};
+use hoplite_core::extent::{GRANULE_BYTES, HEADER_BYTES};
 use tokio::runtime::Runtime;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -21,6 +22,7 @@ use crate::output;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SMALL_BYTES: usize = 1 << 10;
 const BATCH: usize = 100;
+const MAX_BYTES: u64 = 1 << 30;
 /// Pause before each measured put. A client that puts without a pause would be greedy, too.
 const PAUSE: Duration = Duration::from_millis(20);
 const TARGET: f64 = 3.0;
@@ -39,12 +41,15 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    pub(super) fn room(&self) -> Room {
-        Room::for_one(1, u64::from(self.greedy) * (self.size + BATCH as u64 * (4 << 10)))
+    pub(super) fn room(&self) -> anyhow::Result<Room> {
+        ensure!(self.size <= MAX_BYTES, "the size of an object is at most 1 GiB");
+        let small = (HEADER_BYTES + SMALL_BYTES as u64).next_multiple_of(GRANULE_BYTES);
+        let each = (HEADER_BYTES + self.size).next_multiple_of(GRANULE_BYTES);
+        Ok(Room::for_one(1, u64::from(self.greedy) * each.max(BATCH as u64 * small)))
     }
 }
 
-/// Work of another client, repeated without a pause.
+/// Work that another client repeats.
 #[derive(Clone)]
 enum Work {
     Nothing,
@@ -156,7 +161,6 @@ impl Crowd {
 }
 
 impl Work {
-    /// Returns the number of calls.
     async fn once(&self, client: &Client, number: u32) -> anyhow::Result<u64> {
         let small = [7; SMALL_BYTES];
         match self {

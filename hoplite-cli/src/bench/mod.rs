@@ -1,7 +1,7 @@
 //! `hoplite bench`: measures Hoplite, and in the same run the machine's own speed for comparison.
 //!
-//! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Two compared
-//! measurements alternate, so that disturbances affect both.
+//! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Compared measurements
+//! alternate, except in `objects` and `clients`, so that disturbances affect both.
 
 mod broadcast;
 mod clients;
@@ -87,8 +87,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 .await?
         }
         Benchmark::Clients(arguments) => {
-            let room = arguments.room();
-            in_cluster(room, move |cluster| clients::measure(cluster, &arguments)).await?
+            in_cluster(arguments.room()?, move |cluster| clients::measure(cluster, &arguments))
+                .await?
         }
         Benchmark::P2p(arguments) => {
             let room = Room::for_one(2, arguments.size);

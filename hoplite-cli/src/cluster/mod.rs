@@ -29,8 +29,10 @@ pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 pub(crate) struct ClusterOptions {
     pub(crate) nodes: u32,
     pub(crate) shards: u32,
+    /// Directory of the sockets; `None` for a temporary directory.
     pub(crate) directory: Option<PathBuf>,
     pub(crate) memory_bytes: u64,
+    /// Memory of the first store; `None` for `memory_bytes`.
     pub(crate) first_memory_bytes: Option<u64>,
     pub(crate) labels: Vec<LabelInTurn>,
     pub(crate) pages: Pages,

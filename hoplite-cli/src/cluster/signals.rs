@@ -34,6 +34,7 @@ impl Signals {
         })
     }
 
+    /// Cancel safe: no signal is lost.
     pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

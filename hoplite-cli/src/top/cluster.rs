@@ -14,11 +14,7 @@ const PAGE_OBJECTS: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Question {
     Nodes,
-    /// Objects whose ids begin with `prefix` and are greater than `after`.
-    Objects {
-        prefix: Vec<u8>,
-        after: Vec<u8>,
-    },
+    Objects { prefix: Vec<u8>, after: Vec<u8> },
     Object(ObjectId),
 }
 

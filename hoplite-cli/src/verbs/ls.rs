@@ -89,6 +89,7 @@ async fn parts(
     Ok(each(sorted)?)
 }
 
+/// Keeps objects with the same key in id order.
 fn sort(entries: &mut [Entry], key: Sort) {
     match key {
         Sort::Size => entries.sort_by_key(|entry| Reverse(entry.size_bytes)),

@@ -67,6 +67,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// `true` if no other machine can reach the store.
     fn is_alone(&self) -> bool {
         self.host.is_loopback()
             && !self.has("--listen")

@@ -179,7 +179,6 @@ pub(crate) struct Object {
     #[serde(skip)]
     array_type: String,
     collective: Option<String>,
-    /// Number of copies that the put requests.
     replicas: usize,
     creator: Option<String>,
     age_ms: Option<u64>,

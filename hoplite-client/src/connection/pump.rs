@@ -208,6 +208,7 @@ impl Sleeper {
         Self { thread: thread::current(), woken, leads, interrupt }
     }
 
+    /// May return early, as [`thread::park`] may.
     fn sleep(&self, wake_at: Option<Instant>) {
         if self.woken.load(Ordering::SeqCst) {
             return;

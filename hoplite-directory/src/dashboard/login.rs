@@ -49,6 +49,7 @@ pub(super) enum LoginOutcome {
 }
 
 impl Login {
+    /// Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
         // Each shard's cookie needs its own name, because browsers send a cookie to all ports of a
         // host.

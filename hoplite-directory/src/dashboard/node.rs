@@ -138,6 +138,7 @@ pub(super) struct HistoryPage {
     points: Vec<[f32; 7]>,
 }
 
+/// Empty for an unknown node.
 pub(super) fn history(data: &DashboardData, node: Option<&NodeId>, after: u64) -> HistoryPage {
     let Slice { last, points } =
         data.loads.history(node, after).unwrap_or(Slice { last: 0, points: Vec::new() });

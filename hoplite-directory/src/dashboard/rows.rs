@@ -100,6 +100,7 @@ pub(super) fn age_ms(uptime: Duration, at: Time) -> u64 {
 
 #[derive(Serialize)]
 pub(super) struct EventRow {
+    /// Milliseconds since 1970.
     pub(super) at_ms: u64,
     pub(super) kind: String,
     pub(super) node: Option<String>,

@@ -9,13 +9,13 @@ use bytes::{Buf, BytesMut};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
-use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{self, CallId, ClientId, Event, Inspection};
 use hoplite_core::peer::HANDSHAKE_TIMEOUT;
 use hoplite_core::text::escape;
+use hoplite_core::{TraceContext, Version};
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::lifetime::decode_owners;
@@ -31,12 +31,13 @@ use tokio_util::sync::CancellationToken;
 use super::answers::{Answer, Answers, CallWork};
 use super::shares::{MAX_ARRIVING_BYTES, OpenRoom, Seat, Share};
 use super::socket::Socket;
+use super::turns::Turn;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
 /// Number of unwritten bytes at which the connection stops reading requests and taking answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
-const MAX_REQUESTS_PER_TURN: usize = 256;
+const MAX_COST_PER_TURN: usize = 256;
 /// The read buffer's initial size. A longer request counts against the user's memory limit.
 const READ_BYTES: usize = 64 << 10;
 const MIN_READ_BYTES: usize = 4 << 10;
@@ -281,43 +282,32 @@ impl Connection {
         shutdown: &CancellationToken,
     ) -> Result<(), ConnectionError> {
         inbox = usual(&inbox);
-        let frame_limit = max_request_bytes(&self.plane.limits);
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
         let (turns, mut turn_end) = (Arc::clone(&self.plane.turns), self.plane.turns.now());
-        let mut long_request = None;
+        let (mut turn, mut long_request) = (None::<Turn>, None);
         loop {
-            if self.outbox.len() < MAX_UNWRITTEN_BYTES && has_request(&inbox) {
-                turn_end = turns.take(turn_end, inbox.len()).await;
-            }
             // Checked here: the select below is not reached while a client sends without pause.
             let stopping = shutdown.is_cancelled();
-            let (mut handled, mut is_left) = (0, false);
-            loop {
-                let before = inbox.len();
-                if handled >= MAX_REQUESTS_PER_TURN || self.outbox.len() >= MAX_UNWRITTEN_BYTES {
-                    is_left = true;
-                    break;
-                }
-                let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? else {
-                    break;
-                };
-                handled += self.handle(request, before - inbox.len())?;
-                if long_request.take().is_some() {
-                    inbox = usual(&inbox);
-                }
+            if turn.is_none() && self.has_room() && has_request(&inbox) {
+                turn = Some(turns.enter(turn_end, inbox.len()));
             }
-            if handled > 0 {
-                turn_end += handled as u64;
-                turns.ended(turn_end);
+            let is_waiting = turn.as_ref().is_some_and(Turn::is_waiting);
+            let mut is_left = false;
+            if !is_waiting {
+                let cost;
+                (cost, is_left) = self.handle_all(&mut inbox, &mut long_request)?;
+                if let Some(turn) = turn.take() {
+                    turn_end = turns.end(&turn, cost);
+                }
             }
             self.take_work();
             self.write_answers()?;
             self.flush(socket);
-            if (is_left || !self.answers.is_empty()) && self.outbox.len() < MAX_UNWRITTEN_BYTES {
+            if (is_left || !self.answers.is_empty()) && self.has_room() {
                 tokio::task::yield_now().await;
                 continue;
             }
-            if stopping {
+            if stopping && !is_waiting {
                 return Ok(());
             }
             let length = framing::announced_bytes(&inbox).filter(|length| *length > READ_BYTES);
@@ -325,8 +315,9 @@ impl Connection {
                 long_request.get_or_insert_with(|| LongRequest::begin(Arc::clone(&share), length));
             }
             make_room(&mut inbox, length);
-            let has_room = self.outbox.len() < MAX_UNWRITTEN_BYTES;
-            let may_read = long_request.as_ref().is_none_or(LongRequest::may_be_read);
+            let has_room = self.has_room();
+            let may_read =
+                !is_waiting && long_request.as_ref().is_none_or(LongRequest::may_be_read);
             tokio::select! {
                 // Reads come first, because polling the other branches costs time.
                 biased;
@@ -335,6 +326,7 @@ impl Connection {
                         return Ok(());
                     }
                 }
+                () = granted(&mut turn), if is_waiting => {}
                 moved = progress(&mut long_request), if long_request.is_some() => moved?,
                 () = answers.added(), if has_room => {}
                 Some((call, finding)) = self.works.next(), if has_room && !self.works.is_empty() => {
@@ -343,9 +335,34 @@ impl Connection {
                     }
                 }
                 writable = socket.writable(), if !self.outbox.is_empty() => writable?,
-                () = shutdown.cancelled() => {}
+                () = shutdown.cancelled(), if !stopping => {}
             }
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.outbox.len() < MAX_UNWRITTEN_BYTES
+    }
+
+    /// Handles the requests in `inbox`. Returns their cost, and `true` if some may be left.
+    fn handle_all(
+        &mut self,
+        inbox: &mut BytesMut,
+        long_request: &mut Option<LongRequest>,
+    ) -> Result<(usize, bool), Error> {
+        let frame_limit = max_request_bytes(&self.plane.limits);
+        let mut cost = 0;
+        while cost < MAX_COST_PER_TURN && self.has_room() {
+            let before = inbox.len();
+            let Some(request) = framing::decode::<v1::Request>(inbox, frame_limit)? else {
+                return Ok((cost, false));
+            };
+            cost += self.handle(request, before - inbox.len())?;
+            if long_request.take().is_some() {
+                *inbox = usual(inbox);
+            }
+        }
+        Ok((cost, true))
     }
 
     fn take_work(&mut self) {
@@ -479,27 +496,42 @@ impl Connection {
         }
     }
 
-    /// Returns the number of object ids, at least 1.
+    /// Returns the request's cost: its number of object ids, at least 1.
     fn handle(&mut self, request: v1::Request, length_bytes: usize) -> Result<usize, Error> {
         let trace = trace::decode(&request.trace);
         let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => return self.write((call, Err(error))).map(|()| 1),
+        let ids = match &request {
+            Ok(Request::Node(request)) => request.id_count(),
+            _ => 0,
         };
-        if let Request::Node(request) = &request
-            && let Err(error) = check_right(self.role, request)
-        {
-            return self.write((call, Err(error))).map(|()| 1);
+        let accepted = request.and_then(|request| self.accept(call, request, length_bytes, ids));
+        match accepted {
+            Ok(request) => self.perform(call, request, trace),
+            Err(error) => self.write((call, Err(error)))?,
+        }
+        Ok(ids.max(1))
+    }
+
+    /// Checks the right to a request, and takes room for it.
+    fn accept(
+        &mut self,
+        call: CallId,
+        request: Request,
+        length_bytes: usize,
+        ids: usize,
+    ) -> Result<Request, Error> {
+        if let Request::Node(request) = &request {
+            check_right(self.role, request)?;
         }
         let counted_bytes = if length_bytes > READ_BYTES { length_bytes } else { 0 };
-        let ids = if let Request::Node(request) = &request { request.id_count() } else { 0 };
         if counted_bytes > 0 || ids > 1 {
-            match self.seat.share.open(counted_bytes, ids) {
-                Ok(room) => self.open_requests.insert(call, room),
-                Err(error) => return self.write((call, Err(error))).map(|()| 1),
-            };
+            let room = self.seat.share.open(counted_bytes, ids)?;
+            self.open_requests.insert(call, room);
         }
+        Ok(request)
+    }
+
+    fn perform(&mut self, call: CallId, request: Request, trace: Option<TraceContext>) {
         match request {
             Request::Node(request) => {
                 if let node::Request::Cancel { call } = &request {
@@ -514,12 +546,17 @@ impl Connection {
                 }
             }
         }
-        Ok(ids.max(1))
     }
 }
 
 fn has_request(inbox: &[u8]) -> bool {
     framing::announced_bytes(inbox).is_some_and(|length| length <= inbox.len())
+}
+
+async fn granted(turn: &mut Option<Turn>) {
+    if let Some(turn) = turn {
+        turn.granted().await;
+    }
 }
 
 const fn no_room() -> Error {

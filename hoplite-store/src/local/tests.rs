@@ -202,6 +202,29 @@ async fn a_client_that_reads_late_gets_all_answers() {
 }
 
 #[tokio::test]
+async fn a_client_that_waits_for_its_turn_gets_the_answers_to_earlier_requests() {
+    const CROWD: u64 = 20_000;
+    let plane = plane(Limits::default()).await;
+    let mut client = Client::greeted(&plane).await;
+    let (copy, _) = client.create("a", 10).await;
+    let follow = node::Request::Follow { copy, beyond_bytes: 0, timeout: HOUR };
+    let early = client.ask(Request::Node(follow)).await;
+    client.ask(STATUS).await;
+    assert!(matches!(client.answer().await.1, Ok(Response::Status(_))));
+    let crowd: Vec<_> = (0..CROWD).map(|_| plane.turns.enter(0, 1 << 20)).collect();
+    client.ask(STATUS).await;
+    while plane.turns.waiters().0 <= CROWD {
+        tokio::task::yield_now().await;
+    }
+    plane.engine.copies().get(copy).unwrap().fail(Error::unavailable("the test"));
+    let (call, answer) = client.answer().await;
+    assert_eq!((call, answer.is_err()), (early, true));
+    assert!(plane.turns.waiters().1 > 0, "the client must not have had its turn");
+    assert!(matches!(client.answer().await.1, Ok(Response::Status(_))));
+    drop(crowd);
+}
+
+#[tokio::test]
 async fn a_client_that_asks_for_many_contents_at_once_gets_them_all() {
     const COUNT: u64 = 1000;
     let plane = plane(Limits::default()).await;

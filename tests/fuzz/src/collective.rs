@@ -121,7 +121,6 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
     Ok((0..count).map(plan).collect())
 }
 
-/// Checks that exactly the missing bytes of each member become final, once.
 fn check_finals(plans: &[Plan]) {
     for plan in plans {
         let program = plan.program();

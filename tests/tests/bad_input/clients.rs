@@ -53,7 +53,6 @@ fn got(client: &mut RawClient, body: Body) -> u64 {
 
 type Script = fn(&mut RawClient);
 
-/// Actions of a client before its death; each script ends after a different message.
 const SCRIPTS: &[(&str, Script)] = &[
     ("hello", |_| {}),
     ("half a frame", |client| client.send_bytes(&[100, 0, 0, 0, 8])),

@@ -30,7 +30,6 @@ fn tells_all_stages((node, record): (usize, &Option<ReduceRecord>)) -> bool {
     })
 }
 
-/// Checks the plan and progress that `node` reports. Returns its index among the members.
 fn member_of(node: usize, record: ReduceRecord) -> u32 {
     let plan = &record.plan;
     assert!(record.is_running && plan.starts_with("ring of 3, estimated to take "), "{plan}");

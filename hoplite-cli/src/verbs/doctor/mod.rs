@@ -312,6 +312,7 @@ async fn running(store: &StoreArguments) -> Vec<Finding> {
     findings
 }
 
+/// Returns the cluster's problems that this store's status lacks.
 async fn cluster(client: &Client, status: &NodeStatus) -> Vec<Finding> {
     let mut reply = StatusReply::default();
     let queries = async {
@@ -420,7 +421,6 @@ fn interfaces(place: &Path) -> Vec<Finding> {
     found
 }
 
-/// Looks for a time daemon: certificates need a correct clock.
 fn clock() -> Finding {
     let kept =
         ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
