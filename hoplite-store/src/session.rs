@@ -30,8 +30,6 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
-/// Frames read in a row before queued messages are written.
-const FRAMES_PER_TURN: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
     Down,
@@ -161,7 +159,7 @@ impl Session {
     ) -> Result<(), Error> {
         let sent_pings = SentPings::default();
         let reading = async {
-            for number in 1.. {
+            loop {
                 let next =
                     timeout(DIRECT_PINGS.silence_limit(), reader.next(MAX_SHARD_FRAME_BYTES)).await;
                 let next: Option<ShardMessages> = next.map_err(|_| lost())??;
@@ -170,9 +168,8 @@ impl Session {
                     self.answered(pinged_at);
                 }
                 self.take(batch)?;
-                if number % FRAMES_PER_TURN == 0 {
-                    yield_now().await;
-                }
+                // Lets clients have their turns, and queued messages be written.
+                yield_now().await;
             }
             Ok::<_, Error>(())
         };

@@ -1,8 +1,9 @@
 //! Turns of connections, whose requests run on one thread: start-time fair queueing (Goyal, Vin and
-//! Cheng, SIGCOMM 1996, section 2). The cost of a turn is its number of object ids.
+//! Cheng, SIGCOMM 1996, section 2), but the turn with the earliest end goes first, because then a
+//! client that sends little hardly waits while many clients send without a pause.
 //!
-//! The connection with the earliest start goes first. While many clients send without a pause, a
-//! client that sends little hardly waits.
+//! The cost of a turn is its number of object ids. It is known only after the turn, so the order
+//! uses the cost of the connection's previous turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,8 +41,8 @@ struct Waiter {
 struct Queue<T> {
     now: u64,
     latest_end: u64,
-    /// By start and arrival.
-    waiting: BTreeMap<(u64, u64), T>,
+    /// With starts, by expected end and arrival.
+    waiting: BTreeMap<(u64, u64), (u64, T)>,
     arrivals: u64,
     pops: u64,
     contended_turns: u32,
@@ -60,6 +61,13 @@ impl<T> Default for Queue<T> {
             is_granting: false,
         }
     }
+}
+
+/// The previous turn of a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Past {
+    end: u64,
+    cost: u64,
 }
 
 /// A turn, or the place of a connection that waits for it.
@@ -84,31 +92,30 @@ impl Turn {
 }
 
 impl Turns {
-    /// Returns the time at which a new connection begins.
-    pub(super) fn now(&self) -> u64 {
-        self.lock().now
+    /// Returns the past of a new connection.
+    pub(super) fn open(&self) -> Past {
+        Past { end: self.lock().now, cost: 1 }
     }
 
-    /// Begins the turn of a connection whose last one ended at `last_end`, or lets it wait.
-    pub(super) fn enter(self: &Arc<Self>, last_end: u64, buffered_bytes: usize) -> Turn {
+    /// Begins the turn of a connection, or lets it wait.
+    pub(super) fn enter(self: &Arc<Self>, past: Past, buffered_bytes: usize) -> Turn {
         let mut queue = self.lock();
-        let (start, is_long) = (queue.start_after(last_end), buffered_bytes >= LONG_BYTES);
+        let (start, is_long) = (queue.start_after(past.end), buffered_bytes >= LONG_BYTES);
         if !is_long && queue.may_start(start) {
             return Turn { start, granted: None };
         }
         let (grant, granted) = oneshot::channel();
-        queue.push(start, Waiter { grant, is_long });
+        queue.push(start, past.cost, Waiter { grant, is_long });
         if !std::mem::replace(&mut queue.is_granting, true) {
             tokio::spawn(Arc::clone(self).grant());
         }
         Turn { start, granted: Some(granted) }
     }
 
-    /// Returns the time at which the turn ended.
-    pub(super) fn end(&self, turn: &Turn, cost: usize) -> u64 {
-        let end = turn.start + cost as u64;
-        self.lock().ended(end);
-        end
+    pub(super) fn end(&self, turn: &Turn, cost: usize) -> Past {
+        let past = Past { end: turn.start + cost as u64, cost: cost as u64 };
+        self.lock().ended(past.end);
+        past
     }
 
     async fn grant(self: Arc<Self>) {
@@ -145,18 +152,18 @@ impl<T> Queue<T> {
         self.contended_turns == 0 && self.waiting.is_empty() && start <= self.now + LEAD
     }
 
-    fn push(&mut self, start: u64, waiter: T) {
+    fn push(&mut self, start: u64, cost: u64, waiter: T) {
         self.arrivals += 1;
-        self.waiting.insert((start, self.arrivals), waiter);
+        self.waiting.insert((start + cost, self.arrivals), (start, waiter));
     }
 
     fn pop(&mut self) -> Option<T> {
         self.pops += 1;
         let overtaken = self.pops.is_multiple_of(SEARCH_EVERY).then(|| self.overtaken()).flatten();
         let waiter = match overtaken {
-            Some(oldest) => self.waiting.remove(&oldest)?,
+            Some(oldest) => self.waiting.remove(&oldest)?.1,
             None => {
-                let ((start, _), waiter) = self.waiting.pop_first()?;
+                let (_, (start, waiter)) = self.waiting.pop_first()?;
                 self.now = self.now.max(start);
                 waiter
             }
@@ -203,7 +210,7 @@ mod tests {
         for (number, end) in [190, 130, 160, 130, 0].into_iter().enumerate() {
             let start = queue.start_after(end);
             queue.ended(start);
-            queue.push(start, number);
+            queue.push(start, 1, number);
         }
         let order = [(); 5].map(|()| queue.pop().unwrap());
         assert_eq!(order, [4, 1, 3, 2, 0]);
@@ -217,18 +224,31 @@ mod tests {
     }
 
     #[test]
+    fn a_short_turn_goes_before_long_ones_that_start_at_once() {
+        let mut queue = Queue::default();
+        for round in 0..10 {
+            for _ in 0..64 {
+                queue.push(queue.start_after(round * 100), 100, "long");
+            }
+            queue.push(queue.start_after(0), 1, "short");
+            assert_eq!(queue.pop(), Some("short"));
+            while queue.pop().is_some() {}
+        }
+    }
+
+    #[test]
     fn requests_are_divided_equally_among_connections_that_always_wait() {
         let mut queue = Queue::default();
         let costs = [100, 1, 10];
         let mut ends = [CREDIT; 3];
         for number in 0..3 {
-            queue.push(CREDIT, number);
+            queue.push(CREDIT, 1, number);
         }
         for _ in 0..10_000 {
             let number: usize = queue.pop().unwrap();
             ends[number] = queue.start_after(ends[number]) + costs[number];
             queue.ended(ends[number]);
-            queue.push(ends[number], number);
+            queue.push(ends[number], costs[number], number);
         }
         let most = *ends.iter().max().unwrap();
         assert!(ends.iter().all(|end| most - *end <= 101), "{ends:?}");
@@ -237,9 +257,9 @@ mod tests {
     #[test]
     fn new_connections_do_not_starve_an_older_one() {
         let mut queue = Queue::default();
-        queue.push(1000, "old");
+        queue.push(1000, 1, "old");
         let popped = (0..=MAX_OVERTAKING + SEARCH_EVERY).map(|_| {
-            queue.push(queue.start_after(queue.now), "new");
+            queue.push(queue.start_after(queue.now), 1, "new");
             queue.pop().unwrap()
         });
         assert!(popped.collect::<Vec<_>>().contains(&"old"));
@@ -252,12 +272,12 @@ mod tests {
         let begin = |name: &'static str, rounds: usize| {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
             tokio::spawn(async move {
-                let mut end = 0;
+                let mut past = turns.open();
                 for _ in 0..rounds {
-                    let mut turn = turns.enter(end, LONG_BYTES);
+                    let mut turn = turns.enter(past, LONG_BYTES);
                     turn.granted().await;
                     order.lock().unwrap().push(name);
-                    end = turns.end(&turn, 64);
+                    past = turns.end(&turn, 64);
                 }
             })
         };
@@ -278,11 +298,11 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_ends_while_it_waits_holds_nobody_up() {
         let turns = Arc::new(Turns::default());
-        assert!(turns.enter(0, LONG_BYTES).is_waiting());
+        assert!(turns.enter(Past::default(), LONG_BYTES).is_waiting());
         for (end, buffered_bytes) in [(200, LONG_BYTES), (201, 1)] {
-            let mut turn = turns.enter(end, buffered_bytes);
+            let mut turn = turns.enter(Past { end, cost: 1 }, buffered_bytes);
             turn.granted().await;
-            assert_eq!(turns.end(&turn, 1), end + 1);
+            assert_eq!(turns.end(&turn, 1), Past { end: end + 1, cost: 1 });
         }
     }
 }
