@@ -18,6 +18,8 @@ use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
 use serde_json::{Value, json};
 
+use crate::spill::{MIB, Spilling};
+
 const SIZE: usize = 100_000;
 const SOON: Duration = Duration::from_millis(200);
 
@@ -89,6 +91,26 @@ fn a_put_over_the_quota_of_its_user_waits_for_a_delete() {
     client.put("d", &bytes(4, SIZE)).unwrap();
     client.delete(["a", "c", "d"], TIME_LIMIT).unwrap();
     cluster.assert_serves();
+}
+
+#[test]
+fn puts_above_a_quota_of_memory_spill_unused_objects_of_the_quota() {
+    let spilling = Spilling::start_as(&[], false, "16MiB");
+    let client = spilling.cluster.client(0);
+    client.put("other", &bytes(0, MIB)).unwrap();
+    let limit_bytes = 2 * (MIB + 4096);
+    client.set_quota(prefix("q/"), memory(limit_bytes)).unwrap();
+    let name = |number: u64| format!("q/{number}");
+    for number in 1..10 {
+        client.put_with(name(number), &bytes(number, MIB), within(TIME_LIMIT)).unwrap();
+    }
+    let [QuotaUse { memory_bytes, objects }] = used(&client)[..] else { panic!("one quota") };
+    assert!(memory_bytes <= limit_bytes as u64 && objects == 9, "{memory_bytes} {objects}");
+    assert_eq!(client.status().unwrap().spill.objects, 7);
+    assert_eq!(*client.get("other", TIME_LIMIT).unwrap(), bytes(0, MIB));
+    for number in 1..10 {
+        assert_eq!(*client.get(name(number), TIME_LIMIT).unwrap(), bytes(number, MIB));
+    }
 }
 
 #[test]

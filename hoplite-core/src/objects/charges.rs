@@ -6,16 +6,27 @@ use crate::id::ObjectId;
 use crate::message::ClientId;
 
 impl Objects {
-    /// Returns `false` if a new object must wait because its payer's quota is used up.
+    /// Returns `false` if a new object must wait because its payer's quota is used up. Drops copies
+    /// of the quota from memory that a file has too.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`] if the object is larger than the whole quota.
-    pub(crate) fn fits_quota(&self, payer: Payer, id: &ObjectId, size_bytes: u64) -> Result<bool> {
-        match self.copies.check_quota(payer, id, size_bytes) {
-            Ok(()) => Ok(true),
-            Err(excess) if excess.is_final() => Err(Error::QuotaExceeded(Box::new(excess))),
-            Err(_) => Ok(false),
+    pub(crate) fn fits_quota(
+        &mut self,
+        payer: Payer,
+        id: &ObjectId,
+        size_bytes: u64,
+    ) -> Result<bool> {
+        while let Err(excess) = self.copies.check_quota(payer, id, size_bytes) {
+            if excess.is_final() {
+                return Err(Error::QuotaExceeded(Box::new(excess)));
+            }
+            match self.copies.droppable_for(excess) {
+                Some(copy) => self.copies.drop_memory(&mut self.ctx, copy),
+                None => return Ok(false),
+            }
         }
+        Ok(true)
     }
 
     pub(crate) fn missing_of_room(

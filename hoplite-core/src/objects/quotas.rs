@@ -6,8 +6,9 @@
 //! target is charged from the reservation of its memory. Copies that gets or the directory's orders
 //! bring are charged to no quota.
 //!
-//! A put that does not fit waits until the use falls or the quota changes. Reloads of spilled
-//! copies are always permitted, so memory may exceed the limit.
+//! A put that does not fit waits until the use falls or the quota changes. If it lacks memory, the
+//! store moves unused copies of that quota to files. Reloads of spilled copies are always permitted,
+//! so memory may exceed the limit.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -74,6 +75,9 @@ pub(crate) struct Quotas {
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
     has_new_room: bool,
+    /// Quotas of puts that lack memory, without copies that a file has too. `true` until copies to
+    /// spill were searched.
+    lacking: BTreeMap<QuotaSubject, bool>,
 }
 
 impl Quotas {
@@ -110,6 +114,7 @@ impl Quotas {
         if is_full && self.entry(&subject).is_none() {
             return Err(Error::limit_exceeded("quotas of a store", MAX_QUOTAS as u64));
         }
+        self.lacking.remove(&subject);
         let entry = Entry { limits, used };
         match subject.clone() {
             QuotaSubject::User(user) => self.users.insert(user, entry),
@@ -129,6 +134,7 @@ impl Quotas {
                 reason: format!("there is no quota of {subject}").into(),
             });
         };
+        self.lacking.remove(&subject);
         self.has_new_room = true;
         Ok(Quota { subject, limits, used })
     }
@@ -220,6 +226,34 @@ impl Quotas {
     pub(crate) fn take_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
         let has_new_room = std::mem::take(&mut self.has_new_room);
         (has_new_room && !self.waiters.is_empty()).then(|| self.waiters.take().collect())
+    }
+
+    pub(crate) fn is_lacking(&self, subject: &QuotaSubject) -> bool {
+        self.lacking.contains_key(subject)
+    }
+
+    pub(crate) fn note_lack(&mut self, subject: QuotaSubject) {
+        self.lacking.insert(subject, true);
+    }
+
+    /// Returns `true` if spilling the charged copy would help a put that lacks memory.
+    pub(crate) fn wants_spilled(&self, charge: Charge<'_>) -> bool {
+        self.lacking.iter().any(|(subject, is_new)| *is_new && charge.is_of(subject))
+    }
+
+    pub(crate) fn is_search_due(&self) -> bool {
+        self.lacking.values().any(|is_new| *is_new)
+    }
+
+    pub(crate) fn end_search(&mut self) {
+        self.lacking.values_mut().for_each(|is_new| *is_new = false);
+    }
+
+    /// Lets puts try again, because a copy became idle or clean that a file has or can have.
+    pub(crate) fn can_spill(&mut self, copy: Charge<'_>) {
+        let known = self.lacking.len();
+        self.lacking.retain(|subject, _| !copy.is_of(subject));
+        self.has_new_room |= self.lacking.len() < known;
     }
 
     fn entry(&self, subject: &QuotaSubject) -> Option<&Entry> {

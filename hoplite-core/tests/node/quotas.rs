@@ -195,6 +195,50 @@ fn spilled_objects_take_no_memory_of_a_quota_but_count() {
 }
 
 #[test]
+fn a_put_that_lacks_memory_of_its_quota_spills_unused_objects_of_that_quota() {
+    let mut h = Harness::spilling(None).with_users();
+    h.quota(prefix("q"), Some(MEMORY));
+    h.put(A, "other", SIZE);
+    let (first, second) = (h.put(A, "q1", SIZE).copy, h.put(A, "q2", SIZE).copy);
+    let read = h.get(A, "q2");
+    h.view(read);
+    assert!(h.spills().is_empty());
+    let third = h.create(B, "q3", SIZE);
+    h.assert_waits(third);
+    let spills = h.spills();
+    assert_eq!(spills[0].1, [first]);
+    h.event(Event::Spilled { file: spills[0].0, outcome: Ok(()) });
+    h.view(third);
+    assert_eq!(h.used(), [(2, 3)]);
+    let fourth = h.create(B, "q4", SIZE);
+    h.assert_waits(fourth);
+    assert!(h.spills().is_empty(), "one copy of the quota is read, the other one is written");
+    h.release(A, second);
+    let spills = h.spills();
+    assert_eq!(spills[0].1, [second]);
+    let full = SpillFault::Full("no space left".to_owned());
+    h.event(Event::Spilled { file: spills[0].0, outcome: Err(full) });
+    h.assert_waits(fourth);
+    h.pass(Duration::from_secs(1));
+    assert_eq!(h.write_all(), [second]);
+    h.view(fourth);
+    assert_eq!(h.used(), [(2, 4)]);
+    assert_eq!(h.node.status().over_quota_puts, 0);
+}
+
+#[test]
+fn a_put_that_lacks_memory_of_its_quota_drops_objects_that_a_file_has() {
+    let mut h = Harness::spilling(None).with_users();
+    h.put_many(8);
+    assert!(h.spill().clean_bytes > 0);
+    h.quota(prefix("0"), Some(QuotaLimits { memory_bytes: Some(EXTENT), objects: None }));
+    assert_eq!(h.used(), [(1, 1)]);
+    let call = h.create(B, "00", SIZE);
+    h.view(call);
+    assert_eq!(h.used(), [(1, 2)]);
+}
+
+#[test]
 fn the_target_of_a_reduce_is_charged_from_its_reservation() {
     let mut h = Harness::with_slow_links().with_users();
     h.quota(QuotaSubject::User(ALICE), Some(QuotaLimits { memory_bytes: None, objects: Some(1) }));

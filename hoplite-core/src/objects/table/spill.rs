@@ -7,6 +7,7 @@ use crate::message::{
     CopyId, Effect, Producer, ServeId, SpillConfig, SpillFault, SpillFile, SpillItem, SpillRecord,
     SpillStatus, SpillTrouble,
 };
+use crate::quota::{QuotaExcess, QuotaResource};
 use crate::time::Time;
 
 const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
@@ -50,26 +51,51 @@ impl Table {
             && local.size_bytes > 0
         {
             let is_clean = local.spilled.is_some();
+            self.quotas.can_spill(local.charge());
             self.has_new_space |= spills.offer(copy, local.extent.length_bytes, is_clean);
         }
     }
 
+    /// Returns the quota's least recently used copy that a file has too. Without one, notes that
+    /// copies must be spilled.
+    pub(crate) fn droppable_for(&mut self, excess: QuotaExcess) -> Option<CopyId> {
+        let spills = self.spills.as_ref()?;
+        let QuotaExcess { subject, resource, .. } = excess;
+        if resource != QuotaResource::Memory || self.quotas.is_lacking(&subject) {
+            return None;
+        }
+        let mut examined = spills.clean.iter().rev().take(MAX_EXAMINED);
+        let found = examined.find(|(copy, _)| self.copies[copy].charge().is_of(&subject));
+        let found = found.map(|(copy, _)| *copy);
+        if found.is_none() {
+            self.quotas.note_lack(subject);
+        }
+        found
+    }
+
     /// Begins to spill the least recently used copies if calls lack memory or the arena is nearly
-    /// full.
+    /// full, else those of quotas whose puts lack memory.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) =
             (self.allocator.capacity_bytes(), self.allocator.free_bytes());
         let has_waiters = !self.space_waiters.is_empty();
         let Some(spills) = &mut self.spills else { return false };
         let used_bytes = capacity_bytes - free_bytes - self.evictable_bytes - spills.clean_bytes;
-        if !spills.is_wanted(has_waiters, used_bytes, capacity_bytes) {
+        let is_wanted = spills.is_wanted(has_waiters, used_bytes, capacity_bytes);
+        if !spills.may_begin() || !(is_wanted || self.quotas.is_search_due()) {
             return false;
         }
         let Some(directory) = spills.choose_directory(ctx) else { return false };
-        let batch = self.pick(capacity_bytes);
+        let batch =
+            self.pick(capacity_bytes, |copy| is_wanted || self.quotas.wants_spilled(copy.charge()));
+        if !is_wanted {
+            self.quotas.end_search();
+        }
         let Some(spills) = &mut self.spills else { return false };
         if batch.copies.is_empty() {
-            spills.limit_reached(ctx, directory);
+            if is_wanted {
+                spills.limit_reached(ctx, directory);
+            }
             return false;
         }
         let file = SpillFile { directory, number: ctx.next_number() };
@@ -114,12 +140,13 @@ impl Table {
         true
     }
 
-    fn pick(&self, capacity_bytes: u64) -> Batch {
+    fn pick(&self, capacity_bytes: u64, is_wanted: impl Fn(&LocalCopy) -> bool) -> Batch {
         let mut picked = Batch::empty();
         let Some(spills) = &self.spills else { return picked };
         let room_bytes = spills.room_in_files();
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
-        for (copy, bytes) in spills.dirty.iter().rev().take(MAX_EXAMINED) {
+        let examined = spills.dirty.iter().rev().take(MAX_EXAMINED);
+        for (copy, bytes) in examined.filter(|(copy, _)| is_wanted(&self.copies[copy])) {
             let is_first = picked.copies.is_empty();
             let is_full =
                 picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= batch_bytes;

@@ -161,7 +161,11 @@ impl Spills {
         let percent =
             used_bytes.saturating_sub(writing).saturating_mul(100) / capacity_bytes.max(1);
         self.is_above = percent >= if self.is_above { STOP_PERCENT + 1 } else { START_PERCENT };
-        (has_waiters || self.is_above) && !self.dirty.is_empty() && self.batches.len() < MAX_BATCHES
+        has_waiters || self.is_above
+    }
+
+    pub(super) fn may_begin(&self) -> bool {
+        !self.dirty.is_empty() && self.batches.len() < MAX_BATCHES
     }
 
     pub(super) fn batch_bytes(capacity_bytes: u64) -> u64 {
