@@ -9,7 +9,6 @@ use hoplite_net::SecurityError;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7401);
 
-/// The settings. Unset fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct Settings {
     /// Address and port to listen on; port 0 for any [default: 127.0.0.1:7401]

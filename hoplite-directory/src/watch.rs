@@ -31,7 +31,6 @@ const MAX_DETAILED: usize = 16;
 
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
 
-/// The latest report of each store.
 #[derive(Debug, Clone)]
 pub(crate) struct Loads(Arc<Shared>);
 
@@ -49,7 +48,6 @@ struct State {
     loads: BTreeMap<NodeId, (u64, Option<LatestReport>)>,
     report_requests: ReportRequests,
     requested: Option<ReportRequest>,
-    /// Time until which each node's reports are detailed.
     detailed: BTreeMap<NodeId, Time>,
     history: History,
     past: Past,

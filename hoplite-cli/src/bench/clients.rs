@@ -49,7 +49,6 @@ impl Arguments {
     }
 }
 
-/// Work that another client repeats.
 #[derive(Clone)]
 enum Work {
     Nothing,

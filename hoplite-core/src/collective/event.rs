@@ -45,11 +45,7 @@ pub enum CollectiveEvent {
 #[expect(missing_docs, reason = "most names say it")]
 pub enum CollectiveEffect {
     /// Enlist another store and deliver its reports, until `Dismiss` or a `Tell` with `Stop`.
-    Enlist {
-        enlistment: EnlistmentId,
-        /// Plan, which names the member's node.
-        plan: Box<Plan>,
-    },
+    Enlist { enlistment: EnlistmentId, plan: Box<Plan> },
     /// Tell a member the decision. `Stop` also ends the enlistment.
     Tell { enlistment: EnlistmentId, decision: Decision },
     /// End the enlistment of an unneeded member.
@@ -57,14 +53,7 @@ pub enum CollectiveEffect {
     /// Report to this member's coordinator at another store.
     Report { membership: MembershipId, report: Report },
     /// Tell another store's participants that an attempt failed.
-    Reject {
-        node: NodeId,
-        address: SocketAddr,
-        target: ObjectId,
-        /// Latest failed attempt.
-        attempt: AttemptId,
-        error: Error,
-    },
+    Reject { node: NodeId, address: SocketAddr, target: ObjectId, attempt: AttemptId, error: Error },
     /// Start a member's exchange, which fills a copy. `CancelCombine` ends it. Send `Filled` when
     /// the copy has all bytes, and `CombineEnded` when the exchange no longer uses its sources.
     StartExchange {

@@ -21,7 +21,6 @@ pub(crate) struct Combination {
     pub(super) story: Story,
 }
 
-/// Facts of a combination for reports.
 #[derive(Debug)]
 pub(super) struct Story {
     pub(super) op: String,
@@ -33,7 +32,6 @@ pub(super) struct Story {
 
 pub(crate) type Combinations = BTreeMap<CombineId, Combination>;
 
-/// The latest combinations that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     count: u64,

@@ -4,7 +4,6 @@ use crate::message::{CallKey, CopyId, DrainReport, DrainState};
 use crate::shard::Obstacle;
 use crate::time::Time;
 
-/// Pinned copy that still has to move to other stores.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Left {
     /// `true` once a shard has reported that other stores have too few copies.

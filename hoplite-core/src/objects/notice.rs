@@ -31,7 +31,6 @@ pub(crate) enum Notice {
     /// Answer to this store's own call, as [`ClientId::STORE`](crate::message::ClientId::STORE).
     Answer(CallId, Result<Response, Error>),
     BatchAnswered(CallKey),
-    /// Report on a hop that this store both coordinates and performs.
     Report(HopId, HopReport),
     Changed(ObjectId),
     TargetPublished(ObjectId),

@@ -134,7 +134,6 @@ impl Publication {
         self.was_told && self.watched_by().next().is_none()
     }
 
-    /// Resets the verdicts of a shard whose session began or ended.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);

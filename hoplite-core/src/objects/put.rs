@@ -282,7 +282,6 @@ impl Objects {
         self.complete_put(copy);
     }
 
-    /// Gives up a put that its writer has not sealed.
     pub(crate) fn abort(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
         if !local.is_written() {

@@ -24,11 +24,8 @@ struct Hosting {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
-    Awaited {
-        deadline: Time,
-    },
+    Awaited { deadline: Time },
     In(CopyId),
-    /// The hop has reported its failure.
     Failed,
 }
 

@@ -84,7 +84,6 @@ enum Stage {
     Open,
     /// The last report was sent or received.
     Failed,
-    /// This end has left the task.
     Over,
 }
 

@@ -103,7 +103,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Ends the removed shards that no live store lists any more.
     pub(crate) fn end_unused_shards(&mut self) {
         for shard in 0..self.shards.len() {
             let name = shard_name(shard);

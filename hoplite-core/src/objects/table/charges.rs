@@ -45,7 +45,6 @@ impl Table {
         self.quotas.check(charge_of(payer, id, size_bytes))
     }
 
-    /// Charges a reduce's target before its copy begins.
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
         let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });

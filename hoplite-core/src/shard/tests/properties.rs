@@ -13,7 +13,6 @@ use crate::topology::measured::MeasuredPlaces;
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 2] = ["x", "y"];
 
-/// One step of a run.
 #[derive(Debug, Clone)]
 enum Step {
     /// Connects a node, in this rack if `rack` is not zero.

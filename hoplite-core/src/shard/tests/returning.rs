@@ -126,35 +126,14 @@ const OBJECTS: [&str; 2] = ["x", "y"];
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A node puts an object, connected or not.
-    Put {
-        node: usize,
-        object: usize,
-    },
-    Get {
-        node: usize,
-        object: usize,
-    },
-    Evict {
-        node: usize,
-        object: usize,
-    },
-    Delete {
-        node: usize,
-        object: usize,
-    },
-    Leave {
-        node: usize,
-    },
-    Return {
-        node: usize,
-    },
-    Restart {
-        node: usize,
-    },
-    Pass {
-        seconds: u64,
-    },
+    Put { node: usize, object: usize },
+    Get { node: usize, object: usize },
+    Evict { node: usize, object: usize },
+    Delete { node: usize, object: usize },
+    Leave { node: usize },
+    Return { node: usize },
+    Restart { node: usize },
+    Pass { seconds: u64 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
