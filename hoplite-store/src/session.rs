@@ -30,6 +30,9 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
+/// Messages handled in a row before clients have their turns, and queued messages are written.
+const MESSAGES_PER_TURN: usize = 256;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
     Down,
@@ -159,6 +162,7 @@ impl Session {
     ) -> Result<(), Error> {
         let sent_pings = SentPings::default();
         let reading = async {
+            let mut handled = 0;
             loop {
                 let next =
                     timeout(DIRECT_PINGS.silence_limit(), reader.next(MAX_SHARD_FRAME_BYTES)).await;
@@ -167,9 +171,12 @@ impl Session {
                 if let Some(pinged_at) = sent_pings.answered(batch.pings) {
                     self.answered(pinged_at);
                 }
+                handled += batch.messages.len();
                 self.take(batch)?;
-                // Lets clients have their turns, and queued messages be written.
-                yield_now().await;
+                if handled >= MESSAGES_PER_TURN {
+                    handled = 0;
+                    yield_now().await;
+                }
             }
             Ok::<_, Error>(())
         };

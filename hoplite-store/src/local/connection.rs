@@ -283,13 +283,13 @@ impl Connection {
     ) -> Result<(), ConnectionError> {
         inbox = usual(&inbox);
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
-        let (turns, mut past) = (Arc::clone(&self.plane.turns), self.plane.turns.open());
+        let (turns, mut last) = (Arc::clone(&self.plane.turns), self.plane.turns.first());
         let (mut turn, mut long_request) = (None::<Turn>, None);
         loop {
             // Checked here: the select below is not reached while a client sends without pause.
             let stopping = shutdown.is_cancelled();
             if turn.is_none() && self.has_room() && has_request(&inbox) {
-                turn = Some(turns.enter(past, inbox.len()));
+                turn = Some(turns.enter(last, inbox.len()));
             }
             let is_waiting = turn.as_ref().is_some_and(Turn::is_waiting);
             let mut is_left = false;
@@ -297,7 +297,7 @@ impl Connection {
                 let cost;
                 (cost, is_left) = self.handle_all(&mut inbox, &mut long_request)?;
                 if let Some(turn) = turn.take() {
-                    past = turns.end(&turn, cost);
+                    last = turns.end(&turn, cost);
                 }
             }
             self.take_work();

@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::turns::Past;
+use super::turns::LastTurn;
 use super::{LocalPlane, MAX_HALF_OPEN, Shares, SocketAccess, connection};
 use hoplite_core::plan::collective::SchedulePreference;
 
@@ -212,7 +212,8 @@ async fn a_client_that_waits_for_its_turn_gets_the_answers_to_earlier_requests()
     let early = client.ask(Request::Node(follow)).await;
     client.ask(STATUS).await;
     assert!(matches!(client.answer().await.1, Ok(Response::Status(_))));
-    let crowd: Vec<_> = (0..CROWD).map(|_| plane.turns.enter(Past::default(), 1 << 20)).collect();
+    let crowd: Vec<_> =
+        (0..CROWD).map(|_| plane.turns.enter(LastTurn::EARLIEST, 1 << 20)).collect();
     client.ask(STATUS).await;
     while plane.turns.waiters().0 <= CROWD {
         tokio::task::yield_now().await;

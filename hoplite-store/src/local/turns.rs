@@ -1,9 +1,10 @@
-//! Turns of connections, whose requests run on one thread: start-time fair queueing (Goyal, Vin and
-//! Cheng, SIGCOMM 1996, section 2), but the turn with the earliest end goes first, because then a
-//! client that sends little hardly waits while many clients send without a pause.
+//! Turns of connections, whose requests run on one thread. While many clients send without a pause,
+//! a client that sends little hardly waits.
 //!
-//! The cost of a turn is its number of object ids. It is known only after the turn, so the order
-//! uses the cost of the connection's previous turn.
+//! Starts and the clock are those of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996,
+//! section 2), but the order is that of the expected ends, so that short turns precede long ones.
+//! The cost of a turn is its number of object ids. It is known only after the turn, so the expected
+//! end uses the cost of the connection's previous turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,8 @@ use tokio::task::yield_now;
 
 /// Cost by which a connection may be ahead of the clock without waiting.
 const LEAD: u64 = 16;
-/// Cost by which the start of a connection precedes the clock after a pause.
+/// Cost by which the start of a connection precedes the clock after a pause, and most expected cost
+/// of a turn. A connection thus loses nothing while it waits.
 const CREDIT: u64 = 64;
 /// Number of turns, after two connections waited at once, in which all connections wait.
 const CONTENDED_TURNS: u32 = 256;
@@ -41,7 +43,7 @@ struct Waiter {
 struct Queue<T> {
     now: u64,
     latest_end: u64,
-    /// With starts, by expected end and arrival.
+    /// Waiters and their starts, by expected end, then arrival.
     waiting: BTreeMap<(u64, u64), (u64, T)>,
     arrivals: u64,
     pops: u64,
@@ -63,9 +65,8 @@ impl<T> Default for Queue<T> {
     }
 }
 
-/// The previous turn of a connection.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Past {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LastTurn {
     end: u64,
     cost: u64,
 }
@@ -92,30 +93,30 @@ impl Turn {
 }
 
 impl Turns {
-    /// Returns the past of a new connection.
-    pub(super) fn open(&self) -> Past {
-        Past { end: self.lock().now, cost: 1 }
+    /// Returns the turn after which a new connection begins.
+    pub(super) fn first(&self) -> LastTurn {
+        LastTurn { end: self.lock().now, cost: 1 }
     }
 
     /// Begins the turn of a connection, or lets it wait.
-    pub(super) fn enter(self: &Arc<Self>, past: Past, buffered_bytes: usize) -> Turn {
+    pub(super) fn enter(self: &Arc<Self>, last: LastTurn, buffered_bytes: usize) -> Turn {
         let mut queue = self.lock();
-        let (start, is_long) = (queue.start_after(past.end), buffered_bytes >= LONG_BYTES);
+        let (start, is_long) = (queue.start_after(last.end), buffered_bytes >= LONG_BYTES);
         if !is_long && queue.may_start(start) {
             return Turn { start, granted: None };
         }
         let (grant, granted) = oneshot::channel();
-        queue.push(start, past.cost, Waiter { grant, is_long });
+        queue.push(start, last.cost, Waiter { grant, is_long });
         if !std::mem::replace(&mut queue.is_granting, true) {
             tokio::spawn(Arc::clone(self).grant());
         }
         Turn { start, granted: Some(granted) }
     }
 
-    pub(super) fn end(&self, turn: &Turn, cost: usize) -> Past {
-        let past = Past { end: turn.start + cost as u64, cost: cost as u64 };
-        self.lock().ended(past.end);
-        past
+    pub(super) fn end(&self, turn: &Turn, cost: usize) -> LastTurn {
+        let last = LastTurn { end: turn.start + cost as u64, cost: cost as u64 };
+        self.lock().ended(last.end);
+        last
     }
 
     async fn grant(self: Arc<Self>) {
@@ -154,7 +155,7 @@ impl<T> Queue<T> {
 
     fn push(&mut self, start: u64, cost: u64, waiter: T) {
         self.arrivals += 1;
-        self.waiting.insert((start + cost, self.arrivals), (start, waiter));
+        self.waiting.insert((start + cost.min(CREDIT), self.arrivals), (start, waiter));
     }
 
     fn pop(&mut self) -> Option<T> {
@@ -194,6 +195,10 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
+    impl LastTurn {
+        pub(in crate::local) const EARLIEST: Self = Self { end: 0, cost: 0 };
+    }
+
     impl Turns {
         /// Returns the number of waiters since the start, and now.
         pub(in crate::local) fn waiters(&self) -> (u64, usize) {
@@ -224,16 +229,44 @@ mod tests {
     }
 
     #[test]
-    fn a_short_turn_goes_before_long_ones_that_start_at_once() {
+    fn a_short_turn_precedes_long_ones_with_the_same_start() {
         let mut queue = Queue::default();
-        for round in 0..10 {
-            for _ in 0..64 {
-                queue.push(queue.start_after(round * 100), 100, "long");
-            }
-            queue.push(queue.start_after(0), 1, "short");
-            assert_eq!(queue.pop(), Some("short"));
-            while queue.pop().is_some() {}
+        for _ in 0..64 {
+            queue.push(CREDIT, 100, "long");
         }
+        queue.push(CREDIT, 1, "short");
+        assert_eq!(queue.pop(), Some("short"));
+    }
+
+    #[test]
+    fn a_connection_pays_for_a_very_long_turn_only_once() {
+        let mut queue = Queue::default();
+        let end = queue.start_after(0) + 65_536;
+        queue.now = 1_000_000;
+        queue.push(queue.start_after(999_999), 1, "busy");
+        queue.push(queue.start_after(end), 65_536, "paused");
+        assert_eq!(queue.pop(), Some("paused"));
+    }
+
+    #[test]
+    fn a_connection_with_short_and_long_turns_gets_its_share() {
+        let mut queue = Queue::default();
+        let mut served = [0; 3];
+        let mut last = [(CREDIT, 1); 3];
+        for number in 0..3 {
+            queue.push(CREDIT, 1, number);
+        }
+        for turn in 0..30_000 {
+            let number: usize = queue.pop().unwrap();
+            let cost = if number == 0 && turn % 2 == 0 { 256 } else { 1 };
+            served[number] += cost;
+            let end = queue.start_after(last[number].0) + cost;
+            last[number] = (end, cost);
+            queue.ended(end);
+            queue.push(queue.start_after(end), cost, number);
+        }
+        let (most, least) = (served.iter().max().unwrap(), served.iter().min().unwrap());
+        assert!(most - least <= 512, "{served:?}");
     }
 
     #[test]
@@ -272,12 +305,12 @@ mod tests {
         let begin = |name: &'static str, rounds: usize| {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
             tokio::spawn(async move {
-                let mut past = turns.open();
+                let mut last = turns.first();
                 for _ in 0..rounds {
-                    let mut turn = turns.enter(past, LONG_BYTES);
+                    let mut turn = turns.enter(last, LONG_BYTES);
                     turn.granted().await;
                     order.lock().unwrap().push(name);
-                    past = turns.end(&turn, 64);
+                    last = turns.end(&turn, 64);
                 }
             })
         };
@@ -298,11 +331,11 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_ends_while_it_waits_holds_nobody_up() {
         let turns = Arc::new(Turns::default());
-        assert!(turns.enter(Past::default(), LONG_BYTES).is_waiting());
+        assert!(turns.enter(LastTurn::EARLIEST, LONG_BYTES).is_waiting());
         for (end, buffered_bytes) in [(200, LONG_BYTES), (201, 1)] {
-            let mut turn = turns.enter(Past { end, cost: 1 }, buffered_bytes);
+            let mut turn = turns.enter(LastTurn { end, cost: 1 }, buffered_bytes);
             turn.granted().await;
-            assert_eq!(turns.end(&turn, 1), Past { end: end + 1, cost: 1 });
+            assert_eq!(turns.end(&turn, 1), LastTurn { end: end + 1, cost: 1 });
         }
     }
 }
