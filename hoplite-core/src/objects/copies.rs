@@ -91,7 +91,7 @@ impl Objects {
         self.forget_left(copy);
         self.lifetimes.forget(&mut self.ctx, copy);
         let publication = self.copies.publication_mut(copy);
-        let (sealer, republish_at) = (publication.sealer.take(), publication.take_republish_time());
+        let (sealer, republish_at) = (publication.take_sealer(), publication.take_republish_time());
         if let Some(time) = republish_at {
             self.ctx.unschedule(time, Deadline::Republish(copy));
         }

@@ -20,7 +20,7 @@ pub(crate) type Rival = Box<(PutId, (NodeId, SocketAddr))>;
 /// One shard's knowledge of the copy. Small, because a store may have a million objects.
 #[derive(Debug)]
 struct ShardView {
-    shard: usize,
+    shard: u32,
     /// Latest run of the shard that has certainly recorded the put.
     listed_in: Option<ShardRun>,
     is_told: bool,
@@ -29,20 +29,38 @@ struct ShardView {
     has_accepted: bool,
 }
 
+impl ShardView {
+    fn new(shard: usize) -> Self {
+        let shard = u32::try_from(shard).expect("a directory has few shards");
+        Self { shard, listed_in: None, is_told: false, is_unverified: false, has_accepted: false }
+    }
+
+    const fn shard(&self) -> usize {
+        self.shard as usize
+    }
+}
+
+#[derive(Debug, Default)]
+struct Dispute {
+    publications: u32,
+    republish_at: Option<Time>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
     shards: Vec<ShardView>,
     /// Earlier put of the id at another store. Its bytes are compared once this copy is complete.
     pub(crate) rival: Option<Rival>,
-    pub(crate) sealer: Option<CallKey>,
+    /// Call that waits for the put's acceptance. Boxed, because few puts wait.
+    sealer: Option<Box<CallKey>>,
     was_told: bool,
     /// One shard that orders other stores to make further copies.
     lead: Option<usize>,
     pub(crate) replication: Option<Box<Replication>>,
     /// `true` while a repeated put waits for the number of stores, to learn if they suffice.
     pub(crate) counts_nodes: bool,
-    republish_at: Option<Time>,
-    disputes: u32,
+    /// Boxed, because few puts are disputed.
+    dispute: Option<Box<Dispute>>,
     is_confirmed: bool,
     pub(crate) writer: Option<ClientId>,
     was_accepted: bool,
@@ -51,22 +69,22 @@ pub(crate) struct Publication {
 
 impl Publication {
     fn view(&self, shard: usize) -> Option<&ShardView> {
-        self.shards.iter().find(|view| view.shard == shard)
+        self.shards.iter().find(|view| view.shard() == shard)
     }
 
     fn view_mut(&mut self, shard: usize) -> &mut ShardView {
-        let index = self.shards.iter().position(|view| view.shard == shard).unwrap_or_else(|| {
-            // Most objects have two shards.
-            self.shards.reserve_exact(if self.shards.is_empty() { 2 } else { 1 });
-            let (listed_in, is_told, is_unverified, has_accepted) = (None, false, false, false);
-            self.shards.push(ShardView { shard, listed_in, is_told, is_unverified, has_accepted });
-            self.shards.len() - 1
-        });
+        let index =
+            self.shards.iter().position(|view| view.shard() == shard).unwrap_or_else(|| {
+                // A push would reserve memory for four shards.
+                self.shards.reserve_exact(1);
+                self.shards.push(ShardView::new(shard));
+                self.shards.len() - 1
+            });
         &mut self.shards[index]
     }
 
     pub(crate) fn known_at(&self) -> impl Iterator<Item = usize> {
-        self.shards.iter().filter(|view| view.is_told).map(|view| view.shard)
+        self.shards.iter().filter(|view| view.is_told).map(ShardView::shard)
     }
 
     pub(crate) fn is_known_at(&self, shard: usize) -> bool {
@@ -88,7 +106,7 @@ impl Publication {
 
     /// Notes a shard's confirmation of the put. Returns `true` if it was needed.
     pub(crate) fn verified(&mut self, shard: usize) -> bool {
-        let view = self.shards.iter_mut().find(|view| view.shard == shard);
+        let view = self.shards.iter_mut().find(|view| view.shard() == shard);
         view.is_some_and(|view| std::mem::take(&mut view.is_unverified))
     }
 
@@ -106,7 +124,7 @@ impl Publication {
 
     /// Returns the shards that proved to have recorded the put, even in earlier runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
-        self.shards.iter().filter(|view| view.listed_in.is_some()).map(|view| view.shard)
+        self.shards.iter().filter(|view| view.listed_in.is_some()).map(ShardView::shard)
     }
 
     /// Marks a copy from a killed store's spill files. A shard must confirm its put before the copy
@@ -125,7 +143,7 @@ impl Publication {
 
     pub(crate) fn watched_by(&self) -> impl Iterator<Item = usize> {
         let watching = self.shards.iter().filter(|view| view.is_told && !view.is_unverified);
-        watching.map(|view| view.shard)
+        watching.map(ShardView::shard)
     }
 
     /// Returns `true` if contact with all shards that knew the copy was lost, and none has
@@ -135,7 +153,7 @@ impl Publication {
     }
 
     pub(crate) fn session_changed(&mut self, shard: usize) {
-        if let Some(view) = self.shards.iter_mut().find(|view| view.shard == shard) {
+        if let Some(view) = self.shards.iter_mut().find(|view| view.shard() == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
         }
         if self.lead == Some(shard) {
@@ -194,27 +212,28 @@ impl Publication {
 
     /// Returns the time to publish the disputed put again, unless one is set.
     pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
-        if self.republish_at.is_some() {
+        let dispute = self.dispute.get_or_insert_default();
+        if dispute.republish_at.is_some() {
             return None;
         }
-        self.disputes = self.disputes.saturating_add(1);
-        let pause: Duration = back_off(self.disputes.saturating_add(1));
-        self.republish_at = Some(now + pause);
-        self.republish_at
+        dispute.publications = dispute.publications.saturating_add(1);
+        let pause: Duration = back_off(dispute.publications.saturating_add(1));
+        dispute.republish_at = Some(now + pause);
+        dispute.republish_at
     }
 
     pub(crate) const fn is_disputed(&self) -> bool {
-        self.disputes > 0
+        self.dispute.is_some()
     }
 
     /// Returns `true` after [`DISPUTES`] conflicts.
-    pub(crate) const fn is_disputed_for_long(&self) -> bool {
-        self.disputes >= DISPUTES
+    pub(crate) fn is_disputed_for_long(&self) -> bool {
+        self.dispute.as_ref().is_some_and(|dispute| dispute.publications >= DISPUTES)
     }
 
     /// Returns `true` if the id's first shard has accepted this put, but other shards have disputed
     /// it for long.
-    pub(crate) const fn has_outlasted_rivals(&self) -> bool {
+    pub(crate) fn has_outlasted_rivals(&self) -> bool {
         self.is_confirmed && self.is_disputed_for_long()
     }
 
@@ -225,11 +244,23 @@ impl Publication {
 
     pub(crate) fn begin_again(&mut self) {
         self.set_lead(None);
-        self.republish_at = None;
+        self.take_republish_time();
         self.is_confirmed = false;
     }
 
     pub(crate) fn take_republish_time(&mut self) -> Option<Time> {
-        self.republish_at.take()
+        self.dispute.as_mut()?.republish_at.take()
+    }
+
+    pub(crate) fn sealer(&self) -> Option<CallKey> {
+        self.sealer.as_deref().copied()
+    }
+
+    pub(crate) fn set_sealer(&mut self, key: CallKey) {
+        self.sealer = Some(Box::new(key));
+    }
+
+    pub(crate) fn take_sealer(&mut self) -> Option<CallKey> {
+        self.sealer.take().map(|key| *key)
     }
 }

@@ -65,7 +65,7 @@ impl Objects {
         // The store acts on the verdict about a put, an unverified copy or a disputed copy.
         let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
         let wants_answer = must_answer || local.publication.is_disputed();
-        let mut metadata = local.metadata.clone();
+        let mut metadata = local.metadata.to_metadata();
         metadata.replicas.quorum &= self.ctx.sessions.knows(shard, Version::WITH_TERMS);
         let message = ToShard::Publish(Publish {
             id: local.id.clone(),
@@ -80,7 +80,8 @@ impl Objects {
             wants_answer,
             returning,
         });
-        let is_patient = self.ctx.is_small(local.size_bytes) && local.publication.sealer.is_none();
+        let is_patient =
+            self.ctx.is_small(local.size_bytes) && local.publication.sealer().is_none();
         let is_awaited = slot.is_some() || (wants_answer && !is_patient);
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Deferrable };
         let inline_from = carries_bytes.then_some(copy);

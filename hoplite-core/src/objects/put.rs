@@ -234,7 +234,7 @@ impl Objects {
 
     fn await_verdict(&mut self, key: CallKey, copy: CopyId, timeout: Duration) {
         self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
-        self.copies.publication_mut(copy).sealer = Some(key);
+        self.copies.publication_mut(copy).set_sealer(key);
     }
 
     pub(crate) fn complete_put(&mut self, copy: CopyId) {
@@ -278,7 +278,8 @@ impl Objects {
             *indices = reduced;
         }
         let publication = self.copies.publication_mut(copy);
-        (publication.sealer, publication.writer) = (Some(key), Some(key.client));
+        publication.set_sealer(key);
+        publication.writer = Some(key.client);
         self.complete_put(copy);
     }
 
@@ -344,7 +345,7 @@ impl Objects {
                 self.publish_again_later(copy);
             }
             Verdict::ShardFull => {
-                if let Some(key) = self.copies.publication_mut(copy).sealer.take() {
+                if let Some(key) = self.copies.publication_mut(copy).take_sealer() {
                     let limit = self.ctx.limits().max_objects as u64;
                     let error = Error::limit_exceeded("objects of a directory shard", limit);
                     self.finish(key, Err(error.clone()));
@@ -440,7 +441,7 @@ impl Objects {
         let (id, put) = (local.id.clone(), local.put);
         if local.publication.was_accepted() {
             let is_told = |client: &ClientId| {
-                local.publication.sealer.is_none() && self.lifetimes.owners.is_connected(*client)
+                local.publication.sealer().is_none() && self.lifetimes.owners.is_connected(*client)
             };
             let writer = local.publication.writer.filter(is_told);
             self.ctx.push(Effect::PutLost { id: id.clone(), put, winner });
@@ -479,8 +480,8 @@ impl Objects {
     }
 
     pub(crate) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
-        if self.copies.get(&copy).is_some_and(|local| local.publication.sealer == Some(key)) {
-            self.copies.publication_mut(copy).sealer.take();
+        if self.copies.get(&copy).is_some_and(|local| local.publication.sealer() == Some(key)) {
+            self.copies.publication_mut(copy).take_sealer();
         }
     }
 
@@ -491,7 +492,7 @@ impl Objects {
             && self.is_accepted(copy)
             && self.has_awaited_copies(copy, self.copies[&copy].metadata.replicas)
             && self.has_quorum(copy)
-            && let Some(key) = self.copies.publication_mut(copy).sealer.take()
+            && let Some(key) = self.copies.publication_mut(copy).take_sealer()
         {
             let response = match self.calls.get(key) {
                 Some(Call::Reduce { reduced, .. }) => {

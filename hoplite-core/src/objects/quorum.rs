@@ -43,7 +43,7 @@ impl Objects {
 
     pub(crate) fn awaits_quorum(&self, copy: CopyId, key: CallKey) -> bool {
         let waits =
-            |local: &LocalCopy| local.publication.sealer == Some(key) && !self.has_quorum(copy);
+            |local: &LocalCopy| local.publication.sealer() == Some(key) && !self.has_quorum(copy);
         self.copies.get(&copy).is_some_and(waits)
     }
 
@@ -51,7 +51,7 @@ impl Objects {
     pub(crate) fn reconsider_quorum(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         if !local.is_complete()
-            || local.publication.sealer.is_none()
+            || local.publication.sealer().is_none()
             || self.is_accepted_by_both(copy)
         {
             return;

@@ -56,7 +56,7 @@ impl Objects {
             id: local.id.clone(),
             put: local.put,
             size_bytes: local.size_bytes,
-            metadata: local.metadata.clone(),
+            metadata: local.metadata.to_metadata(),
             ends_in: due.map(|due| due.since(self.ctx.now())),
             ends_with_owner: ending.is_some_and(|ending| ending.lifetime.owner.is_some()),
         })

@@ -86,7 +86,7 @@ impl Objects {
         if wanted > 1
             && wanted > present
             && local.is_complete()
-            && local.publication.sealer.is_some()
+            && local.publication.sealer().is_some()
         {
             return self.take_back_put(copy, Error::NotEnoughNodes { wanted, present });
         }
@@ -150,7 +150,7 @@ impl Objects {
         if first.is_none() || first == earlier {
             return;
         }
-        let is_new = !local.is_complete() || publication.sealer.is_some();
+        let is_new = !local.is_complete() || publication.sealer().is_some();
         let (id, put) = (local.id.clone(), local.put);
         let lead =
             |leads| ToShard::Lead(Lead { id: id.clone(), put, leads, is_new: is_new && leads });

@@ -161,7 +161,8 @@ impl Reduction {
         copy: CopyId,
     ) -> Result<()> {
         let local = &world.objects.copies[&copy];
-        let (size_bytes, metadata, put) = (local.size_bytes, local.metadata.clone(), local.put);
+        let (size_bytes, metadata, put) =
+            (local.size_bytes, local.metadata.to_metadata(), local.put);
         self.examine(world, index, size_bytes, &metadata)?;
         world.objects.copies.hold(copy);
         let source = &mut self.sources[index];

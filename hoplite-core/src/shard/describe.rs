@@ -152,7 +152,7 @@ impl Shard {
         let summary = ObjectSummary {
             put: entry.put,
             size_bytes: entry.size_bytes,
-            metadata: entry.metadata.clone(),
+            metadata: entry.metadata.to_metadata(),
             inline: entry.inline.is_some(),
             lost: entry.is_lost(),
             origin: None,

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use super::copies::Copies;
 use super::nodes::NodeIndex;
 use crate::id::{NodeId, PutId};
-use crate::metadata::Metadata;
+use crate::metadata::BoxedMetadata;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 use crate::vocabulary::directory::{GrantId, InlineBytes, Publish};
@@ -20,7 +20,7 @@ pub(super) struct Entry {
     /// Time at which a receiver last got a sender or bytes of the object.
     pub(super) used: Option<Time>,
     pub(super) size_bytes: u64,
-    pub(super) metadata: Metadata,
+    pub(super) metadata: BoxedMetadata,
     pub(super) inline: Option<InlineBytes>,
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
@@ -215,7 +215,7 @@ impl Entry {
             created,
             used: None,
             size_bytes: publish.size_bytes,
-            metadata: publish.metadata.clone(),
+            metadata: publish.metadata.clone().into(),
             inline: None,
             copies: Copies::default(),
             transfers: Transfers::default(),

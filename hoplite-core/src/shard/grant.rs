@@ -82,7 +82,7 @@ impl Shard {
             id: id.clone(),
             put: entry.put,
             size_bytes: entry.size_bytes,
-            metadata: entry.metadata.clone(),
+            metadata: entry.metadata.to_metadata(),
             sender: sender_name,
             sender_address,
             sender_state,
@@ -139,7 +139,7 @@ impl Shard {
             // The copy may be of an earlier session.
             own.session = session;
         });
-        let (put, metadata, pin) = (entry.put, entry.metadata.clone(), entry.pin);
+        let (put, metadata, pin) = (entry.put, entry.metadata.to_metadata(), entry.pin);
         self.accept_all_senders(node, id);
         self.mark_changed(id);
         self.send(turn, node, ToStore::Inline { request, id: id.clone(), put, metadata, bytes });

@@ -289,7 +289,7 @@ impl Shard {
     }
 
     fn overview(&self, id: &ObjectId, entry: &Entry) -> ObjectOverview {
-        let Metadata { dtype, ref shape, .. } = entry.metadata;
+        let Metadata { dtype, ref shape, .. } = *entry.metadata;
         ObjectOverview {
             id: id.clone(),
             size_bytes: entry.size_bytes,

@@ -81,7 +81,8 @@ impl Shard {
         let has_connected_store = self.nodes.receivers_after(place).next().is_some();
         let untried =
             self.nodes.receivers_after(place).find(|index| !orphan.offered.contains(index));
-        let (put, metadata, size_bytes) = (entry.put, entry.metadata.clone(), entry.size_bytes);
+        let (put, metadata, size_bytes) =
+            (entry.put, entry.metadata.to_metadata(), entry.size_bytes);
         let Some(chosen) = untried.filter(|_| orphan.offered.len() < MAX_OFFERS) else {
             let again_at = turn.now + ROUND_PAUSE;
             orphan.again_at = Some(again_at);

@@ -193,8 +193,10 @@ impl Shard {
         let Some(record) = self.nodes.get_mut(node) else { return false };
         let Some(entry) = self.entries.get_mut(&publish.id) else { return false };
         if publish.retention == Retention::Pinned {
-            let wanted = &mut entry.metadata.replicas.wanted;
-            *wanted = publish.metadata.replicas.wanted.max(*wanted);
+            let wanted = publish.metadata.replicas.wanted;
+            if wanted > entry.metadata.replicas.wanted {
+                entry.metadata.replicas.wanted = wanted;
+            }
         }
         let session = record.session_number;
         if entry.copies.get(node).is_none() {

@@ -314,7 +314,8 @@ impl Shard {
             return false;
         }
         let choice = self.choose_store(entry, shortage);
-        let (put, size_bytes, metadata) = (entry.put, entry.size_bytes, entry.metadata.clone());
+        let (put, size_bytes, metadata) =
+            (entry.put, entry.size_bytes, entry.metadata.to_metadata());
         let Some(shortage) = self.replicas.objects.get_mut(id) else { return true };
         match choice {
             Choice::Busy => return false,

@@ -1,5 +1,6 @@
 //! An object's metadata.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -63,6 +64,45 @@ pub struct Metadata {
     pub replicas: Replicas,
     /// Owner and time to live. Puts with equal contents may differ in it: the first put's counts.
     pub lifetime: Option<Arc<Lifetime>>,
+}
+
+/// Metadata in a table of objects. Most small objects have none, and take no memory for it.
+#[derive(Debug, Default)]
+pub(crate) struct BoxedMetadata(Option<Box<Metadata>>);
+
+static NO_METADATA: Metadata = Metadata {
+    dtype: Dtype::U8,
+    shape: None,
+    user: Bytes::new(),
+    agreement: None,
+    replicas: Replicas { wanted: 0, awaited: 0, quorum: false },
+    lifetime: None,
+};
+
+impl BoxedMetadata {
+    pub(crate) fn to_metadata(&self) -> Metadata {
+        Metadata::clone(self)
+    }
+}
+
+impl From<Metadata> for BoxedMetadata {
+    fn from(metadata: Metadata) -> Self {
+        Self((metadata != NO_METADATA).then(|| Box::new(metadata)))
+    }
+}
+
+impl Deref for BoxedMetadata {
+    type Target = Metadata;
+
+    fn deref(&self) -> &Metadata {
+        self.0.as_deref().unwrap_or(&NO_METADATA)
+    }
+}
+
+impl DerefMut for BoxedMetadata {
+    fn deref_mut(&mut self) -> &mut Metadata {
+        self.0.get_or_insert_default()
+    }
 }
 
 impl Metadata {

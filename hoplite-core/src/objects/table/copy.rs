@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::message::{ClientId, CombineId, Effect, PullId};
-use crate::metadata::Metadata;
+use crate::metadata::{BoxedMetadata, Metadata};
 use crate::quota::QuotaUse;
 use crate::shard::{GrantId, LocationState, PullOutcome, Retention};
 
@@ -60,7 +60,7 @@ pub(crate) struct LocalCopy {
     pub(crate) id: ObjectId,
     pub(crate) put: PutId,
     pub(crate) size_bytes: u64,
-    pub(crate) metadata: Metadata,
+    pub(crate) metadata: BoxedMetadata,
     pub(crate) extent: Extent,
     pub(super) phase: Phase,
     pub(crate) retention: Retention,
@@ -89,7 +89,7 @@ impl LocalCopy {
             id,
             put,
             size_bytes,
-            metadata,
+            metadata: metadata.into(),
             extent,
             phase,
             retention,

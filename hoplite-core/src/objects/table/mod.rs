@@ -153,7 +153,7 @@ impl Table {
             extent: local.extent,
             put: local.put,
             size_bytes: local.size_bytes,
-            metadata: local.metadata.clone(),
+            metadata: local.metadata.to_metadata(),
             is_stale: false,
         }
     }
@@ -248,9 +248,11 @@ impl Table {
     }
 
     pub(crate) fn want_replicas(&mut self, copy: CopyId, replicas: Replicas) -> bool {
-        let wanted = &mut self.copy_mut(copy).metadata.replicas.wanted;
-        let is_more = replicas.wanted > *wanted;
-        *wanted = replicas.wanted.max(*wanted);
+        let metadata = &mut self.copy_mut(copy).metadata;
+        let is_more = replicas.wanted > metadata.replicas.wanted;
+        if is_more {
+            metadata.replicas.wanted = replicas.wanted;
+        }
         is_more
     }
 
@@ -258,7 +260,9 @@ impl Table {
     pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         let local = self.copy_mut(copy);
         local.put = put;
-        local.metadata.lifetime = None;
+        if local.metadata.lifetime.is_some() {
+            local.metadata.lifetime = None;
+        }
     }
 
     pub(crate) fn hold(&mut self, copy: CopyId) {
