@@ -18,11 +18,9 @@ pub(crate) enum EventKind {
     Disconnected,
     Refused,
     TransferFailed,
-    /// A store reported a trouble, such as a full arena.
     Trouble,
     /// A peer without a store's name was refused.
     Stranger,
-    /// A peer of an incompatible version was refused.
     Incompatible,
 }
 

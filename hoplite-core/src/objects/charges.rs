@@ -4,14 +4,15 @@ use super::quotas::Payer;
 use crate::error::{Error, Missing, Result};
 use crate::id::ObjectId;
 use crate::message::ClientId;
+use crate::quota::QuotaResource;
 
 impl Objects {
-    /// Returns `false` if a new object must wait because its payer's quota is used up. Drops copies
-    /// of the quota from memory that a file has too.
+    /// Returns `false` if a new object must wait because its payer's quota is used up. Frees memory
+    /// of the quota's copies that a spill file has, or notes that copies must be spilled.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`] if the object is larger than the whole quota.
-    pub(crate) fn fits_quota(
+    pub(crate) fn make_quota_room(
         &mut self,
         payer: Payer,
         id: &ObjectId,
@@ -21,10 +22,12 @@ impl Objects {
             if excess.is_final() {
                 return Err(Error::QuotaExceeded(Box::new(excess)));
             }
-            match self.copies.droppable_for(excess) {
-                Some(copy) => self.copies.drop_memory(&mut self.ctx, copy),
-                None => return Ok(false),
-            }
+            let copy = match excess.resource {
+                QuotaResource::Memory => self.copies.make_quota_room(payer, id, size_bytes),
+                QuotaResource::Objects => None,
+            };
+            let Some(copy) = copy else { return Ok(false) };
+            self.copies.drop_memory(&mut self.ctx, copy);
         }
         Ok(true)
     }

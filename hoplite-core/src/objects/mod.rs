@@ -45,6 +45,7 @@ pub(crate) mod gather;
 mod gatherings;
 mod gets;
 mod holders;
+pub(crate) mod idle;
 mod lifetimes;
 mod missing;
 pub(crate) mod notice;

@@ -119,7 +119,7 @@ impl Objects {
             return Attempt::Answered(Err(error));
         }
         let payer = self.copies.quotas.payer(client);
-        match self.fits_quota(payer, &create.id, create.size_bytes) {
+        match self.make_quota_room(payer, &create.id, create.size_bytes) {
             Ok(true) => {}
             Ok(false) => return Attempt::LacksQuota,
             Err(error) => return Attempt::Answered(Err(error)),

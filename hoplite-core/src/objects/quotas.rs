@@ -7,17 +7,18 @@
 //! bring are charged to no quota.
 //!
 //! A put that does not fit waits until the use falls or the quota changes. If it lacks memory, the
-//! store moves unused copies of that quota to files. Reloads of spilled copies are always permitted,
-//! so memory may exceed the limit.
+//! store moves idle copies of that quota to files, provided that they free enough. Reloads of
+//! spilled copies are always permitted, so memory may exceed the limit.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use super::idle::IdleCopies;
 use super::notice::SpaceWaiter;
 use super::queue::Queue;
 use crate::error::{Error, Result};
 use crate::id::ObjectId;
-use crate::message::ClientId;
+use crate::message::{ClientId, CopyId};
 use crate::quota::{
     MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse,
 };
@@ -35,6 +36,10 @@ pub(crate) enum Payer {
 struct Entry {
     limits: QuotaLimits,
     used: QuotaUse,
+    /// Charged copies whose memory the store could free.
+    idle: IdleCopies,
+    /// Least memory that a waiting put needs.
+    awaited_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,10 +79,9 @@ pub(crate) struct Quotas {
     /// Memory for reduces' targets whose copies do not exist yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
-    has_new_room: bool,
-    /// Quotas of puts that lack memory, without copies that a file has too. `true` until copies to
-    /// spill were searched.
-    lacking: BTreeMap<QuotaSubject, bool>,
+    pub(crate) has_new_room: bool,
+    /// Bytes of memory that the store has yet to spill for waiting puts.
+    to_spill: BTreeMap<QuotaSubject, u64>,
 }
 
 impl Quotas {
@@ -105,7 +109,7 @@ impl Quotas {
         &mut self,
         subject: QuotaSubject,
         limits: QuotaLimits,
-        used: QuotaUse,
+        (used, idle): (QuotaUse, IdleCopies),
     ) -> Result<Quota> {
         if limits == QuotaLimits::default() {
             return Err(Error::invalid_request("a quota needs a limit of memory or of objects"));
@@ -114,8 +118,8 @@ impl Quotas {
         if is_full && self.entry(&subject).is_none() {
             return Err(Error::limit_exceeded("quotas of a store", MAX_QUOTAS as u64));
         }
-        self.lacking.remove(&subject);
-        let entry = Entry { limits, used };
+        self.to_spill.remove(&subject);
+        let entry = Entry { limits, used, idle, awaited_bytes: None };
         match subject.clone() {
             QuotaSubject::User(user) => self.users.insert(user, entry),
             QuotaSubject::Prefix(prefix) => self.prefixes.insert(prefix, entry),
@@ -129,12 +133,12 @@ impl Quotas {
             QuotaSubject::User(user) => self.users.remove(user),
             QuotaSubject::Prefix(prefix) => self.prefixes.remove(prefix),
         };
-        let Some(Entry { limits, used }) = removed else {
+        let Some(Entry { limits, used, .. }) = removed else {
             return Err(Error::InvalidRequest {
                 reason: format!("there is no quota of {subject}").into(),
             });
         };
-        self.lacking.remove(&subject);
+        self.to_spill.remove(&subject);
         self.has_new_room = true;
         Ok(Quota { subject, limits, used })
     }
@@ -154,22 +158,23 @@ impl Quotas {
 
     pub(crate) fn add(&mut self, charge: Charge<'_>) {
         let added = charge.used;
-        self.change(charge, |used| {
-            used.memory_bytes += added.memory_bytes;
-            used.objects += added.objects;
+        self.change(charge, |entry| {
+            entry.used.memory_bytes += added.memory_bytes;
+            entry.used.objects += added.objects;
         });
     }
 
     pub(crate) fn subtract(&mut self, charge: Charge<'_>) {
         let gone = charge.used;
-        let is_charged = self.change(charge, |used| {
-            used.memory_bytes -= gone.memory_bytes;
-            used.objects -= gone.objects;
+        let is_charged = self.change(charge, |entry| {
+            entry.used.memory_bytes -= gone.memory_bytes;
+            entry.used.objects -= gone.objects;
         });
         self.has_new_room |= is_charged;
     }
 
-    /// Of several exceeded quotas, prefers to report one that no wait can end.
+    /// Of several exceeded quotas, prefers to report one that no wait can end, then one that no
+    /// spilling can end.
     pub(crate) fn check(&self, charge: Charge<'_>) -> Result<(), QuotaExcess> {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return Ok(());
@@ -221,6 +226,9 @@ impl Quotas {
 
     pub(crate) fn stop_waiting(&mut self, waiter: &SpaceWaiter) {
         self.waiters.remove(waiter);
+        if self.waiters.is_empty() {
+            self.to_spill.clear();
+        }
     }
 
     pub(crate) fn take_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
@@ -228,32 +236,76 @@ impl Quotas {
         (has_new_room && !self.waiters.is_empty()).then(|| self.waiters.take().collect())
     }
 
-    pub(crate) fn is_lacking(&self, subject: &QuotaSubject) -> bool {
-        self.lacking.contains_key(subject)
+    /// Makes room for a put that lacks memory. Returns a copy whose memory the caller must free, or
+    /// notes how much to spill. Does nothing if all idle copies together would free too little.
+    pub(crate) fn make_room(&mut self, put: Charge<'_>) -> Option<CopyId> {
+        let needed_bytes = put.used.memory_bytes;
+        let is_first = self.waiters.is_empty();
+        let (mut fits, mut clean) = (true, None);
+        let mut lacking = Vec::new();
+        for subject in self.subjects_of(put) {
+            let Some(entry) = self.entry_mut(&subject) else { continue };
+            let lacking_bytes = entry.lacking_bytes(needed_bytes);
+            if lacking_bytes == 0 {
+                continue;
+            }
+            let awaited_bytes = entry.awaited_bytes.filter(|_| !is_first).unwrap_or(needed_bytes);
+            entry.awaited_bytes = Some(awaited_bytes.min(needed_bytes));
+            fits &= lacking_bytes <= entry.idle.bytes();
+            clean = clean.or(entry.idle.clean().next());
+            lacking.push((subject, lacking_bytes));
+        }
+        if !fits {
+            return None;
+        }
+        if clean.is_none() {
+            for (subject, lacking_bytes) in lacking {
+                let bytes = self.to_spill.entry(subject).or_default();
+                *bytes = lacking_bytes.max(*bytes);
+            }
+        }
+        clean.map(|(copy, _)| copy)
     }
 
-    pub(crate) fn note_lack(&mut self, subject: QuotaSubject) {
-        self.lacking.insert(subject, true);
+    /// Returns the idle copies of a quota, and the number of bytes to spill of them for waiting
+    /// puts.
+    pub(crate) fn next_to_spill(&self) -> Option<(&IdleCopies, u64)> {
+        let mut quotas = self.to_spill.iter();
+        quotas.find_map(|(subject, bytes)| {
+            let idle = &self.entry(subject)?.idle;
+            idle.has_dirty().then_some((idle, *bytes))
+        })
     }
 
-    /// Returns `true` if spilling the charged copy would help a put that lacks memory.
-    pub(crate) fn wants_spilled(&self, charge: Charge<'_>) -> bool {
-        self.lacking.iter().any(|(subject, is_new)| *is_new && charge.is_of(subject))
+    pub(crate) fn begin_spill(&mut self, copy: Charge<'_>) {
+        let spilled_bytes = copy.used.memory_bytes;
+        self.to_spill.retain(|subject, bytes| {
+            *bytes = bytes.saturating_sub(if copy.is_of(subject) { spilled_bytes } else { 0 });
+            *bytes > 0
+        });
     }
 
-    pub(crate) fn is_search_due(&self) -> bool {
-        self.lacking.values().any(|is_new| *is_new)
+    /// Lists an idle copy, and lets puts try again if that can help one.
+    pub(crate) fn add_idle(&mut self, charge: Charge<'_>, copy: CopyId, is_clean: bool) {
+        let mut helps = false;
+        self.change(charge, |entry| {
+            entry.idle.add(copy, charge.used.memory_bytes, is_clean);
+            let lacking_bytes = entry.awaited_bytes.map(|bytes| entry.lacking_bytes(bytes));
+            helps |= lacking_bytes.is_some_and(|bytes| bytes <= entry.idle.bytes());
+        });
+        self.has_new_room |= helps;
     }
 
-    pub(crate) fn end_search(&mut self) {
-        self.lacking.values_mut().for_each(|is_new| *is_new = false);
+    pub(crate) fn remove_idle(&mut self, charge: Charge<'_>, copy: CopyId) {
+        self.change(charge, |entry| entry.idle.remove(copy));
     }
 
-    /// Lets puts try again, because a copy became idle or clean that a file has or can have.
-    pub(crate) fn can_spill(&mut self, copy: Charge<'_>) {
-        let known = self.lacking.len();
-        self.lacking.retain(|subject, _| !copy.is_of(subject));
-        self.has_new_room |= self.lacking.len() < known;
+    pub(crate) fn touch_idle(&mut self, charge: Charge<'_>, copy: CopyId) {
+        self.change(charge, |entry| entry.idle.touch(copy));
+    }
+
+    pub(crate) fn idle_bytes(&self, subject: &QuotaSubject) -> u64 {
+        self.entry(subject).map_or(0, |entry| entry.idle.bytes())
     }
 
     fn entry(&self, subject: &QuotaSubject) -> Option<&Entry> {
@@ -263,8 +315,28 @@ impl Quotas {
         }
     }
 
+    fn entry_mut(&mut self, subject: &QuotaSubject) -> Option<&mut Entry> {
+        match subject {
+            QuotaSubject::User(user) => self.users.get_mut(user),
+            QuotaSubject::Prefix(prefix) => self.prefixes.get_mut(prefix),
+        }
+    }
+
+    fn subjects_of(&self, charge: Charge<'_>) -> Vec<QuotaSubject> {
+        let mut subjects = Vec::new();
+        if let Payer::User(user) = charge.payer {
+            subjects.push(QuotaSubject::User(user));
+        }
+        let mut rest = charge.id.as_bytes();
+        while let Some((prefix, _)) = longest_prefix(&self.prefixes, rest) {
+            subjects.push(QuotaSubject::Prefix(prefix.clone()));
+            rest = &rest[..prefix.as_bytes().len() - 1];
+        }
+        subjects
+    }
+
     /// Returns `true` if any quota counts the charge.
-    fn change(&mut self, charge: Charge<'_>, change: impl Fn(&mut QuotaUse)) -> bool {
+    fn change(&mut self, charge: Charge<'_>, mut change: impl FnMut(&mut Entry)) -> bool {
         if self.is_empty() || charge.payer == Payer::Nobody {
             return false;
         }
@@ -272,7 +344,7 @@ impl Quotas {
         if let Payer::User(user) = charge.payer
             && let Some(entry) = self.users.get_mut(&user)
         {
-            change(&mut entry.used);
+            change(entry);
             is_charged = true;
         }
         let mut rest = charge.id.as_bytes();
@@ -280,7 +352,7 @@ impl Quotas {
             longest_prefix(&self.prefixes, rest).map(|(prefix, _)| prefix.as_bytes().len())
         {
             if let Some(entry) = self.prefixes.get_mut(&rest[..length]) {
-                change(&mut entry.used);
+                change(entry);
             }
             is_charged = true;
             rest = &rest[..length - 1];
@@ -290,8 +362,13 @@ impl Quotas {
 }
 
 impl Entry {
+    fn lacking_bytes(&self, needed_bytes: u64) -> u64 {
+        let limit = self.limits.memory_bytes.unwrap_or(u64::MAX);
+        self.used.memory_bytes.saturating_add(needed_bytes).saturating_sub(limit)
+    }
+
     /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless only the new one
-    /// is final (the object alone exceeds the limit).
+    /// is final (the object alone exceeds the limit), or the earlier one is of memory.
     fn check(
         &self,
         needed: QuotaUse,
@@ -306,7 +383,12 @@ impl Entry {
         for (resource, needed, used, limit) in both {
             if let Some(limit) = limit
                 && used.saturating_add(needed) > limit
-                && excess.as_ref().is_none_or(|known| needed > limit && !known.is_final())
+                && excess.as_ref().is_none_or(|known| {
+                    let is_graver = needed > limit
+                        || (resource, known.resource)
+                            == (QuotaResource::Objects, QuotaResource::Memory);
+                    is_graver && !known.is_final()
+                })
             {
                 *excess = Some(QuotaExcess { subject: subject(), resource, needed, used, limit });
             }
@@ -351,6 +433,10 @@ mod tests {
         QuotaLimits { memory_bytes, objects }
     }
 
+    fn idle() -> (QuotaUse, IdleCopies) {
+        Default::default()
+    }
+
     const fn one(memory_bytes: u64) -> QuotaUse {
         QuotaUse { memory_bytes, objects: 1 }
     }
@@ -362,10 +448,9 @@ mod tests {
     #[test]
     fn all_quotas_of_an_object_count() {
         let mut quotas = Quotas::default();
-        let none = QuotaUse::default();
-        quotas.set(QuotaSubject::User(7), limits(Some(1000), None), none).unwrap();
+        quotas.set(QuotaSubject::User(7), limits(Some(1000), None), idle()).unwrap();
         for name in ["a", "a/", "a/b/", "a0", "b"] {
-            quotas.set(prefix(name), limits(None, Some(2)), none).unwrap();
+            quotas.set(prefix(name), limits(None, Some(2)), idle()).unwrap();
         }
         quotas.add(charge(Payer::User(7), &id("a/b/c"), 100));
         quotas.add(charge(Payer::User(8), &id("a/x"), 50));
@@ -396,7 +481,7 @@ mod tests {
         assert!(quotas.check(charge(Payer::User(7), &id("c"), 1001)).unwrap_err().is_final());
         assert_eq!(quotas.check(charge(Payer::User(7), &id("c"), 900)), Ok(()));
         assert_eq!(quotas.check(charge(Payer::Nobody, &id("a"), 9000)), Ok(()));
-        quotas.set(prefix("b"), limits(None, Some(0)), none).unwrap();
+        quotas.set(prefix("b"), limits(None, Some(0)), idle()).unwrap();
         let excess = quotas.check(charge(Payer::User(7), &id("b/x"), 901)).unwrap_err();
         assert_eq!(excess.subject, prefix("b"), "room in the quota of the user would not help");
         assert!(excess.is_final());
@@ -405,18 +490,18 @@ mod tests {
     #[test]
     fn the_number_of_quotas_is_limited_and_changes_are_checked() {
         let mut quotas = Quotas::default();
-        let (limits, none) = (limits(None, Some(0)), QuotaUse::default());
+        let limits = limits(None, Some(0));
         for user in 0..u32::try_from(MAX_QUOTAS).unwrap() {
-            quotas.set(QuotaSubject::User(user), limits, none).unwrap();
+            quotas.set(QuotaSubject::User(user), limits, idle()).unwrap();
         }
-        let error = quotas.set(prefix("x"), limits, none).unwrap_err();
+        let error = quotas.set(prefix("x"), limits, idle()).unwrap_err();
         assert_eq!(error.to_string(), "quotas of a store are limited to 1024");
-        quotas.set(QuotaSubject::User(3), limits, none).unwrap();
+        quotas.set(QuotaSubject::User(3), limits, idle()).unwrap();
         quotas.remove(QuotaSubject::User(3)).unwrap();
         let error = quotas.remove(QuotaSubject::User(3)).unwrap_err();
         assert_eq!(error.to_string(), "invalid request: there is no quota of user 3");
-        quotas.set(prefix("x"), limits, none).unwrap();
-        let error = quotas.set(prefix("x"), QuotaLimits::default(), none).unwrap_err();
+        quotas.set(prefix("x"), limits, idle()).unwrap();
+        let error = quotas.set(prefix("x"), QuotaLimits::default(), idle()).unwrap_err();
         assert!(matches!(error, Error::InvalidRequest { .. }), "{error}");
     }
 
@@ -425,7 +510,7 @@ mod tests {
         let mut quotas = Quotas::default();
         let waiter = SpaceWaiter::Target(id("t"));
         let charged = id("x");
-        quotas.set(QuotaSubject::User(1), limits(None, Some(1)), QuotaUse::default()).unwrap();
+        quotas.set(QuotaSubject::User(1), limits(None, Some(1)), idle()).unwrap();
         assert_eq!(quotas.take_waiters(), None);
         quotas.add(charge(Payer::User(1), &charged, 1));
         quotas.add(charge(Payer::User(2), &charged, 1));
@@ -495,7 +580,7 @@ mod tests {
                         let subject = subject(of);
                         let all = objects.iter().map(|(payer, id, bytes)| charge(*payer, id, *bytes));
                         let used = use_of(&subject, all.chain(quotas.reserved()));
-                        quotas.set(subject, limits(Some(1), None), used).unwrap();
+                        quotas.set(subject, limits(Some(1), None), (used, IdleCopies::default())).unwrap();
                     }
                     Step::RemoveQuota(of) => drop(quotas.remove(subject(of))),
                     Step::Remove(_) => {}

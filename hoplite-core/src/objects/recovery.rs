@@ -167,7 +167,6 @@ impl Objects {
         publication.is_recovered() && !publication.was_accepted()
     }
 
-    /// Drops a recovered copy, which no client has read.
     pub(crate) fn drop_recovered(&mut self, copy: CopyId, reason: Unrecovered) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);

@@ -87,7 +87,7 @@ impl Reduction {
         objects.copies.check_size(objects.ctx.limits(), target, size_bytes)?;
         let waiter = SpaceWaiter::Target(target.clone());
         let payer = objects.copies.quotas.payer(self.key().client);
-        if !objects.fits_quota(payer, target, size_bytes)? {
+        if !objects.make_quota_room(payer, target, size_bytes)? {
             objects.copies.wait_for_quota(waiter);
             objects.ctx.notify(Notice::TargetLacksRoom(target.clone()));
             return Ok(false);

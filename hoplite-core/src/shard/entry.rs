@@ -60,7 +60,6 @@ pub(super) struct Links {
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 
-/// A running transfer, which uses one of its sender's slots.
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,

@@ -239,6 +239,62 @@ fn a_put_that_lacks_memory_of_its_quota_drops_objects_that_a_file_has() {
 }
 
 #[test]
+fn a_put_that_spilling_cannot_help_moves_nothing() {
+    let mut h = Harness::spilling(None).with_users();
+    h.put(A, "x1", SIZE);
+    h.put_held(A, "x2", SIZE);
+    h.quota(prefix("x"), Some(MEMORY));
+    let large = h.create_within(B, "x3", SIZE + EXTENT, SHORT);
+    assert!(h.spills().is_empty(), "one object is in use");
+    h.quota(prefix("x"), Some(QuotaLimits { memory_bytes: Some(2 * EXTENT), objects: Some(2) }));
+    let another = h.create_within(B, "x4", SIZE, SHORT);
+    assert!(h.spills().is_empty(), "the number of objects is exceeded, too");
+    h.pass(SHORT);
+    assert_eq!(excess(h.error(large)).resource, QuotaResource::Objects);
+    assert_eq!(excess(h.error(another)).resource, QuotaResource::Objects);
+    assert_eq!(h.spill().files, 0);
+}
+
+#[test]
+fn puts_of_two_quotas_spill_at_once() {
+    let mut h = Harness::spilling(None).with_users();
+    let copies = ["q1", "q2", "r1", "r2"].map(|name| h.put(A, name, SIZE).copy);
+    for name in ["q", "r"] {
+        h.quota(prefix(name), Some(MEMORY));
+    }
+    let calls = [h.create(B, "q3", SIZE), h.create(B, "r3", SIZE), h.create(B, "r4", SIZE)];
+    assert_eq!(h.write_all(), [copies[0], copies[2], copies[3]]);
+    for call in calls {
+        h.view(call);
+    }
+    assert_eq!(h.used(), [(2, 3), (2, 4)]);
+}
+
+#[test]
+fn a_put_that_lacks_memory_of_its_quota_waits_for_room_in_the_files() {
+    let record = SpillRecord::length_bytes(SIZE) + SpillRecord::FILE_HEADER_BYTES;
+    let mut h = Harness::spilling(Some(record)).with_users();
+    h.quota(prefix("q"), Some(MEMORY));
+    h.quota(prefix("r"), Some(MEMORY));
+    let put = h.put(A, "q1", SIZE).put;
+    h.put(A, "q2", SIZE);
+    for name in ["r1", "r2"] {
+        h.put(A, name, SIZE);
+    }
+    let call = h.create(B, "q3", SIZE);
+    h.write_all();
+    h.view(call);
+    let call = h.create(B, "r3", SIZE);
+    assert!(h.write_all().is_empty());
+    assert!(h.troubles().spill[0].fault.to_string().contains("does not fit below the limit"));
+    h.drop_put(0, "q1", put, DropReason::Deleted);
+    h.pass(Duration::from_secs(2));
+    assert_eq!(h.write_all().len(), 1);
+    h.view(call);
+    assert_eq!(h.used(), [(2, 2), (2, 3)]);
+}
+
+#[test]
 fn the_target_of_a_reduce_is_charged_from_its_reservation() {
     let mut h = Harness::with_slow_links().with_users();
     h.quota(QuotaSubject::User(ALICE), Some(QuotaLimits { memory_bytes: None, objects: Some(1) }));

@@ -45,9 +45,7 @@ struct Past {
     size_bytes: u64,
     steps: usize,
     failed: usize,
-    /// Time since the first step began.
     age_us: u64,
-    /// Time to the end of the last step.
     took_us: u64,
 }
 
@@ -108,7 +106,6 @@ struct Schedule {
     rows: Vec<Row>,
 }
 
-/// A combination of inputs at a node.
 #[derive(Serialize)]
 struct Row {
     node: String,
@@ -118,7 +115,6 @@ struct Row {
     /// `true` for an intermediate result.
     hop: bool,
     size_bytes: u64,
-    /// Time from the start of the first step.
     after_us: u64,
     took_us: u64,
     complete: bool,

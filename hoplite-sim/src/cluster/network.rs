@@ -13,7 +13,6 @@ pub(crate) enum Network {
     Flow {
         bytes_per_second: u64,
         latency: Duration,
-        /// Time in which a relay receives a block.
         block_time: Duration,
         /// `None` if one connection fills a link.
         flow_cap: Option<FlowCap>,

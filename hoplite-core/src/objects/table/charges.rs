@@ -1,9 +1,11 @@
+use super::super::idle::IdleCopies;
 use super::super::notice::SpaceWaiter;
 use super::super::quotas::{Charge, Payer, use_of};
 use super::Table;
 use crate::error::Result;
 use crate::extent::{Extent, HEADER_BYTES, allocated_bytes};
 use crate::id::ObjectId;
+use crate::message::CopyId;
 use crate::quota::{Quota, QuotaExcess, QuotaLimits, QuotaSubject, QuotaUse};
 
 const fn charge_of(payer: Payer, id: &ObjectId, size_bytes: u64) -> Charge<'_> {
@@ -26,14 +28,40 @@ impl Table {
         match limits {
             Some(limits) => {
                 let used = use_of(&subject, self.charges());
-                self.quotas.set(subject, limits, used)
+                let idle = self.idle_of(&subject);
+                self.quotas.set(subject, limits, (used, idle))
             }
             None => self.quotas.remove(subject),
         }
     }
 
     pub(crate) fn are_quotas_exact(&self) -> bool {
-        self.quotas.list().all(|quota| quota.used == use_of(&quota.subject, self.charges()))
+        self.quotas.list().all(|quota| {
+            quota.used == use_of(&quota.subject, self.charges())
+                && self.quotas.idle_bytes(&quota.subject) == self.idle_of(&quota.subject).bytes()
+        })
+    }
+
+    fn idle_of(&self, subject: &QuotaSubject) -> IdleCopies {
+        let mut idle = IdleCopies::default();
+        let Some(spills) = &self.spills else { return idle };
+        let dirty = spills.idle.dirty().map(|copy| (copy, false));
+        for ((copy, bytes), is_clean) in dirty.chain(spills.idle.clean().map(|copy| (copy, true))) {
+            if self.copies[&copy].charge().is_of(subject) {
+                idle.add(copy, bytes, is_clean);
+            }
+        }
+        idle
+    }
+
+    pub(crate) fn make_quota_room(
+        &mut self,
+        payer: Payer,
+        id: &ObjectId,
+        size_bytes: u64,
+    ) -> Option<CopyId> {
+        self.spills.as_ref()?;
+        self.quotas.make_room(charge_of(payer, id, size_bytes))
     }
 
     pub(crate) fn check_quota(

@@ -235,10 +235,10 @@ impl Table {
         if local.is_pinned() {
             local.retention = Retention::Evictable;
             self.pinned_bytes -= local.extent.length_bytes;
+            self.keep(copy);
             // An unpinned copy is only a cache, so no quota is charged for it.
             self.quotas.subtract(self.copies[&copy].charge());
             self.copy_mut(copy).payer = Payer::Nobody;
-            self.keep(copy);
             self.settle(ctx, copy);
         }
     }
@@ -277,17 +277,18 @@ impl Table {
 
     /// Wakes no waiter, because the search has freed no memory.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
-        let has_new_space = self.has_new_space;
+        let earlier = (self.has_new_space, self.quotas.has_new_room);
         for copy in kept {
             self.let_go(ctx, *copy);
         }
-        self.has_new_space = has_new_space;
+        (self.has_new_space, self.quotas.has_new_room) = earlier;
     }
 
     pub(crate) fn touch(&mut self, copy: CopyId) {
         self.evictable.promote(&copy);
         if let Some(spills) = &mut self.spills {
-            spills.touch(copy);
+            spills.idle.touch(copy);
+            self.quotas.touch_idle(self.copies[&copy].charge(), copy);
         }
     }
 
@@ -398,8 +399,9 @@ impl Table {
         if let Some(bytes) = self.evictable.pop(&copy) {
             self.evictable_bytes -= bytes;
         }
-        if let Some(spills) = &mut self.spills {
-            spills.keep(copy);
+        if let (Some(spills), Some(local)) = (&mut self.spills, self.copies.get(&copy)) {
+            spills.idle.remove(copy);
+            self.quotas.remove_idle(local.charge(), copy);
         }
     }
 

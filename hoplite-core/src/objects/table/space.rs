@@ -43,9 +43,9 @@ impl Table {
         if !self.may_fit(size_bytes) {
             return Room::None;
         }
-        let clean = self.spills.as_ref().and_then(|spills| spills.clean.peek_lru());
+        let clean = self.spills.as_ref().and_then(|spills| spills.idle.clean().next());
         match (self.find_victim(), clean) {
-            (Room::None, Some((copy, _))) => Room::AfterDropping(*copy),
+            (Room::None, Some((copy, _))) => Room::AfterDropping(copy),
             (eviction, _) => eviction,
         }
     }
@@ -58,7 +58,7 @@ impl Table {
     /// Returns `true` if free memory, evictable and clean copies would suffice. Ignores
     /// fragmentation.
     pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
-        let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.clean_bytes);
+        let clean_bytes = self.spills.as_ref().map_or(0, |spills| spills.idle.clean_bytes());
         HEADER_BYTES + size_bytes
             <= self.allocator.free_bytes() + self.evictable_bytes + clean_bytes
     }

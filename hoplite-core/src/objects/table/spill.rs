@@ -7,7 +7,6 @@ use crate::message::{
     CopyId, Effect, Producer, ServeId, SpillConfig, SpillFault, SpillFile, SpillItem, SpillRecord,
     SpillStatus, SpillTrouble,
 };
-use crate::quota::{QuotaExcess, QuotaResource};
 use crate::time::Time;
 
 const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
@@ -51,58 +50,42 @@ impl Table {
             && local.size_bytes > 0
         {
             let is_clean = local.spilled.is_some();
-            self.quotas.can_spill(local.charge());
-            self.has_new_space |= spills.offer(copy, local.extent.length_bytes, is_clean);
+            let is_new = spills.idle.add(copy, local.extent.length_bytes, is_clean);
+            self.has_new_space |= is_new && is_clean;
+            if is_new {
+                self.quotas.add_idle(local.charge(), copy, is_clean);
+            }
         }
     }
 
-    /// Returns the quota's least recently used copy that a file has too. Without one, notes that
-    /// copies must be spilled.
-    pub(crate) fn droppable_for(&mut self, excess: QuotaExcess) -> Option<CopyId> {
-        let spills = self.spills.as_ref()?;
-        let QuotaExcess { subject, resource, .. } = excess;
-        if resource != QuotaResource::Memory || self.quotas.is_lacking(&subject) {
-            return None;
-        }
-        let mut examined = spills.clean.iter().rev().take(MAX_EXAMINED);
-        let found = examined.find(|(copy, _)| self.copies[copy].charge().is_of(&subject));
-        let found = found.map(|(copy, _)| *copy);
-        if found.is_none() {
-            self.quotas.note_lack(subject);
-        }
-        found
-    }
-
-    /// Begins to spill the least recently used copies if calls lack memory or the arena is nearly
-    /// full, else those of quotas whose puts lack memory.
+    /// Begins to spill the least recently used copies: of a quota if puts lack its memory, else of
+    /// all if calls lack memory or the arena is nearly full.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) =
             (self.allocator.capacity_bytes(), self.allocator.free_bytes());
         let has_waiters = !self.space_waiters.is_empty();
         let Some(spills) = &mut self.spills else { return false };
-        let used_bytes = capacity_bytes - free_bytes - self.evictable_bytes - spills.clean_bytes;
+        let used_bytes =
+            capacity_bytes - free_bytes - self.evictable_bytes - spills.idle.clean_bytes();
         let is_wanted = spills.is_wanted(has_waiters, used_bytes, capacity_bytes);
-        if !spills.may_begin() || !(is_wanted || self.quotas.is_search_due()) {
+        let is_wanted = is_wanted || self.quotas.next_to_spill().is_some();
+        if !is_wanted || !spills.may_begin() {
             return false;
         }
         let Some(directory) = spills.choose_directory(ctx) else { return false };
-        let batch =
-            self.pick(capacity_bytes, |copy| is_wanted || self.quotas.wants_spilled(copy.charge()));
-        if !is_wanted {
-            self.quotas.end_search();
-        }
+        let batch = self.pick(capacity_bytes);
         let Some(spills) = &mut self.spills else { return false };
         if batch.copies.is_empty() {
-            if is_wanted {
-                spills.limit_reached(ctx, directory);
-            }
+            spills.limit_reached(ctx, directory);
             return false;
         }
         let file = SpillFile { directory, number: ctx.next_number() };
         let mut items = Vec::with_capacity(batch.copies.len());
         for (copy, size_bytes, record) in batch.records(file) {
-            spills.keep(copy);
             let local = self.copies.get_mut(&copy).expect("copies that may be spilled exist");
+            spills.idle.remove(copy);
+            self.quotas.remove_idle(local.charge(), copy);
+            self.quotas.begin_spill(local.charge());
             local.spilled =
                 Some(Box::new(Spilled { record, step: SpillStep::Writing, fault: None }));
             items.push(SpillItem { copy, size_bytes, from: None });
@@ -140,22 +123,25 @@ impl Table {
         true
     }
 
-    fn pick(&self, capacity_bytes: u64, is_wanted: impl Fn(&LocalCopy) -> bool) -> Batch {
+    fn pick(&self, capacity_bytes: u64) -> Batch {
         let mut picked = Batch::empty();
         let Some(spills) = &self.spills else { return picked };
         let room_bytes = spills.room_in_files();
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
-        let examined = spills.dirty.iter().rev().take(MAX_EXAMINED);
-        for (copy, bytes) in examined.filter(|(copy, _)| is_wanted(&self.copies[copy])) {
+        let (idle, most_bytes) = match self.quotas.next_to_spill() {
+            Some((idle, bytes)) => (idle, bytes.min(batch_bytes)),
+            None => (&spills.idle, batch_bytes),
+        };
+        for (copy, bytes) in idle.dirty().take(MAX_EXAMINED) {
             let is_first = picked.copies.is_empty();
             let is_full =
-                picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= batch_bytes;
-            if !is_first && (is_full || picked.arena_bytes + bytes > batch_bytes) {
+                picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= most_bytes;
+            if !is_first && (is_full || picked.arena_bytes + bytes > most_bytes) {
                 break;
             }
-            let size_bytes = self.copies[copy].size_bytes;
+            let size_bytes = self.copies[&copy].size_bytes;
             if picked.length_bytes + SpillRecord::length_bytes(size_bytes) <= room_bytes {
-                picked.push(*copy, size_bytes);
+                picked.push(copy, size_bytes);
                 picked.arena_bytes += bytes;
             }
         }
@@ -247,8 +233,8 @@ impl Table {
     }
 
     pub(crate) fn drop_memory(&mut self, ctx: &mut Context, copy: CopyId) {
+        self.keep(copy);
         let Some(spills) = &mut self.spills else { return };
-        spills.keep(copy);
         let local = self.copies.get_mut(&copy).expect("a clean copy exists");
         let Some(spilled) = &mut local.spilled else { return };
         spilled.step = SpillStep::Away;

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lru::LruCache;
-
 use super::super::context::Context;
 use super::super::fetch::back_off;
+use super::super::idle::IdleCopies;
 use super::super::notice::Deadline;
 use crate::message::{
     CopyId, Effect, RecoveredFile, SpillConfig, SpillFault, SpillFile, SpillRecord, SpillStatus,
@@ -96,11 +95,7 @@ pub(super) struct Spills {
     config: SpillConfig,
     directories: Vec<Directory>,
     next_directory: usize,
-    /// Spillable copies and their extents' lengths, in the order of use.
-    pub(super) dirty: LruCache<CopyId, u64>,
-    /// Copies in the arena and in a spill file, in the order of use.
-    pub(super) clean: LruCache<CopyId, u64>,
-    pub(super) clean_bytes: u64,
+    pub(super) idle: IdleCopies,
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
@@ -116,9 +111,7 @@ impl Spills {
             directories: config.directories.iter().map(|_| Directory::default()).collect(),
             config,
             next_directory: 0,
-            dirty: LruCache::unbounded(),
-            clean: LruCache::unbounded(),
-            clean_bytes: 0,
+            idle: IdleCopies::default(),
             batches: BTreeMap::new(),
             files: BTreeMap::new(),
             file_bytes: 0,
@@ -126,29 +119,6 @@ impl Spills {
             is_above: false,
             status: SpillStatus::default(),
         }
-    }
-
-    /// Lists an idle copy. Returns `true` if its memory can be freed at once, because a spill file
-    /// has it (`is_clean`).
-    pub(super) fn offer(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
-        let list = if is_clean { &mut self.clean } else { &mut self.dirty };
-        let is_new = list.put(copy, bytes).is_none();
-        if is_new && is_clean {
-            self.clean_bytes += bytes;
-        }
-        is_new && is_clean
-    }
-
-    pub(super) fn keep(&mut self, copy: CopyId) {
-        self.dirty.pop(&copy);
-        if let Some(bytes) = self.clean.pop(&copy) {
-            self.clean_bytes -= bytes;
-        }
-    }
-
-    pub(super) fn touch(&mut self, copy: CopyId) {
-        self.dirty.promote(&copy);
-        self.clean.promote(&copy);
     }
 
     pub(super) fn is_wanted(
@@ -165,7 +135,7 @@ impl Spills {
     }
 
     pub(super) fn may_begin(&self) -> bool {
-        !self.dirty.is_empty() && self.batches.len() < MAX_BATCHES
+        self.idle.has_dirty() && self.batches.len() < MAX_BATCHES
     }
 
     pub(super) fn batch_bytes(capacity_bytes: u64) -> u64 {
@@ -337,7 +307,7 @@ impl Spills {
 
     pub(super) fn status(&self) -> SpillStatus {
         SpillStatus {
-            clean_bytes: self.clean_bytes,
+            clean_bytes: self.idle.clean_bytes(),
             files: self.files.len() as u64,
             file_bytes: self.file_bytes,
             limit_bytes: self.config.limit_bytes.unwrap_or_default(),
