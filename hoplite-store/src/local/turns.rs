@@ -243,7 +243,7 @@ mod tests {
         let mut queue = Queue::default();
         let end = queue.start_after(0) + 65_536;
         queue.now = 1_000_000;
-        queue.push(queue.start_after(999_999), 1, "busy");
+        queue.push(queue.start_after(1_000_000), 1, "busy");
         queue.push(queue.start_after(end), 65_536, "paused");
         assert_eq!(queue.pop(), Some("paused"));
     }
