@@ -62,9 +62,7 @@ struct Cluster {
     queue: VecDeque<Message>,
     messages: u64,
     words: u64,
-    /// The nodes of each member's coordinator and of the member.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
-    /// The node, the exchange, and its copy's length.
     exchanges: Vec<(usize, CombineId, u64)>,
     /// The sender, the object and its size, by receiver.
     pulls: BTreeMap<(usize, PullId), (usize, ObjectId, u64)>,

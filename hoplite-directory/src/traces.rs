@@ -8,7 +8,6 @@ use hoplite_core::shard::{RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Spans of messages that the shard has yet to answer.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,

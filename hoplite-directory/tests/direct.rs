@@ -111,7 +111,6 @@ impl Direct {
         messages.pop()
     }
 
-    /// Returns the session's error. Also checks that the connection closes.
     async fn end(&mut self) -> Error {
         let error = decode_shard_batch(self.next().await.expect("the shard says why")).unwrap_err();
         assert_eq!(self.next().await, None);

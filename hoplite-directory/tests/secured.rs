@@ -154,7 +154,6 @@ async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
     server.stop().await;
 }
 
-/// Relays a member's connection to the shard, and returns the member's bytes.
 async fn record_handshake(server: &Server, credentials: &Credentials) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -219,7 +219,6 @@ struct Report {
     directory: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     dashboard: Option<SocketAddr>,
-    /// Secret for logins at the dashboard.
     login: Option<PathBuf>,
     #[serde(skip)]
     is_https: bool,

@@ -367,7 +367,6 @@ impl Adapter<'_> {
         objects.wake(&id);
     }
 
-    /// Returns the payer at the coordinator's store: the client of rank 0's call.
     fn payer_of(&self, target: &ObjectId) -> Payer {
         let key = self.collectives.coordinator.participants(target).and_then(|known| known.key);
         key.map_or(Payer::Unknown, |key| self.objects.copies.quotas.payer(key.client))

@@ -21,7 +21,7 @@ impl Default for IdleCopies {
 }
 
 impl IdleCopies {
-    /// Returns `true` if the copy was not among them.
+    /// Returns `true` if the copy was not listed.
     pub(crate) fn add(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
         let (list, sum) = if is_clean {
             (&mut self.clean, &mut self.clean_bytes)
@@ -33,9 +33,12 @@ impl IdleCopies {
         is_new
     }
 
-    pub(crate) fn remove(&mut self, copy: CopyId) {
-        self.dirty_bytes -= self.dirty.pop(&copy).unwrap_or(0);
-        self.clean_bytes -= self.clean.pop(&copy).unwrap_or(0);
+    /// Returns `true` if the copy was listed.
+    pub(crate) fn remove(&mut self, copy: CopyId) -> bool {
+        let (dirty, clean) = (self.dirty.pop(&copy), self.clean.pop(&copy));
+        self.dirty_bytes -= dirty.unwrap_or(0);
+        self.clean_bytes -= clean.unwrap_or(0);
+        dirty.or(clean).is_some()
     }
 
     pub(crate) fn touch(&mut self, copy: CopyId) {

@@ -131,7 +131,6 @@ impl Objects {
         }
     }
 
-    /// Publishes a copy again after a pause, because shards disagree.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())

@@ -23,10 +23,9 @@ impl<T: Ord + Clone> Queue<T> {
         }
     }
 
-    pub(crate) fn remove(&mut self, member: &T) {
-        if let Some(place) = self.places.remove(member) {
-            self.by_place.remove(&place);
-        }
+    pub(crate) fn remove(&mut self, member: &T) -> bool {
+        let place = self.places.remove(member);
+        place.is_some_and(|place| self.by_place.remove(&place).is_some())
     }
 
     pub(crate) fn contains(&self, member: &T) -> bool {

@@ -23,6 +23,9 @@ use crate::quota::{
     MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse,
 };
 
+/// Least share of a quota's memory that is spilled at once: an eighth.
+const SPILLS_PER_QUOTA: u64 = 8;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Payer {
     /// Charged to no quota: not a put of this store's clients, or no longer pinned.
@@ -225,14 +228,15 @@ impl Quotas {
     }
 
     pub(crate) fn stop_waiting(&mut self, waiter: &SpaceWaiter) {
-        self.waiters.remove(waiter);
-        if self.waiters.is_empty() {
-            self.to_spill.clear();
-        }
+        // The other waiters note again how much they lack.
+        self.has_new_room |= self.waiters.remove(waiter);
     }
 
     pub(crate) fn take_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
         let has_new_room = std::mem::take(&mut self.has_new_room);
+        if has_new_room {
+            self.to_spill.clear();
+        }
         (has_new_room && !self.waiters.is_empty()).then(|| self.waiters.take().collect())
     }
 
@@ -253,31 +257,31 @@ impl Quotas {
             entry.awaited_bytes = Some(awaited_bytes.min(needed_bytes));
             fits &= lacking_bytes <= entry.idle.bytes();
             clean = clean.or(entry.idle.clean().next());
-            lacking.push((subject, lacking_bytes));
+            // More than it lacks, because the next put may follow soon.
+            let limit_bytes = entry.limits.memory_bytes.unwrap_or(0);
+            lacking.push((subject, lacking_bytes.max(limit_bytes / SPILLS_PER_QUOTA)));
         }
         if !fits {
             return None;
         }
         if clean.is_none() {
-            for (subject, lacking_bytes) in lacking {
+            for (subject, spilled_bytes) in lacking {
                 let bytes = self.to_spill.entry(subject).or_default();
-                *bytes = lacking_bytes.max(*bytes);
+                *bytes = spilled_bytes.max(*bytes);
             }
         }
         clean.map(|(copy, _)| copy)
     }
 
-    /// Returns the idle copies of a quota, and the number of bytes to spill of them for waiting
-    /// puts.
-    pub(crate) fn next_to_spill(&self) -> Option<(&IdleCopies, u64)> {
-        let mut quotas = self.to_spill.iter();
-        quotas.find_map(|(subject, bytes)| {
-            let idle = &self.entry(subject)?.idle;
-            idle.has_dirty().then_some((idle, *bytes))
-        })
+    /// Returns the idle copies of quotas, and the number of bytes to spill of them for waiting puts.
+    pub(crate) fn to_spill(&self) -> impl Iterator<Item = (&IdleCopies, u64)> {
+        let quotas = self.to_spill.iter();
+        quotas
+            .filter_map(|(subject, bytes)| Some((&self.entry(subject)?.idle, *bytes)))
+            .filter(|(idle, _)| idle.has_dirty())
     }
 
-    pub(crate) fn begin_spill(&mut self, copy: Charge<'_>) {
+    pub(crate) fn begins_to_spill(&mut self, copy: Charge<'_>) {
         let spilled_bytes = copy.used.memory_bytes;
         self.to_spill.retain(|subject, bytes| {
             *bytes = bytes.saturating_sub(if copy.is_of(subject) { spilled_bytes } else { 0 });
@@ -289,15 +293,21 @@ impl Quotas {
     pub(crate) fn add_idle(&mut self, charge: Charge<'_>, copy: CopyId, is_clean: bool) {
         let mut helps = false;
         self.change(charge, |entry| {
+            let earlier_bytes = entry.idle.bytes();
             entry.idle.add(copy, charge.used.memory_bytes, is_clean);
             let lacking_bytes = entry.awaited_bytes.map(|bytes| entry.lacking_bytes(bytes));
-            helps |= lacking_bytes.is_some_and(|bytes| bytes <= entry.idle.bytes());
+            // If the idle copies sufficed before, the store spills them already.
+            helps |= lacking_bytes.is_some_and(|bytes| {
+                bytes <= entry.idle.bytes() && (is_clean || bytes > earlier_bytes)
+            });
         });
         self.has_new_room |= helps;
     }
 
     pub(crate) fn remove_idle(&mut self, charge: Charge<'_>, copy: CopyId) {
-        self.change(charge, |entry| entry.idle.remove(copy));
+        self.change(charge, |entry| {
+            entry.idle.remove(copy);
+        });
     }
 
     pub(crate) fn touch_idle(&mut self, charge: Charge<'_>, copy: CopyId) {
@@ -367,8 +377,8 @@ impl Entry {
         self.used.memory_bytes.saturating_add(needed_bytes).saturating_sub(limit)
     }
 
-    /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless only the new one
-    /// is final (the object alone exceeds the limit), or the earlier one is of memory.
+    /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless it is not final and
+    /// the new one is (the object alone exceeds the limit), or is the first of objects.
     fn check(
         &self,
         needed: QuotaUse,

@@ -71,7 +71,7 @@ pub struct Metadata {
 pub(crate) struct BoxedMetadata(Option<Box<Metadata>>);
 
 static NO_METADATA: Metadata = Metadata {
-    dtype: Dtype::U8,
+    dtype: Dtype::Opaque,
     shape: None,
     user: Bytes::new(),
     agreement: None,
@@ -171,6 +171,19 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_metadata_beyond_the_default_takes_memory() {
+        let mut boxed = BoxedMetadata::from(Metadata::default());
+        assert!(boxed.0.is_none());
+        assert_eq!(*boxed, Metadata::default());
+        boxed.replicas.wanted = 2;
+        assert_eq!(boxed.to_metadata().dtype, Metadata::default().dtype);
+        let typed = Metadata { dtype: Dtype::U8, ..Metadata::default() };
+        let mut boxed = BoxedMetadata::from(typed.clone());
+        boxed.replicas.wanted = 2;
+        assert!(boxed.describes_same(&typed));
+    }
 
     fn shaped(dtype: Dtype, shape: &[u64]) -> Metadata {
         Metadata { dtype, shape: Some(shape.to_vec()), ..Metadata::default() }

@@ -271,6 +271,26 @@ fn puts_of_two_quotas_spill_at_once() {
 }
 
 #[test]
+fn a_quota_whose_objects_do_not_fit_the_files_delays_no_other_object() {
+    let record = SpillRecord::length_bytes(SIZE) + SpillRecord::FILE_HEADER_BYTES;
+    let mut h = Harness::spilling(Some(record)).with_users();
+    h.quota(prefix("large"), Some(QuotaLimits { memory_bytes: Some(4 * EXTENT), objects: None }));
+    h.put(A, "large1", 3 * SIZE);
+    let large = h.create(B, "large2", 2 * SIZE);
+    h.assert_waits(large);
+    let first = h.put(A, "first", SIZE).copy;
+    for number in 0..6 {
+        h.put(A, &number.to_string(), SIZE);
+    }
+    let call = h.create(B, "new", SIZE);
+    h.assert_waits(call);
+    h.pass(Duration::from_secs(2));
+    assert_eq!(h.write_all(), [first]);
+    h.view(call);
+    h.assert_waits(large);
+}
+
+#[test]
 fn a_put_that_lacks_memory_of_its_quota_waits_for_room_in_the_files() {
     let record = SpillRecord::length_bytes(SIZE) + SpillRecord::FILE_HEADER_BYTES;
     let mut h = Harness::spilling(Some(record)).with_users();

@@ -43,7 +43,6 @@ struct Host {
 struct Stream {
     id: StreamId,
     sender: usize,
-    /// Acknowledged bytes of each open lane.
     acknowledged: BTreeMap<LaneId, u64>,
     resting: BTreeSet<LaneId>,
     /// Number of bytes that the receiver had when the stream last sent frames.

@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 /// Cost by which a connection may be ahead of the clock without waiting.
 const LEAD: u64 = 16;
 /// Cost by which the start of a connection precedes the clock after a pause, and most expected cost
-/// of a turn. A connection thus loses nothing while it waits.
+/// of a turn: more would cost a waiting connection its credit.
 const CREDIT: u64 = 64;
 /// Number of turns, after two connections waited at once, in which all connections wait.
 const CONTENDED_TURNS: u32 = 256;

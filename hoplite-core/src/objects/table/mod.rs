@@ -399,8 +399,9 @@ impl Table {
         if let Some(bytes) = self.evictable.pop(&copy) {
             self.evictable_bytes -= bytes;
         }
-        if let (Some(spills), Some(local)) = (&mut self.spills, self.copies.get(&copy)) {
-            spills.idle.remove(copy);
+        if let (Some(spills), Some(local)) = (&mut self.spills, self.copies.get(&copy))
+            && spills.idle.remove(copy)
+        {
             self.quotas.remove_idle(local.charge(), copy);
         }
     }

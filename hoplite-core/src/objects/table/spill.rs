@@ -1,4 +1,5 @@
 use super::super::context::Context;
+use super::super::idle::IdleCopies;
 use super::spills::{Batch, MAX_BATCH_OBJECTS, SpillStep, Spilled, Spills};
 use super::{LocalCopy, Table};
 use crate::error::Error;
@@ -68,12 +69,12 @@ impl Table {
         let used_bytes =
             capacity_bytes - free_bytes - self.evictable_bytes - spills.idle.clean_bytes();
         let is_wanted = spills.is_wanted(has_waiters, used_bytes, capacity_bytes);
-        let is_wanted = is_wanted || self.quotas.next_to_spill().is_some();
-        if !is_wanted || !spills.may_begin() {
+        let is_any_wanted = is_wanted || self.quotas.to_spill().next().is_some();
+        if !is_any_wanted || !spills.may_begin() {
             return false;
         }
         let Some(directory) = spills.choose_directory(ctx) else { return false };
-        let batch = self.pick(capacity_bytes);
+        let batch = self.next_batch(is_wanted, capacity_bytes);
         let Some(spills) = &mut self.spills else { return false };
         if batch.copies.is_empty() {
             spills.limit_reached(ctx, directory);
@@ -85,11 +86,12 @@ impl Table {
             let local = self.copies.get_mut(&copy).expect("copies that may be spilled exist");
             spills.idle.remove(copy);
             self.quotas.remove_idle(local.charge(), copy);
-            self.quotas.begin_spill(local.charge());
+            self.quotas.begins_to_spill(local.charge());
             local.spilled =
                 Some(Box::new(Spilled { record, step: SpillStep::Writing, fault: None }));
             items.push(SpillItem { copy, size_bytes, from: None });
         }
+        spills.was_for_quota = batch.is_for_quota;
         spills.begin(file, batch);
         ctx.push(Effect::Spill { file, items });
         true
@@ -123,15 +125,23 @@ impl Table {
         true
     }
 
-    fn pick(&self, capacity_bytes: u64) -> Batch {
+    /// Returns the first batch that fits the files. Batches of quotas and of all copies alternate.
+    fn next_batch(&self, is_wanted: bool, capacity_bytes: u64) -> Batch {
+        let Some(spills) = &self.spills else { return Batch::empty() };
+        let batch_bytes = Spills::batch_bytes(capacity_bytes);
+        let all = || is_wanted.then(|| (self.pick(&spills.idle, batch_bytes), false)).into_iter();
+        let quotas = self.quotas.to_spill();
+        let quotas = quotas.map(|(idle, bytes)| (self.pick(idle, bytes.min(batch_bytes)), true));
+        let first = spills.was_for_quota.then(all).into_iter().flatten();
+        let mut batches = first.chain(quotas).chain(all());
+        let found = batches.find(|(batch, _)| !batch.copies.is_empty());
+        found.map_or_else(Batch::empty, |(batch, is_for_quota)| Batch { is_for_quota, ..batch })
+    }
+
+    fn pick(&self, idle: &IdleCopies, most_bytes: u64) -> Batch {
         let mut picked = Batch::empty();
         let Some(spills) = &self.spills else { return picked };
         let room_bytes = spills.room_in_files();
-        let batch_bytes = Spills::batch_bytes(capacity_bytes);
-        let (idle, most_bytes) = match self.quotas.next_to_spill() {
-            Some((idle, bytes)) => (idle, bytes.min(batch_bytes)),
-            None => (&spills.idle, batch_bytes),
-        };
         for (copy, bytes) in idle.dirty().take(MAX_EXAMINED) {
             let is_first = picked.copies.is_empty();
             let is_full =

@@ -65,6 +65,7 @@ pub(super) struct Batch {
     pub(super) arena_bytes: u64,
     /// Old file of a compaction; `None` for copies from the arena.
     pub(super) compacts: Option<SpillFile>,
+    pub(super) is_for_quota: bool,
 }
 
 impl Batch {
@@ -96,6 +97,8 @@ pub(super) struct Spills {
     directories: Vec<Directory>,
     next_directory: usize,
     pub(super) idle: IdleCopies,
+    /// `true` if the latest batch was of a quota.
+    pub(super) was_for_quota: bool,
     batches: BTreeMap<SpillFile, Batch>,
     files: BTreeMap<SpillFile, FileUse>,
     file_bytes: u64,
@@ -112,6 +115,7 @@ impl Spills {
             config,
             next_directory: 0,
             idle: IdleCopies::default(),
+            was_for_quota: false,
             batches: BTreeMap::new(),
             files: BTreeMap::new(),
             file_bytes: 0,

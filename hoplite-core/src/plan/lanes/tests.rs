@@ -19,7 +19,6 @@ struct Sender {
     streams: Vec<Sent>,
     link: u64,
     round_trip_us: u32,
-    /// Number of connections of other stores, which share the link.
     others: u64,
     millisecond: u64,
     acknowledged_bytes: u64,
@@ -29,9 +28,7 @@ struct Sender {
 struct Sent {
     id: StreamId,
     flow_cap: u64,
-    /// Bytes that the source makes per millisecond.
     source: u64,
-    /// Most lanes that the receiver opens.
     opens: usize,
     open: BTreeMap<LaneId, Lane>,
     trace: Vec<usize>,
@@ -44,7 +41,6 @@ struct Sent {
 struct Lane {
     accepted: u64,
     acknowledged: u64,
-    /// Time until which the lane rests, in milliseconds.
     rests_until: u64,
 }
 

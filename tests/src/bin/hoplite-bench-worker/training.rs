@@ -35,7 +35,6 @@ pub(crate) struct Training<'a> {
     pub(crate) round: usize,
     pub(crate) steps: usize,
     pub(crate) compute: Duration,
-    /// The gradient; for rank 0, the model.
     pub(crate) source: &'a [u8],
 }
 
