@@ -273,7 +273,8 @@ impl Quotas {
         clean.map(|(copy, _)| copy)
     }
 
-    /// Returns the idle copies of quotas, and the number of bytes to spill of them for waiting puts.
+    /// Returns the idle copies of quotas, and the number of bytes to spill of them for waiting
+    /// puts.
     pub(crate) fn to_spill(&self) -> impl Iterator<Item = (&IdleCopies, u64)> {
         let quotas = self.to_spill.iter();
         quotas
@@ -377,8 +378,8 @@ impl Entry {
         self.used.memory_bytes.saturating_add(needed_bytes).saturating_sub(limit)
     }
 
-    /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless it is not final and
-    /// the new one is (the object alone exceeds the limit), or is the first of objects.
+    /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless it is not final
+    /// and the new one is (the object alone exceeds the limit), or is the first of objects.
     fn check(
         &self,
         needed: QuotaUse,
