@@ -20,9 +20,7 @@ use crate::ledger::Ledger;
 use crate::reducing::Reduces;
 
 pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
-/// An object that is not inline: ten blocks.
 pub(crate) const SIZE: u64 = 40_960;
-/// An inline object.
 pub(crate) const SMALL: u64 = 1000;
 /// An object above `SMALL` that is not inline. Its put is confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
