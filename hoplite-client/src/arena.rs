@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
+use std::time::Duration;
 
 use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
@@ -12,7 +13,9 @@ use rustix::fs::fstat;
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 /// Most tries to lock [`MAPPED`], which a forked child may inherit locked.
-const MAX_TRIES: usize = 1000;
+const MAX_TRIES: u32 = 1000;
+const BUSY_TRIES: u32 = 900;
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Arena {
@@ -142,10 +145,12 @@ impl Arena {
 }
 
 fn lock_mapped() -> Option<MutexGuard<'static, Vec<Entry>>> {
-    (0..MAX_TRIES).find_map(|_| {
+    (0..MAX_TRIES).find_map(|tries| {
         let guard = MAPPED.try_lock().ok();
-        if guard.is_none() {
-            thread::yield_now();
+        match &guard {
+            Some(_) => {}
+            None if tries < BUSY_TRIES => thread::yield_now(),
+            None => thread::sleep(PAUSE),
         }
         guard
     })
