@@ -30,7 +30,7 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
-/// Messages handled in a row before clients have their turns, and queued messages are written.
+/// Messages or empty frames handled in a row before clients have turns, and messages are written.
 const MESSAGES_PER_TURN: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Session {
                 if let Some(pinged_at) = sent_pings.answered(batch.pings) {
                     self.answered(pinged_at);
                 }
-                handled += batch.messages.len();
+                handled += batch.messages.len().max(1);
                 self.take(batch)?;
                 if handled >= MESSAGES_PER_TURN {
                     handled = 0;

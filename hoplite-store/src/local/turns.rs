@@ -1,10 +1,10 @@
 //! Turns of connections, whose requests run on one thread. While many clients send without a pause,
 //! a client that sends little hardly waits.
 //!
-//! Starts and the clock are those of start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996,
-//! section 2), but the order is that of the expected ends, so that short turns precede long ones.
-//! The cost of a turn is its number of object ids. It is known only after the turn, so the expected
-//! end uses the cost of the connection's previous turn.
+//! Each turn starts at a time of the virtual clock of start-time fair queueing (Goyal, Vin and
+//! Cheng, SIGCOMM 1996, section 2). The turn with the earliest expected end goes first, so that
+//! short turns precede long ones. The cost of a turn, its number of object ids, is known only
+//! afterwards. The expected end uses the cost of the connection's previous turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +14,8 @@ use tokio::task::yield_now;
 
 /// Cost by which a connection may be ahead of the clock without waiting.
 const LEAD: u64 = 16;
-/// Cost by which the start of a connection precedes the clock after a pause, and most expected cost
-/// of a turn: more would cost a waiting connection its credit.
+/// Cost by which the start of a connection precedes the clock after a pause. Also the most expected
+/// cost, because the clock must not pass a waiting connection.
 const CREDIT: u64 = 64;
 /// Number of turns, after two connections waited at once, in which all connections wait.
 const CONTENDED_TURNS: u32 = 256;
@@ -93,7 +93,7 @@ impl Turn {
 }
 
 impl Turns {
-    /// Returns the turn after which a new connection begins.
+    /// Returns a turn that ends now, for a new connection.
     pub(super) fn first(&self) -> LastTurn {
         LastTurn { end: self.lock().now, cost: 1 }
     }

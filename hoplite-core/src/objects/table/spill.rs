@@ -59,7 +59,7 @@ impl Table {
         }
     }
 
-    /// Begins to spill the least recently used copies: of a quota if puts lack its memory, else of
+    /// Begins to spill the least recently used copies: of a quota if puts lack its memory, or of
     /// all if calls lack memory or the arena is nearly full.
     pub(crate) fn begin_batch(&mut self, ctx: &mut Context) -> bool {
         let (capacity_bytes, free_bytes) =
