@@ -47,6 +47,7 @@ struct State {
     latest: u64,
     open: HashMap<CallId, Waiter>,
     lost: Option<Loss>,
+    has_ended: bool,
 }
 
 impl Calls {
@@ -103,15 +104,28 @@ impl Calls {
         }
     }
 
+    /// Fails later calls with the loss. Open calls still receive answers.
+    pub(super) fn refuse(&self, loss: Loss) {
+        self.lock().lost.get_or_insert(loss);
+        self.is_lost.store(true, Ordering::Release);
+    }
+
     /// Fails open and later calls with the loss. Keeps the first reason.
     pub(super) fn lose(&self, loss: Loss) {
         let abandoned = {
             let mut state = self.lock();
-            state.lost.get_or_insert(loss);
+            if !std::mem::replace(&mut state.has_ended, true) {
+                state.lost = Some(loss);
+            }
             self.is_lost.store(true, Ordering::Release);
             std::mem::take(&mut state.open)
         };
         drop(abandoned);
+    }
+
+    /// Returns `true` once no more answers arrive.
+    pub(super) fn have_ended(&self) -> bool {
+        self.lock().has_ended
     }
 
     pub(super) fn is_lost(&self) -> bool {

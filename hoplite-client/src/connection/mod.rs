@@ -479,7 +479,7 @@ impl Shared {
         if let Err(SendFailure::Lost(reason)) =
             self.sender.send(&unanswered(requests), Priority::GiveBack)
         {
-            self.break_off(reason);
+            self.cannot_send(reason);
         }
     }
 
@@ -494,9 +494,17 @@ impl Shared {
         match failure {
             SendFailure::Refused(error) => error.into(),
             SendFailure::Lost(reason) => {
-                self.break_off(reason);
+                self.cannot_send(reason);
                 self.lost()
             }
+        }
+    }
+
+    /// Fails later calls. A closed socket may still contain answers: the receiver fails open calls.
+    fn cannot_send(&self, reason: Loss) {
+        match reason {
+            Loss::Closed => self.calls.refuse(reason),
+            _ => self.break_off(reason),
         }
     }
 

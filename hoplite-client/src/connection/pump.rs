@@ -74,7 +74,7 @@ impl Pump {
                 return output;
             }
             let wake_at = WAKE_AT.get();
-            if self.shared.calls.loss().is_some() {
+            if self.shared.calls.have_ended() {
                 sleeper.sleep(wake_at);
             } else if let Some(incoming) = self.try_lead() {
                 self.lead(incoming, &sleeper, asked, wake_at);

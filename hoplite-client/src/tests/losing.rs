@@ -1,3 +1,4 @@
+use std::pin::pin;
 use std::time::Duration;
 
 use hoplite_core::node::Request as NodeRequest;
@@ -6,7 +7,7 @@ use hoplite_core::{Error as ObjectError, Operation};
 use hoplite_proto::local::{Request, Response};
 
 use super::{FakeStore, LONG, connect};
-use crate::{Error, Loss, PutOptions};
+use crate::{Client, Error, Loss, PutOptions, blocking};
 
 fn is_get(request: &Request) -> bool {
     matches!(request, Request::Node(NodeRequest::Get { .. }))
@@ -79,6 +80,45 @@ async fn all_calls_in_flight_fail_when_the_store_goes_but_views_stay() {
     client.put("c", b"x").await.unwrap();
     assert!(is_lost(&writer.write(b"x").unwrap_err()));
     assert!(view.iter().all(|byte| *byte == 7));
+}
+
+async fn answers_that_have_arrived_count(store: &FakeStore, client: &Client) -> crate::Result<()> {
+    client.put("a", &[7; 5000]).await?;
+    store.hold_answers();
+    let mut answered = pin!(client.get("a", LONG));
+    let mut unanswered = pin!(client.get("never", LONG));
+    assert!(futures::poll!(&mut answered).is_pending());
+    assert!(futures::poll!(&mut unanswered).is_pending());
+    store.wait_until("both calls are there", |state| state.count(is_get) == 2);
+    store.send_held();
+    store.close_all();
+    let late = client.connection();
+    let late = late.call_node(NodeRequest::DrainProgress, Operation::Connect, LONG);
+    assert!(is_lost(&late.await.unwrap_err()));
+    assert!(!client.is_connected());
+    assert_eq!(answered.await?[..], [7; 5000]);
+    assert!(is_lost(&unanswered.await.unwrap_err()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers_that_have_arrived_count_although_a_later_request_meets_a_closed_socket() {
+    let store = FakeStore::start();
+    let client = connect(&store).await;
+    answers_that_have_arrived_count(&store, &client).await.unwrap();
+    client.put("b", b"x").await.unwrap();
+}
+
+#[test]
+fn answers_that_have_arrived_count_for_a_blocking_client_too() {
+    let store = FakeStore::start();
+    let client = blocking::Client::connect(store.socket()).unwrap();
+    let no_pause = || Err("waited for an answer that had arrived");
+    let driven = client.drive(LONG, no_pause, async |client| {
+        answers_that_have_arrived_count(&store, client).await
+    });
+    driven.unwrap().unwrap();
+    client.put("b", b"x").unwrap();
 }
 
 #[tokio::test]
