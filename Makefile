@@ -88,6 +88,7 @@ lint: ## Formatting, lints, the licences and sources of dependencies, the names 
 	$(PYTHON) tests/lint/pages.py
 	$(PYTHON) tests/lint/levels.py
 	$(PYTHON) tests/lint/prose.py
+	$(PYTHON) tests/lint/lengths.py
 	PYTHON=$(PYTHON) deploy/release.sh --check
 
 # Ends tests that hang. The test programs name each test that takes more than a minute.
