@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::id::MAX_OBJECT_ID_BYTES;
-use hoplite_core::node::{self, DrainReport, Inspection, Response, Until};
+use hoplite_core::node::{self, Inspection, Response, Until};
 use hoplite_core::shard::Locations;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress};
 use hoplite_core::{ClusterId, Error as ObjectError, NodeId, ObjectId, Operation, Version};
@@ -27,9 +27,7 @@ use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Pause between queries for another store's progress; each also queries the directory.
-const REMOTE_PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection to the store of this node.
 ///
@@ -386,64 +384,6 @@ impl Client {
         }
     }
 
-    /// Moves the store's pinned copies, which it must keep, to other stores. Calls
-    /// `report_progress` a few times a second. After success, the store stops; after a failure, it
-    /// accepts puts again.
-    ///
-    /// # Errors
-    /// `PermissionDenied` unless the client is root or the store's user.
-    pub async fn drain(
-        &self,
-        limit: Duration,
-        report_progress: impl FnMut(&DrainReport),
-    ) -> Result<DrainReport> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
-        let drain = [node::Request::Drain { timeout: limit }, node::Request::DrainProgress];
-        drained(&call.connection, drain, limit, PROGRESS_INTERVAL, report_progress).await
-    }
-
-    /// Drains the store with this name or data plane address, as [`Client::drain`] does.
-    ///
-    /// # Errors
-    /// `PermissionDenied` unless the client is root or the user of this node's store.
-    /// `InvalidRequest` if the store `node` is too old, or not connected to the directory.
-    /// `VersionMismatch` if this node's store is too old. `Unavailable` if the connection to `node`
-    /// breaks.
-    pub async fn drain_node(
-        &self,
-        node: &str,
-        limit: Duration,
-        report_progress: impl FnMut(&DrainReport),
-    ) -> Result<DrainReport> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
-        if call.connection.node().as_str() == node {
-            return self.drain(limit, report_progress).await;
-        }
-        let drain = [Some(limit), None].map(|timeout| {
-            node::Request::Inspect(Inspection::DrainNode { node: node.to_owned(), timeout })
-        });
-        drained(&call.connection, drain, limit, REMOTE_PROGRESS_INTERVAL, report_progress).await
-    }
-
-    /// Returns the progress of a drain of this node's store, or of `node`. Starts no drain.
-    ///
-    /// # Errors
-    /// As for [`Client::drain_node`]. Every client may query this node's store.
-    pub async fn drain_progress(&self, node: Option<&str>) -> Result<DrainReport> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
-        let connection = &call.connection;
-        let request = match node.filter(|node| connection.node().as_str() != *node) {
-            Some(node) => node::Request::Inspect(Inspection::DrainNode {
-                node: node.to_owned(),
-                timeout: None,
-            }),
-            None => node::Request::DrainProgress,
-        };
-        let answer =
-            connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT).await?;
-        drain_report(answer).ok_or_else(|| connection.unexpected())
-    }
-
     /// Measures the links between `nodes`, by default all. Calls `report_progress` a few times a
     /// second. Dropping the future ends the probe.
     ///
@@ -480,38 +420,6 @@ impl Client {
                 }
             }
         }
-    }
-}
-
-async fn drained(
-    connection: &Connection,
-    [request, progress]: [node::Request; 2],
-    limit: Duration,
-    interval: Duration,
-    mut report_progress: impl FnMut(&DrainReport),
-) -> Result<DrainReport> {
-    let wait_limit = limit.saturating_add(REPORT_TIMEOUT);
-    let call =
-        |request| connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT);
-    let mut drain = pin!(connection.call(Request::Node(request), Operation::Connect, wait_limit));
-    loop {
-        let answer = match timeout(interval, &mut drain).await {
-            Ok(answer) => return drain_report(answer?).ok_or_else(|| connection.unexpected()),
-            Err(_) => call(progress.clone()).await,
-        };
-        // The last query for the progress may fail, because a drained store stops.
-        if let Ok(report) = answer.map(drain_report)
-            && let Some(report) = report
-        {
-            report_progress(&report);
-        }
-    }
-}
-
-fn drain_report(response: local::Response) -> Option<DrainReport> {
-    match response {
-        local::Response::Node(Response::Drain(report)) => Some(report),
-        _ => None,
     }
 }
 

@@ -67,6 +67,7 @@ mod writer;
 mod batch;
 mod collective;
 mod delete;
+mod drain;
 mod location_watch;
 mod many;
 mod quota;
