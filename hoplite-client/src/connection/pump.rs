@@ -19,9 +19,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::Shared;
 use super::receiver::deliver;
 use super::sender::system;
+use super::shared::Shared;
 use crate::error::Loss;
 
 /// Time to spin for an answer. Waking a sleeping core takes longer than the store's answer.

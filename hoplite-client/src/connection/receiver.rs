@@ -8,8 +8,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::coop::consume_budget;
 
-use super::{Result, Shared};
-use crate::error::{ConnectFailure, Error, Loss};
+use super::shared::Shared;
+use crate::error::{ConnectFailure, Error, Loss, Result};
 
 const RESERVED_BYTES: usize = 4 << 10;
 
