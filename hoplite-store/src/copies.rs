@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use hoplite_core::node::{self, CopyId, Producer};
 use hoplite_core::stall::Sign;
 use hoplite_core::time::Time;
 use hoplite_shm::Buffer;
+use once_cell::race::OnceBox;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
-    progressed: Notify,
     /// Leading bytes that this store knows to be valid. The number in the shared header, which
     /// every client can write, counts only while a client fills the copy.
     known_bytes: AtomicU64,
@@ -38,13 +38,14 @@ pub(crate) struct LiveCopy {
     /// The error with which the copy ended, set before another copy gets the memory. A task that
     /// does not fill the copy holds this lock while it changes the copy's header.
     failure: Mutex<Option<Box<Error>>>,
-    exchange: OnceLock<Arc<Exchange>>,
     /// Boxed, because most small objects are never transferred.
-    transfers: OnceLock<Box<Transfers>>,
+    transfers: OnceBox<Transfers>,
 }
 
 #[derive(Default)]
 struct Transfers {
+    progressed: Notify,
+    exchange: OnceLock<Arc<Exchange>>,
     failed: CancellationToken,
     heard: watch::Sender<Sign>,
 }
@@ -65,12 +66,10 @@ impl LiveCopy {
         Self {
             buffer,
             producer,
-            progressed: Notify::new(),
             known_bytes: AtomicU64::new(0),
             completed: AtomicBool::new(false),
             failure: Mutex::default(),
-            exchange: OnceLock::new(),
-            transfers: OnceLock::new(),
+            transfers: OnceBox::new(),
         }
     }
 
@@ -79,11 +78,11 @@ impl LiveCopy {
     }
 
     pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
-        self.exchange.get()
+        self.transfers.get()?.exchange.get()
     }
 
     pub(crate) fn set_exchange(&self, exchange: Arc<Exchange>) {
-        let _ = self.exchange.set(exchange);
+        let _ = self.transfers().exchange.set(exchange);
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
@@ -131,14 +130,14 @@ impl LiveCopy {
         let forwardable = self.forwardable(valid_bytes, self.size_bytes());
         self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
         self.buffer.publish(if is_reduce { forwardable } else { valid_bytes });
-        self.progressed.notify_waiters();
+        self.ring();
     }
 
     pub(crate) fn complete(&self) {
         self.buffer.set_complete();
         self.known_bytes.fetch_max(self.size_bytes(), Ordering::AcqRel);
         self.completed.store(true, Ordering::Release);
-        self.progressed.notify_waiters();
+        self.ring();
     }
 
     /// Ends all waits for the copy, here and in all clients, with `error`. The first error stays.
@@ -154,7 +153,7 @@ impl LiveCopy {
         if let Some(transfers) = self.transfers.get() {
             transfers.failed.cancel();
         }
-        self.progressed.notify_waiters();
+        self.ring();
     }
 
     /// Makes [`bytes`](Self::bytes) return `None`, because another copy may get the memory. The
@@ -164,8 +163,14 @@ impl LiveCopy {
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
     }
 
+    /// Wakes all tasks that wait for bytes.
     pub(crate) fn ring(&self) {
-        self.progressed.notify_waiters();
+        // With the fence in `beyond_within`, either this call finds the waiting task's `Notify`, or
+        // the task sees what the caller has changed.
+        fence(Ordering::SeqCst);
+        if let Some(transfers) = self.transfers.get() {
+            transfers.progressed.notify_waiters();
+        }
     }
 
     /// Waits until more than `offset_bytes` are valid, or all bytes are. Returns the number of
@@ -182,9 +187,14 @@ impl LiveCopy {
         offset_bytes: u64,
         end_bytes: u64,
     ) -> Result<u64, Error> {
+        if self.is_completed() {
+            return self.valid_or_wanted(offset_bytes, end_bytes);
+        }
+        let transfers = self.transfers();
         loop {
-            let mut progressed = pin!(self.progressed.notified());
+            let mut progressed = pin!(transfers.progressed.notified());
             progressed.as_mut().enable();
+            fence(Ordering::SeqCst);
             let valid_bytes = self.valid_or_wanted(offset_bytes, end_bytes)?;
             if !self.is_old_news(valid_bytes, offset_bytes, end_bytes) {
                 return Ok(valid_bytes);
