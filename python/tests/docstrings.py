@@ -5,11 +5,15 @@ from __future__ import annotations
 import doctest
 import inspect
 from collections.abc import Iterator
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
+from hoplite._collectives import Collectives
 from hoplite._many import Many
+from hoplite._values import Values
 
+MIXED_IN = (Collectives, Many, Values)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
@@ -19,8 +23,8 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if inspect.isclass(item) or inspect.isfunction(item):
             yield name, item
         if inspect.isclass(item):
-            own_and_mixed_in = vars(item) | (vars(Many) if Many in item.__bases__ else {})
-            for own, member in own_and_mixed_in.items():
+            mixed_in = [base for base in item.__bases__ if base in MIXED_IN]
+            for own, member in chain.from_iterable(vars(one).items() for one in [item, *mixed_in]):
                 member = (
                     member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
                 )
