@@ -1,6 +1,9 @@
 //! Failures of operations on objects. All crates share one enum, because shards' errors reach
 //! clients unchanged.
 
+mod code;
+mod display;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
@@ -8,71 +11,15 @@ use std::time::Duration;
 pub use crate::vocabulary::dtype::MetadataError;
 use crate::vocabulary::id::{IdError, NodeId, ObjectId};
 use crate::vocabulary::missing::{Absent, Named, list};
-use crate::vocabulary::text::{escape, rounded, sizes};
+use crate::vocabulary::text::{escape, rounded};
+use display::{Holders, Room, TooLarge, Unreachable};
 
 pub use crate::vocabulary::call::{Operation, Plane};
 pub use crate::vocabulary::quota::QuotaExcess;
+pub use code::ErrorCode;
 
 /// The result of an operation on objects.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-struct Holders<'a>(&'a str);
-
-impl fmt::Display for Holders<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; {}", self.0) }
-    }
-}
-
-/// Needed, free and all bytes of a store.
-struct Room([u64; 3]);
-
-impl fmt::Display for Room {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [needed, free, capacity] = sizes(self.0);
-        write!(f, "{needed} needed, {free} of {capacity} free")
-    }
-}
-
-struct TooLarge<'a> {
-    id: &'a ObjectId,
-    size_bytes: u64,
-    limit_bytes: u64,
-}
-
-impl fmt::Display for TooLarge<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [size, limit] = sizes([self.size_bytes, self.limit_bytes]);
-        write!(
-            f,
-            "object {} of {size} is larger than the limit of {limit}, which --memory \
-             (in Python, memory=) and --max-object of the store set",
-            self.id
-        )
-    }
-}
-
-/// Moves the cause in parentheses to the end of the sentence.
-struct Unreachable<'a>(&'a str);
-
-impl fmt::Display for Unreachable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = self.0.strip_suffix(')').and_then(|text| text.split_once(" ("));
-        match parts.filter(|(_, cause)| is_balanced(cause)) {
-            Some((what, cause)) => write!(f, "{what} cannot be reached: {cause}"),
-            None => write!(f, "{} cannot be reached", self.0),
-        }
-    }
-}
-
-fn is_balanced(text: &str) -> bool {
-    let mut depth = 0_i32;
-    let is_inside = |letter: char| {
-        depth += i32::from(letter == '(') - i32::from(letter == ')');
-        depth >= 0
-    };
-    text.chars().all(is_inside) && depth == 0
-}
 
 /// Failure of an operation on objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -287,41 +234,6 @@ impl From<IdError> for Error {
     }
 }
 
-/// Stable numbers of errors, for the wire, metrics and other languages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each is documented at the variant of Error of the same name")]
-pub enum ErrorCode {
-    InvalidId = 1,
-    InvalidName = 2,
-    InvalidMetadata = 3,
-    InvalidRequest = 4,
-    AlreadyExists = 5,
-    ObjectTooLarge = 6,
-    StoreFull = 7,
-    Timeout = 8,
-    ObjectLost = 9,
-    Deleted = 10,
-    LimitExceeded = 11,
-    UnknownReference = 12,
-    NodeIdInUse = 13,
-    ClusterMismatch = 14,
-    VersionMismatch = 15,
-    Malformed = 16,
-    Unavailable = 17,
-    ShuttingDown = 18,
-    TypeMismatch = 19,
-    DuplicateId = 20,
-    Superseded = 21,
-    PermissionDenied = 22,
-    ShardListMismatch = 23,
-    NotEnoughNodes = 30,
-    Draining = 31,
-    SpillFailed = 40,
-    PutConflict = 41,
-    QuotaExceeded = 45,
-}
-
 impl Error {
     /// Makes an [`Error::InvalidRequest`].
     pub const fn invalid_request(reason: &'static str) -> Self {
@@ -351,58 +263,6 @@ impl Error {
     /// Makes an [`Error::LimitExceeded`].
     pub const fn limit_exceeded(what: &'static str, maximum: u64) -> Self {
         Self::LimitExceeded { what: Cow::Borrowed(what), maximum }
-    }
-
-    /// Returns the error's stable code.
-    pub const fn code(&self) -> ErrorCode {
-        match self {
-            Self::InvalidId { .. } => ErrorCode::InvalidId,
-            Self::InvalidName { .. } => ErrorCode::InvalidName,
-            Self::InvalidMetadata(_) => ErrorCode::InvalidMetadata,
-            Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
-            Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
-            Self::PutConflict { .. } => ErrorCode::PutConflict,
-            Self::ObjectTooLarge { .. } => ErrorCode::ObjectTooLarge,
-            Self::StoreFull { .. } => ErrorCode::StoreFull,
-            Self::QuotaExceeded(_) => ErrorCode::QuotaExceeded,
-            Self::Timeout { .. } => ErrorCode::Timeout,
-            Self::ObjectLost { .. } => ErrorCode::ObjectLost,
-            Self::Deleted { .. } => ErrorCode::Deleted,
-            Self::LimitExceeded { .. } => ErrorCode::LimitExceeded,
-            Self::UnknownReference { .. } => ErrorCode::UnknownReference,
-            Self::NodeIdInUse { .. } => ErrorCode::NodeIdInUse,
-            Self::ClusterMismatch { .. } => ErrorCode::ClusterMismatch,
-            Self::ShardListMismatch { .. } => ErrorCode::ShardListMismatch,
-            Self::VersionMismatch { .. } => ErrorCode::VersionMismatch,
-            Self::Malformed { .. } => ErrorCode::Malformed,
-            Self::Unavailable { .. } => ErrorCode::Unavailable,
-            Self::ShuttingDown => ErrorCode::ShuttingDown,
-            Self::NotEnoughNodes { .. } => ErrorCode::NotEnoughNodes,
-            Self::Draining => ErrorCode::Draining,
-            Self::SpillFailed { .. } => ErrorCode::SpillFailed,
-            Self::TypeMismatch { .. } => ErrorCode::TypeMismatch,
-            Self::DuplicateId { .. } => ErrorCode::DuplicateId,
-            Self::Superseded { .. } => ErrorCode::Superseded,
-            Self::PermissionDenied { .. } => ErrorCode::PermissionDenied,
-        }
-    }
-
-    /// Returns `true` if the same call may succeed later.
-    pub const fn is_retryable(&self) -> bool {
-        matches!(
-            self,
-            Self::StoreFull { .. }
-                | Self::QuotaExceeded(_)
-                | Self::Timeout { .. }
-                | Self::LimitExceeded { .. }
-                | Self::NodeIdInUse { .. }
-                | Self::Unavailable { .. }
-                | Self::Superseded { .. }
-                | Self::ShuttingDown
-                | Self::NotEnoughNodes { .. }
-                | Self::Draining
-                | Self::PutConflict { .. }
-        )
     }
 }
 
@@ -614,42 +474,5 @@ mod tests {
         );
         let plain = Error::timeout(Operation::Get, Duration::from_secs(1));
         assert_eq!(plain.to_string(), "get timed out after 1s");
-    }
-
-    #[test]
-    fn an_object_that_is_too_large_names_the_settings() {
-        let error =
-            |size_bytes| Error::ObjectTooLarge { id: id("x"), size_bytes, limit_bytes: 1 << 30 };
-        let text = error(3 << 30).to_string();
-        assert!(
-            text.starts_with("object x of 3.0 GiB is larger than the limit of 1.0 GiB,"),
-            "{text}"
-        );
-        assert!(text.contains("--memory") && text.contains("memory="), "{text}");
-        let text = error((1 << 30) + 1).to_string();
-        assert!(text.contains("1073741825 B is larger than the limit of 1073741824 B"), "{text}");
-    }
-
-    #[test]
-    fn a_full_store_is_described_in_units() {
-        let error = Error::StoreFull {
-            needed_bytes: 3 << 29,
-            free_bytes: 100,
-            capacity_bytes: 2 << 30,
-            holders: String::new(),
-        };
-        assert_eq!(error.to_string(), "store is full: 1.5 GiB needed, 100 B of 2.0 GiB free");
-    }
-
-    #[test]
-    fn the_cause_of_an_unreachable_daemon_comes_last() {
-        for (what, shown) in [
-            ("shard (a), which leaves (b)", "shard (a), which leaves (b) cannot be reached"),
-            ("the directory", "the directory cannot be reached"),
-            ("store n (it hangs up (reset))", "store n cannot be reached: it hangs up (reset)"),
-            ("shard (a), which leaves,", "shard (a), which leaves, cannot be reached"),
-        ] {
-            assert_eq!(Error::unavailable(what).to_string(), shown);
-        }
     }
 }
