@@ -1,35 +1,34 @@
 use std::collections::HashMap;
 use std::future::Future;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
-use hoplite_core::error::{Error, Plane};
-use hoplite_core::extent::HEADER_BYTES;
+use hoplite_core::TraceContext;
+use hoplite_core::error::Error;
 use hoplite_core::lifetime::Owner;
 use hoplite_core::node::{self, CallId, ClientId, Event, Inspection};
 use hoplite_core::peer::HANDSHAKE_TIMEOUT;
 use hoplite_core::text::escape;
-use hoplite_core::{TraceContext, Version};
 use hoplite_daemon::warn_repeated;
-use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
-use hoplite_proto::lifetime::decode_owners;
+use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{trace, v1};
 use prost::Message;
-use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answer, Answers, CallWork};
-use super::shares::{MAX_ARRIVING_BYTES, OpenRoom, Seat, Share};
+use super::handshake::{ConnectionError, Greeted, greet};
+use super::inbox::{READ_BYTES, has_request, make_room, usual};
+use super::long_request::{LongRequest, ROOM_TIMEOUT, no_room, progress};
+use super::rights::check_right;
+use super::shares::{OpenRoom, Seat};
 use super::socket::Socket;
 use super::turns::Turn;
 use super::{LocalPeer, LocalPlane, Role, inspect};
@@ -38,13 +37,6 @@ use crate::engine::Engine;
 /// Number of unwritten bytes at which the connection stops reading requests and taking answers.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 const MAX_COST_PER_TURN: usize = 256;
-/// The read buffer's initial size. A longer request counts against the user's memory limit.
-const READ_BYTES: usize = 64 << 10;
-const MIN_READ_BYTES: usize = 4 << 10;
-/// Longest wait of a long request for the memory of the user's other requests.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the rest of a long request, because other requests wait for its memory.
-const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Memory that one listing takes from its user's limit.
 const INSPECTION_BYTES: usize = 4 << 20;
 
@@ -91,15 +83,6 @@ impl Drop for Entry {
 enum AnswerIntake {
     Open,
     Closed,
-}
-
-struct Greeted {
-    program: String,
-    version: Version,
-    role: Role,
-    seat: Seat,
-    owners: Vec<Owner>,
-    inbox: BytesMut,
 }
 
 pub(super) async fn serve(
@@ -149,103 +132,6 @@ pub(super) async fn serve(
         if let ConnectionError::Protocol(error) = error {
             connection.say_last(&socket, error);
         }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ConnectionError {
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    #[error(transparent)]
-    Protocol(#[from] Error),
-}
-
-async fn greet(
-    stream: &mut UnixStream,
-    plane: &LocalPlane,
-    user: u32,
-    role: Result<Role, Error>,
-) -> Result<Greeted, ConnectionError> {
-    let mut inbox = BytesMut::with_capacity(MIN_READ_BYTES);
-    let hello = loop {
-        match framing::decode::<v1::ClientHello>(&mut inbox, MAX_HELLO_BYTES) {
-            Ok(None) => {}
-            Ok(Some(hello)) => break Ok(hello),
-            Err(error) => break Err(error),
-        }
-        if stream.read_buf(&mut inbox).await? == 0 {
-            return Err(Error::malformed(Plane::Local, "closed before its first message").into());
-        }
-    };
-    let accepted = hello.and_then(|hello| {
-        let version = plane.newest.agree(hello.version, hello.newest_version)?;
-        let role = role?;
-        let seat = plane.shares.enter(user)?;
-        let owners = decode_owners(&hello.owners)?;
-        Ok((hello.program.chars().take(64).collect(), version, role, seat, owners))
-    });
-    let arena = plane.engine.arena();
-    let answer = v1::ServerHello {
-        version: Version::OLDEST.number(),
-        newest_version: plane.newest.number(),
-        error: accepted.as_ref().err().map(hoplite_proto::error::encode),
-        node: plane.node.as_str().to_owned(),
-        cluster: plane.cluster.as_str().to_owned(),
-        max_object_bytes: plane
-            .limits
-            .max_object_bytes
-            .min(arena.capacity_bytes().saturating_sub(HEADER_BYTES)),
-        arena_bytes: arena.capacity_bytes(),
-        // A put must wait for the directory, which counts copies, because the client does not know
-        // the default number.
-        confirmed_from_bytes: if plane.replicas > 1 {
-            0
-        } else {
-            plane.limits.confirmed_from_bytes
-        },
-        max_calls: plane.limits.max_requests_per_client as u64,
-        max_ids: plane.limits.max_ids_per_request as u64,
-    };
-    let mut frame = BytesMut::new();
-    framing::encode(&answer, &mut frame)?;
-    let (readable, writable) = (arena.read_only_fd(), arena.writable_fd());
-    let fds: &[_] = match &accepted {
-        Ok((_, _, Role::Owner | Role::Writer, ..)) => &[readable, writable],
-        Ok((_, _, Role::Reader, ..)) => &[readable],
-        Err(_) => &[],
-    };
-    let sent = stream
-        .async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds))
-        .await?;
-    let mut rest = &frame[sent..];
-    tokio::io::AsyncWriteExt::write_all_buf(stream, &mut rest).await?;
-    let (program, version, role, seat, owners) = accepted?;
-    Ok(Greeted { program, version, role, seat, owners, inbox })
-}
-
-fn check_right(role: Role, request: &node::Request) -> Result<(), Error> {
-    match (role, request) {
-        (Role::Reader, request) if !request.is_for_readers() => {
-            Err(Error::permission_denied("this user may only read"))
-        }
-        (
-            Role::Writer,
-            node::Request::Drain { .. } | node::Request::Inspect(Inspection::DrainNode { .. }),
-        ) => Err(Error::permission_denied("only root and the user of the store may drain stores")),
-        (Role::Writer, node::Request::Inspect(Inspection::ChangeShards { .. })) => {
-            Err(Error::permission_denied(
-                "only root and the user of the store may change the directory's shards",
-            ))
-        }
-        (Role::Writer, node::Request::SetQuota { .. }) => {
-            Err(Error::permission_denied("only root and the user of the store may change quotas"))
-        }
-        (Role::Writer, node::Request::Inspect(Inspection::Probe { options, .. }))
-            if options.apply =>
-        {
-            Err(Error::permission_denied("only root and the user of the store may apply a probe"))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -549,105 +435,8 @@ impl Connection {
     }
 }
 
-fn has_request(inbox: &[u8]) -> bool {
-    framing::announced_bytes(inbox).is_some_and(|length| length <= inbox.len())
-}
-
 async fn granted(turn: &mut Option<Turn>) {
     if let Some(turn) = turn {
         turn.granted().await;
-    }
-}
-
-const fn no_room() -> Error {
-    Error::limit_exceeded(
-        "bytes of a user's requests and answers under way",
-        MAX_ARRIVING_BYTES as u64,
-    )
-}
-
-enum LongRequest {
-    /// Waits until the user's memory limit permits the request; its rest stays unread.
-    WaitsForRoom {
-        room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>,
-        until: Instant,
-    },
-    Arrives {
-        _room: Option<OwnedSemaphorePermit>,
-        until: Instant,
-    },
-}
-
-impl LongRequest {
-    fn begin(share: Arc<Share>, length_bytes: usize) -> Self {
-        let room = Box::pin(async move { share.arrive(length_bytes).await });
-        Self::WaitsForRoom { room, until: Instant::now() + ROOM_TIMEOUT }
-    }
-
-    const fn may_be_read(&self) -> bool {
-        matches!(self, Self::Arrives { .. })
-    }
-}
-
-async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
-    match request {
-        None => std::future::pending().await,
-        Some(LongRequest::WaitsForRoom { room, until }) => {
-            let room = timeout_at(*until, room).await.map_err(|_| no_room())?;
-            *request =
-                Some(LongRequest::Arrives { _room: room, until: Instant::now() + ARRIVAL_TIMEOUT });
-            Ok(())
-        }
-        Some(LongRequest::Arrives { until, .. }) => {
-            sleep_until(*until).await;
-            Err(Error::malformed(Plane::Local, "the rest of a long request did not come in time"))
-        }
-    }
-}
-
-fn usual(inbox: &BytesMut) -> BytesMut {
-    let mut usual = BytesMut::with_capacity(READ_BYTES.max(inbox.len()));
-    usual.extend_from_slice(inbox);
-    usual
-}
-
-/// Grows the buffer with the arrived bytes, up to one message of `length` bytes.
-fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
-    let rest = length.map_or(0, |length| length.saturating_sub(inbox.len()));
-    if inbox.capacity() - inbox.len() < MIN_READ_BYTES {
-        inbox.reserve(rest.min(inbox.len()).max(MIN_READ_BYTES));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures::FutureExt;
-
-    use super::super::shares::Shares;
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_long_request_that_is_sent_by_half_gives_its_room_back() {
-        let shares = Shares::new(16, MAX_ARRIVING_BYTES, 1);
-        let seats: Vec<Seat> = (0..3).map(|_| shares.enter(1).unwrap()).collect();
-        let long =
-            |index: usize, bytes| Some(LongRequest::begin(Arc::clone(&seats[index].share), bytes));
-        let mut half = long(0, MAX_ARRIVING_BYTES);
-        assert!(!half.as_ref().unwrap().may_be_read());
-        progress(&mut half).await.unwrap();
-        assert!(half.as_ref().unwrap().may_be_read());
-        tokio::time::advance(ARRIVAL_TIMEOUT - ROOM_TIMEOUT / 2).await;
-        let (mut first, mut second) = (long(1, MAX_ARRIVING_BYTES), long(2, READ_BYTES + 1));
-        for _ in 0..3 {
-            assert!(progress(&mut first).now_or_never().is_none());
-            assert!(progress(&mut second).now_or_never().is_none());
-        }
-        let error = progress(&mut half).await.unwrap_err();
-        assert!(error.to_string().contains("long request did not come in time"), "{error}");
-        drop(half);
-        assert!(progress(&mut second).now_or_never().is_none(), "the first one is first");
-        progress(&mut first).await.unwrap();
-        let error = progress(&mut second).await.unwrap_err();
-        assert!(matches!(error, Error::LimitExceeded { .. }), "{error}");
     }
 }

@@ -1,9 +1,13 @@
 mod answers;
 mod connection;
 mod drain;
+mod handshake;
+mod inbox;
 mod inspect;
 mod listener;
+mod long_request;
 mod nodes;
+mod rights;
 mod shards;
 mod shares;
 mod socket;
