@@ -32,6 +32,8 @@ const COLUMNS_LOG2: u32 = 5;
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
 const NONE: u32 = u32::MAX;
+/// Marks ranges that are in no bin.
+const NOT_FREE: u32 = u32::MAX - 1;
 
 /// Allocates extents in constant time: a two-level segregated fit (TLSF; Masmano et al., ECRTS
 /// 2004).
@@ -59,23 +61,15 @@ pub struct Allocator {
     allocated_ranges: usize,
 }
 
+/// A range up to the offset of `after`, or to the end of the arena.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     offset: u64,
-    length: u64,
     before: u32,
     after: u32,
-    /// Neighbours in the range's list. Only bins use `previous`.
+    /// Neighbours in the range's list. A range in no bin has [`NOT_FREE`] as `previous`.
     previous: u32,
     next: u32,
-    state: State,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Free,
-    Allocated,
-    Vacant,
 }
 
 /// List of free ranges of similar length. Bins are ordered by length.
@@ -120,7 +114,7 @@ impl Allocator {
             allocated_ranges: 0,
         };
         if capacity > 0 {
-            let all = allocator.add_range(0, capacity, NONE, NONE);
+            let all = allocator.add_range(0, NONE, NONE);
             allocator.link_free(all);
         }
         allocator
@@ -184,7 +178,7 @@ impl Allocator {
         let Some(row) = self.rows.checked_ilog2() else { return 0 };
         let row = row as usize;
         let column = self.columns[row].ilog2() as usize;
-        self.list(Bin { row, column }).map(|index| self.range(index).length).max().unwrap_or(0)
+        self.list(Bin { row, column }).map(|index| self.length(index)).max().unwrap_or(0)
             * GRANULE_BYTES
     }
 
@@ -202,7 +196,7 @@ impl Allocator {
     }
 
     fn first_fit_in(&self, bin: Bin, length: u64) -> Option<u32> {
-        self.list(bin).find(|index| self.range(*index).length >= length)
+        self.list(bin).find(|index| self.length(*index) >= length)
     }
 
     fn list(&self, bin: Bin) -> impl Iterator<Item = u32> {
@@ -213,45 +207,40 @@ impl Allocator {
     }
 
     fn give_back_tail(&mut self, index: u32, length: u64) {
-        let range = *self.range(index);
-        if range.length == length {
+        if self.length(index) == length {
             return;
         }
+        let range = *self.range(index);
         // The next range is not free, because free neighbours are merged.
-        let tail = self.add_range(range.offset + length, range.length - length, index, range.after);
+        let tail = self.add_range(range.offset + length, index, range.after);
         if range.after != NONE {
             self.range_mut(range.after).before = tail;
         }
-        let range = self.range_mut(index);
-        range.length = length;
-        range.after = tail;
+        self.range_mut(index).after = tail;
         self.link_free(tail);
     }
 
     fn merge_into(&mut self, kept: u32, absorbed: u32) {
-        let Range { length, after, .. } = *self.range(absorbed);
+        let after = self.range(absorbed).after;
         self.remove_range(absorbed);
         if after != NONE {
             self.range_mut(after).before = kept;
         }
-        let kept = self.range_mut(kept);
-        kept.length += length;
-        kept.after = after;
+        self.range_mut(kept).after = after;
     }
 
     fn is_free(&self, index: u32) -> bool {
-        index != NONE && self.range(index).state == State::Free
+        index != NONE && self.range(index).previous != NOT_FREE
     }
 
     fn link_free(&mut self, index: u32) {
-        let length = self.range(index).length;
+        let length = self.length(index);
         let bin = Bin::of(length);
         let next = self.bins[bin.row][bin.column];
         if next != NONE {
             self.range_mut(next).previous = index;
         }
         let range = self.range_mut(index);
-        range.state = State::Free;
         range.previous = NONE;
         range.next = next;
         self.bins[bin.row][bin.column] = index;
@@ -261,7 +250,8 @@ impl Allocator {
     }
 
     fn unlink_free(&mut self, index: u32) {
-        let Range { length, previous, next, .. } = *self.range(index);
+        let length = self.length(index);
+        let Range { previous, next, .. } = *self.range(index);
         self.free -= length;
         if next != NONE {
             self.range_mut(next).previous = previous;
@@ -287,7 +277,7 @@ impl Allocator {
         let bucket = self.bucket_of(self.range(index).offset);
         let next = std::mem::replace(&mut self.buckets[bucket], index);
         let range = self.range_mut(index);
-        range.state = State::Allocated;
+        range.previous = NOT_FREE;
         range.next = next;
         self.allocated_ranges += 1;
     }
@@ -301,7 +291,7 @@ impl Allocator {
             index = self.range(index).next;
         }
         assert!(
-            index != NONE && self.range(index).length * GRANULE_BYTES == extent.length_bytes,
+            index != NONE && self.length(index) * GRANULE_BYTES == extent.length_bytes,
             "{extent:?} is freed but not allocated"
         );
         let next = self.range(index).next;
@@ -333,23 +323,15 @@ impl Allocator {
         }
     }
 
-    fn add_range(&mut self, offset: u64, length: u64, before: u32, after: u32) -> u32 {
-        let range = Range {
-            offset,
-            length,
-            before,
-            after,
-            previous: NONE,
-            next: NONE,
-            state: State::Allocated,
-        };
+    fn add_range(&mut self, offset: u64, before: u32, after: u32) -> u32 {
+        let range = Range { offset, before, after, previous: NOT_FREE, next: NONE };
         if self.vacant != NONE {
             let index = self.vacant;
             self.vacant = self.range(index).next;
             *self.range_mut(index) = range;
             return index;
         }
-        let index = u32::try_from(self.ranges.len()).ok().filter(|index| *index != NONE);
+        let index = u32::try_from(self.ranges.len()).ok().filter(|index| *index < NOT_FREE);
         self.ranges.push(range);
         index.expect(
             "an arena is not divided into 2^32 ranges: a store limits its objects to far fewer",
@@ -359,8 +341,14 @@ impl Allocator {
     fn remove_range(&mut self, index: u32) {
         let vacant = std::mem::replace(&mut self.vacant, index);
         let range = self.range_mut(index);
-        range.state = State::Vacant;
+        range.previous = NOT_FREE;
         range.next = vacant;
+    }
+
+    fn length(&self, index: u32) -> u64 {
+        let range = self.range(index);
+        let end = if range.after == NONE { self.capacity } else { self.range(range.after).offset };
+        end - range.offset
     }
 
     fn range(&self, index: u32) -> &Range {

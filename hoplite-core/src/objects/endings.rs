@@ -170,7 +170,7 @@ impl Objects {
         let owner = lifetime.and_then(|lifetime| lifetime.owner.clone());
         let is_ownerless = match (lifetime, &owner) {
             (None, _) => {
-                let (creator, owners) = (local.creator, &self.lifetimes.owners);
+                let (creator, owners) = (local.creator(), &self.lifetimes.owners);
                 local.is_complete() && creator.is_some_and(|creator| !owners.is_connected(creator))
             }
             // A replica has at most a time to live: the put's store knows the owner's clients.

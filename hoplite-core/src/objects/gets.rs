@@ -211,12 +211,7 @@ impl Objects {
             self.reconsider_fetch(id);
             return None;
         };
-        Some(self.open(
-            object,
-            room,
-            Phase::Receiving { pull: None, valid_bytes: 0 },
-            Payer::Nobody,
-        ))
+        Some(self.open(object, room, Phase::awaiting_sender(), Payer::Nobody))
     }
 
     pub(crate) fn granted(&mut self, shard: usize, grant: Grant) {
@@ -377,12 +372,7 @@ impl Objects {
     fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
         self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
         let room = self.allocate(object.size_bytes)?;
-        Some(self.open(
-            object,
-            room,
-            Phase::Receiving { pull: None, valid_bytes: 0 },
-            Payer::Nobody,
-        ))
+        Some(self.open(object, room, Phase::awaiting_sender(), Payer::Nobody))
     }
 
     /// Keeps a small object whose bytes only a shard has, if it fits.

@@ -57,7 +57,7 @@ impl Objects {
         if let Some(missing) = self.faults.directory(&self.ctx, &local.id) {
             return Some(missing);
         }
-        if let Some((_, (holder, _))) = local.publication.rival.as_deref() {
+        if let Some((_, (holder, _))) = local.publication.rival().map(|rival| &**rival) {
             let fault = self.faults.peer(&self.ctx, holder);
             return fault.or_else(|| Some(Missing::Stores { nodes: Named::of([holder.clone()]) }));
         }

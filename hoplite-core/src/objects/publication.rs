@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::fetch::back_off;
 use crate::id::{NodeId, PutId};
-use crate::message::{CallKey, ClientId};
+use crate::message::CallKey;
 use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
@@ -21,18 +23,25 @@ pub(crate) type Rival = Box<(PutId, (NodeId, SocketAddr))>;
 #[derive(Debug)]
 struct ShardView {
     shard: u32,
-    /// Latest run of the shard that has certainly recorded the put.
-    listed_in: Option<ShardRun>,
+    is_listed: bool,
+    /// If `is_listed`, latest run of the shard that has certainly recorded the put.
+    run: ShardRun,
     is_told: bool,
     /// `true` until the shard confirms that the put was not deleted while contact was lost.
     is_unverified: bool,
     has_accepted: bool,
 }
 
+fn shard_number(shard: usize) -> u32 {
+    u32::try_from(shard).expect("a directory has few shards")
+}
+
 impl ShardView {
     fn new(shard: usize) -> Self {
-        let shard = u32::try_from(shard).expect("a directory has few shards");
-        Self { shard, listed_in: None, is_told: false, is_unverified: false, has_accepted: false }
+        let shard = shard_number(shard);
+        let run = ShardRun(0);
+        let (is_listed, is_told, is_unverified, has_accepted) = (false, false, false, false);
+        Self { shard, is_listed, run, is_told, is_unverified, has_accepted }
     }
 
     const fn shard(&self) -> usize {
@@ -46,23 +55,32 @@ struct Dispute {
     republish_at: Option<Time>,
 }
 
+/// Rare facts about a put. Most puts have none, and take no memory for them.
+#[derive(Debug, Default)]
+struct Exceptions {
+    rival: Option<Rival>,
+    sealer: Option<CallKey>,
+    replication: Option<Box<Replication>>,
+    dispute: Option<Box<Dispute>>,
+}
+
+impl Exceptions {
+    const fn are_none(&self) -> bool {
+        let Self { rival, sealer, replication, dispute } = self;
+        rival.is_none() && sealer.is_none() && replication.is_none() && dispute.is_none()
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Publication {
-    shards: Vec<ShardView>,
-    /// Earlier put of the id at another store. Its bytes are compared once this copy is complete.
-    pub(crate) rival: Option<Rival>,
-    /// Call that waits for the put's acceptance. Boxed, because few puts wait.
-    sealer: Option<Box<CallKey>>,
-    was_told: bool,
+    shards: SmallVec<[ShardView; 1]>,
+    exceptions: Option<Box<Exceptions>>,
     /// One shard that orders other stores to make further copies.
-    lead: Option<usize>,
-    pub(crate) replication: Option<Box<Replication>>,
+    lead: Option<u32>,
+    was_told: bool,
     /// `true` while a repeated put waits for the number of stores, to learn if they suffice.
     pub(crate) counts_nodes: bool,
-    /// Boxed, because few puts are disputed.
-    dispute: Option<Box<Dispute>>,
     is_confirmed: bool,
-    pub(crate) writer: Option<ClientId>,
     was_accepted: bool,
     is_recovered: bool,
 }
@@ -75,8 +93,6 @@ impl Publication {
     fn view_mut(&mut self, shard: usize) -> &mut ShardView {
         let index =
             self.shards.iter().position(|view| view.shard() == shard).unwrap_or_else(|| {
-                // A push would reserve memory for four shards.
-                self.shards.reserve_exact(1);
                 self.shards.push(ShardView::new(shard));
                 self.shards.len() - 1
             });
@@ -111,20 +127,21 @@ impl Publication {
     }
 
     pub(crate) fn is_listed_by(&mut self, shard: usize, run: ShardRun) {
-        self.view_mut(shard).listed_in = Some(run);
+        let view = self.view_mut(shard);
+        (view.is_listed, view.run) = (true, run);
     }
 
     pub(crate) fn is_not_listed_by(&mut self, shard: usize) {
-        self.view_mut(shard).listed_in = None;
+        self.view_mut(shard).is_listed = false;
     }
 
     pub(crate) fn was_listed_by(&self, shard: usize, run: Option<ShardRun>) -> bool {
-        run.is_some() && self.view(shard).is_some_and(|view| view.listed_in == run)
+        self.view(shard).is_some_and(|view| view.is_listed && run == Some(view.run))
     }
 
     /// Returns the shards that proved to have recorded the put, even in earlier runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
-        self.shards.iter().filter(|view| view.listed_in.is_some()).map(ShardView::shard)
+        self.shards.iter().filter(|view| view.is_listed).map(ShardView::shard)
     }
 
     /// Marks a copy from a killed store's spill files. A shard must confirm its put before the copy
@@ -156,22 +173,55 @@ impl Publication {
         if let Some(view) = self.shards.iter_mut().find(|view| view.shard() == shard) {
             (view.is_told, view.is_unverified, view.has_accepted) = (false, false, false);
         }
-        if self.lead == Some(shard) {
+        if self.lead() == Some(shard) {
             self.set_lead(None);
         }
     }
 
-    pub(crate) const fn lead(&self) -> Option<usize> {
-        self.lead
+    pub(crate) fn lead(&self) -> Option<usize> {
+        self.lead.map(|lead| lead as usize)
     }
 
     /// Sets the lead, and drops the previous lead's reports.
     pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
-        (self.lead, self.replication) = (lead, None);
+        self.lead = lead.map(shard_number);
+        self.take(|exceptions| exceptions.replication.take());
+    }
+
+    fn exceptions_mut(&mut self) -> &mut Exceptions {
+        self.exceptions.get_or_insert_default()
+    }
+
+    fn take<T>(&mut self, take: impl FnOnce(&mut Exceptions) -> Option<T>) -> Option<T> {
+        let taken = take(self.exceptions.as_mut()?);
+        self.exceptions.take_if(|exceptions| exceptions.are_none());
+        taken
+    }
+
+    /// Returns the earlier put of the id at another store. Its bytes are compared once this copy is
+    /// complete.
+    pub(crate) fn rival(&self) -> Option<&Rival> {
+        self.exceptions.as_ref()?.rival.as_ref()
+    }
+
+    pub(crate) fn set_rival(&mut self, rival: Rival) {
+        self.exceptions_mut().rival = Some(rival);
+    }
+
+    pub(crate) fn take_rival(&mut self) -> Option<Rival> {
+        self.take(|exceptions| exceptions.rival.take())
+    }
+
+    pub(crate) fn replication(&self) -> Option<&Replication> {
+        self.exceptions.as_ref()?.replication.as_deref()
+    }
+
+    pub(crate) fn set_replication(&mut self, replication: Replication) {
+        self.exceptions_mut().replication = Some(Box::new(replication));
     }
 
     pub(crate) fn is_only_known_put(&self) -> bool {
-        self.known_at().next().is_some() && self.rival.is_none()
+        self.known_at().next().is_some() && self.rival().is_none()
     }
 
     pub(crate) fn is_accepted_by(&self, shard: usize) -> bool {
@@ -186,7 +236,7 @@ impl Publication {
     /// The id's first shard has accepted this put. Forgets the earlier one: otherwise two stores
     /// could each rename their put to the other's.
     pub(crate) fn settle(&mut self) {
-        self.rival = None;
+        self.take_rival();
         (self.is_confirmed, self.was_accepted) = (true, true);
     }
 
@@ -197,7 +247,7 @@ impl Publication {
     /// Forgets verdicts, because the copy gets the id of an equal put.
     pub(crate) fn rename(&mut self) {
         for view in &mut self.shards {
-            (view.has_accepted, view.listed_in) = (false, None);
+            (view.has_accepted, view.is_listed) = (false, false);
         }
         self.set_lead(None);
     }
@@ -212,7 +262,7 @@ impl Publication {
 
     /// Returns the time to publish the disputed put again, unless one is set.
     pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
-        let dispute = self.dispute.get_or_insert_default();
+        let dispute = self.exceptions_mut().dispute.get_or_insert_default();
         if dispute.republish_at.is_some() {
             return None;
         }
@@ -222,13 +272,17 @@ impl Publication {
         dispute.republish_at
     }
 
-    pub(crate) const fn is_disputed(&self) -> bool {
-        self.dispute.is_some()
+    fn dispute_so_far(&self) -> Option<&Dispute> {
+        self.exceptions.as_ref()?.dispute.as_deref()
+    }
+
+    pub(crate) fn is_disputed(&self) -> bool {
+        self.dispute_so_far().is_some()
     }
 
     /// Returns `true` after [`DISPUTES`] conflicts.
     pub(crate) fn is_disputed_for_long(&self) -> bool {
-        self.dispute.as_ref().is_some_and(|dispute| dispute.publications >= DISPUTES)
+        self.dispute_so_far().is_some_and(|dispute| dispute.publications >= DISPUTES)
     }
 
     /// Returns `true` if the id's first shard has accepted this put, but other shards have disputed
@@ -249,18 +303,18 @@ impl Publication {
     }
 
     pub(crate) fn take_republish_time(&mut self) -> Option<Time> {
-        self.dispute.as_mut()?.republish_at.take()
+        self.exceptions.as_mut()?.dispute.as_mut()?.republish_at.take()
     }
 
     pub(crate) fn sealer(&self) -> Option<CallKey> {
-        self.sealer.as_deref().copied()
+        self.exceptions.as_ref()?.sealer
     }
 
     pub(crate) fn set_sealer(&mut self, key: CallKey) {
-        self.sealer = Some(Box::new(key));
+        self.exceptions_mut().sealer = Some(key);
     }
 
     pub(crate) fn take_sealer(&mut self) -> Option<CallKey> {
-        self.sealer.take().map(|key| *key)
+        self.take(|exceptions| exceptions.sealer.take())
     }
 }

@@ -131,7 +131,6 @@ impl Objects {
         let phase = Phase::Writing { client };
         let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
         let copy = self.open(Object { id, put, size_bytes, metadata }, room, phase, payer);
-        self.copies.publication_mut(copy).writer = Some(client);
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
@@ -241,7 +240,7 @@ impl Objects {
         self.complete(copy);
         self.begin_lifetime(copy);
         self.publish(copy);
-        if let Some(rival) = self.copies[&copy].publication.rival.clone() {
+        if let Some(rival) = self.copies[&copy].publication.rival().cloned() {
             self.compare(copy, rival);
         }
         self.answer_sealer(copy);
@@ -277,9 +276,8 @@ impl Objects {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
         }
-        let publication = self.copies.publication_mut(copy);
-        publication.set_sealer(key);
-        publication.writer = Some(key.client);
+        self.copies.set_creator(copy, key.client);
+        self.copies.publication_mut(copy).set_sealer(key);
         self.complete_put(copy);
     }
 
@@ -362,7 +360,7 @@ impl Objects {
                         Fetched::Here => self.compare(copy, Box::new((winner, holder))),
                         Fetched::Coming => {
                             let rival = Box::new((winner, holder));
-                            self.copies.publication_mut(copy).rival = Some(rival);
+                            self.copies.publication_mut(copy).set_rival(rival);
                         }
                         Fetched::Failed(_) => self.publish_again_later(copy),
                     }
@@ -388,7 +386,7 @@ impl Objects {
         let local = &self.copies[&copy];
         if local.is_comparing {
             // One comparison at a time. A later publication reports a third put again.
-            if local.publication.rival.as_ref().is_none_or(|compared| compared.0 != rival.0) {
+            if local.publication.rival().is_none_or(|compared| compared.0 != rival.0) {
                 self.publish_again_later(copy);
             }
             return;
@@ -396,7 +394,7 @@ impl Objects {
         let id = local.id.clone();
         self.copies.begin_compare(copy);
         let (winner, holder) = (*rival).clone();
-        self.copies.publication_mut(copy).rival = Some(rival);
+        self.copies.publication_mut(copy).set_rival(rival);
         self.ctx.push(Effect::Compare { copy, id, winner, holder });
     }
 
@@ -407,7 +405,7 @@ impl Objects {
         if !self.copies.is_live(copy) {
             return;
         }
-        let Some(rival) = self.copies.publication_mut(copy).rival.take() else {
+        let Some(rival) = self.copies.publication_mut(copy).take_rival() else {
             // The id's first shard has accepted the put during the comparison. A shard that lists
             // the rival needs this put again.
             if self.copies[&copy].publication.lacks_acceptances() {
@@ -443,7 +441,7 @@ impl Objects {
             let is_told = |client: &ClientId| {
                 local.publication.sealer().is_none() && self.lifetimes.owners.is_connected(*client)
             };
-            let writer = local.publication.writer.filter(is_told);
+            let writer = local.creator().filter(is_told);
             self.ctx.push(Effect::PutLost { id: id.clone(), put, winner });
             if let Some(writer) = writer {
                 self.conflicts.note(writer, id.clone());

@@ -80,7 +80,7 @@ impl Objects {
         }
         let (id, present) = (news.id.clone(), u64::from(news.nodes));
         self.drain_told(shard, copy, &news);
-        self.copies.publication_mut(copy).replication = Some(Box::new(news));
+        self.copies.publication_mut(copy).set_replication(news);
         let local = &self.copies[&copy];
         let wanted = local.metadata.replicas.to_keep() as u64;
         if wanted > 1
@@ -112,7 +112,7 @@ impl Objects {
     }
 
     pub(crate) fn present_copies(&self, copy: CopyId) -> usize {
-        let told = self.copies[&copy].publication.replication.as_ref();
+        let told = self.copies[&copy].publication.replication();
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
@@ -121,7 +121,7 @@ impl Objects {
     pub(crate) fn has_counted_nodes(&mut self, copy: CopyId) -> bool {
         let publication = self.copies.publication_mut(copy);
         if std::mem::replace(&mut publication.counts_nodes, true) {
-            let is_told = publication.replication.is_some();
+            let is_told = publication.replication().is_some();
             publication.counts_nodes = !is_told;
             return is_told;
         }
@@ -131,7 +131,7 @@ impl Objects {
     }
 
     pub(crate) fn check_nodes(&self, copy: CopyId, replicas: Replicas) -> Option<Error> {
-        let told = self.copies[&copy].publication.replication.as_ref()?;
+        let told = self.copies[&copy].publication.replication()?;
         let (wanted, present) = (replicas.to_keep() as u64, u64::from(told.nodes));
         (wanted > 1 && wanted > present).then_some(Error::NotEnoughNodes { wanted, present })
     }

@@ -74,7 +74,7 @@ impl Objects {
 
     pub(crate) fn retry_load(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy).filter(|local| local.is_live()) else { return };
-        if self.calls.is_awaited(&local.id) || local.publication.rival.is_some() {
+        if self.calls.is_awaited(&local.id) || local.publication.rival().is_some() {
             let (id, fetched) = (local.id.clone(), self.bring(copy));
             if let Fetched::Failed(error) = fetched {
                 self.fail_waiting(&id, &error);
@@ -110,7 +110,7 @@ impl Objects {
             let retry_at = self.ctx.now() + READ_PAUSE;
             self.copies.set_unreadable(copy, retry_at, fault.to_string());
             // A new publication makes the shard report the rival put again.
-            if self.copies.publication_mut(copy).rival.take().is_some() {
+            if self.copies.publication_mut(copy).take_rival().is_some() {
                 self.publish_again_later(copy);
             }
         }
@@ -118,7 +118,7 @@ impl Objects {
     }
 
     fn came_back(&mut self, copy: CopyId) {
-        if let Some(rival) = self.copies[&copy].publication.rival.clone() {
+        if let Some(rival) = self.copies[&copy].publication.rival().cloned() {
             self.compare(copy, rival);
         }
         self.wake(&self.copies[&copy].id.clone());

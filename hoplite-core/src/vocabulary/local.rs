@@ -6,6 +6,7 @@ pub struct ClientId(pub u64);
 
 impl ClientId {
     pub(crate) const STORE: Self = Self(u64::MAX);
+    pub(crate) const NOBODY: Self = Self(u64::MAX - 1);
 }
 
 /// Client's number for its request; unique among the client's open requests.

@@ -15,15 +15,18 @@ pub(crate) enum Phase {
     Writing {
         client: ClientId,
     },
-    /// Pulled from another node, or waiting for a sender.
-    Receiving {
-        pull: Option<Box<ActivePull>>,
-        valid_bytes: u64,
-    },
+    /// Pulled from another node, or waiting for a sender. Boxed, because most copies are complete.
+    Receiving(Box<Reception>),
     Combining {
         combine: Option<CombineId>,
     },
     Complete,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Reception {
+    pub(super) pull: Option<ActivePull>,
+    pub(super) valid_bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +39,13 @@ pub(crate) struct ActivePull {
     /// Outcome to report if this store ended the pull itself.
     pub(crate) ends_as: Option<PullOutcome>,
     pub(crate) offset_bytes: u64,
+}
+
+impl Phase {
+    /// Returns the phase of a copy that has no bytes and no sender.
+    pub(crate) fn awaiting_sender() -> Self {
+        Self::Receiving(Box::default())
+    }
 }
 
 impl ActivePull {
@@ -64,7 +74,7 @@ pub(crate) struct LocalCopy {
     pub(crate) extent: Extent,
     pub(super) phase: Phase,
     pub(crate) retention: Retention,
-    pub(crate) creator: Option<ClientId>,
+    pub(super) creator: ClientId,
     pub(super) payer: Payer,
     /// `true` if the directory may know the copy. A private copy, such as a reduce's partial
     /// result, is requested only by nodes that a coordinator told its id.
@@ -84,7 +94,7 @@ impl LocalCopy {
         let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });
         let retention = if is_put { Retention::Pinned } else { Retention::Evictable };
-        let creator = if let Phase::Writing { client } = phase { Some(client) } else { None };
+        let creator = if let Phase::Writing { client } = phase { client } else { ClientId::NOBODY };
         Self {
             id,
             put,
@@ -105,9 +115,14 @@ impl LocalCopy {
         }
     }
 
-    pub(crate) const fn received_bytes(&self) -> u64 {
-        match self.phase {
-            Phase::Receiving { valid_bytes, .. } => valid_bytes,
+    /// Returns the client that put the object, or called the reduce that made it.
+    pub(crate) fn creator(&self) -> Option<ClientId> {
+        (self.creator != ClientId::NOBODY).then_some(self.creator)
+    }
+
+    pub(crate) fn received_bytes(&self) -> u64 {
+        match &self.phase {
+            Phase::Receiving(reception) => reception.valid_bytes,
             _ => 0,
         }
     }
@@ -151,18 +166,29 @@ impl LocalCopy {
     }
 
     pub(crate) const fn is_received(&self) -> bool {
-        matches!(self.phase, Phase::Receiving { .. })
+        matches!(self.phase, Phase::Receiving(_))
     }
 
-    pub(crate) const fn awaits_sender(&self) -> bool {
-        matches!(self.phase, Phase::Receiving { pull: None, .. })
+    pub(crate) fn awaits_sender(&self) -> bool {
+        matches!(&self.phase, Phase::Receiving(reception) if reception.pull.is_none())
     }
 
-    pub(crate) const fn sender(&self) -> Option<&NodeId> {
+    pub(super) fn pull(&self) -> Option<&ActivePull> {
         match &self.phase {
-            Phase::Receiving { pull: Some(active), .. } => Some(&active.sender),
+            Phase::Receiving(reception) => reception.pull.as_ref(),
             _ => None,
         }
+    }
+
+    pub(super) fn pull_mut(&mut self) -> Option<&mut ActivePull> {
+        match &mut self.phase {
+            Phase::Receiving(reception) => reception.pull.as_mut(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn sender(&self) -> Option<&NodeId> {
+        self.pull().map(|active| &active.sender)
     }
 
     pub(crate) const fn combination(&self) -> Option<CombineId> {
@@ -175,7 +201,7 @@ impl LocalCopy {
     pub(crate) const fn location_state(&self) -> LocationState {
         match self.phase {
             Phase::Writing { .. } | Phase::Combining { .. } => LocationState::Producing,
-            Phase::Receiving { .. } => LocationState::Partial,
+            Phase::Receiving(_) => LocationState::Partial,
             Phase::Complete => LocationState::Complete,
         }
     }
@@ -197,13 +223,10 @@ impl LocalCopy {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        let is_filled = matches!(
-            self.phase,
-            Phase::Receiving { pull: Some(_), .. } | Phase::Combining { combine: Some(_), .. }
-        );
         self.references == 0
             && self.serves == 0
-            && !is_filled
+            && self.pull().is_none()
+            && self.combination().is_none()
             && !self.is_comparing
             && !self.is_in_motion()
     }

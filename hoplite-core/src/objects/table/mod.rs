@@ -26,11 +26,12 @@ use crate::error::Error;
 use crate::extent::{Allocator, Extent};
 use crate::id::{ObjectId, PutId};
 use crate::message::{
-    CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId,
+    ClientId, CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId,
 };
 use crate::metadata::Replicas;
 use crate::shard::{GrantId, PullOutcome, Retention};
 use awaiting::AwaitingServes;
+use copy::Reception;
 pub(crate) use copy::{ActivePull, LocalCopy, Object, Phase};
 use spills::Spills;
 
@@ -110,6 +111,10 @@ impl Table {
         &mut self.copy_mut(copy).publication
     }
 
+    pub(crate) fn set_creator(&mut self, copy: CopyId, creator: ClientId) {
+        self.copy_mut(copy).creator = creator;
+    }
+
     fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
         self.copies.get_mut(&copy).expect("copies in the index, in pulls and in references exist")
     }
@@ -163,7 +168,7 @@ impl Table {
         let producer = match opening.phase {
             Phase::Writing { .. } => Producer::Worker,
             Phase::Combining { .. } => Producer::Reduce,
-            Phase::Receiving { .. } | Phase::Complete => Producer::Store,
+            Phase::Receiving(_) | Phase::Complete => Producer::Store,
         };
         let (extent, size_bytes) = (opening.extent, opening.size_bytes);
         ctx.push(Effect::CopyOpened { copy, extent, size_bytes, producer });
@@ -191,15 +196,9 @@ impl Table {
             return false;
         }
         local.detached = Some(Box::new(error.clone()));
-        let cancel = match &local.phase {
-            Phase::Receiving { pull: Some(active), .. } => {
-                Some(Effect::CancelPull { pull: active.pull })
-            }
-            Phase::Combining { combine: Some(combine), .. } => {
-                Some(Effect::CancelCombine { combine: *combine })
-            }
-            _ => None,
-        };
+        let pull = local.pull().map(|active| Effect::CancelPull { pull: active.pull });
+        let combine = local.combination().map(|combine| Effect::CancelCombine { combine });
+        let cancel = pull.or(combine);
         let id = local.id.clone();
         self.index.remove(&id);
         self.keep(copy);
@@ -296,7 +295,7 @@ impl Table {
         self.pulls.insert(active.pull, copy);
         let local = self.copy_mut(copy);
         let valid_bytes = local.received_bytes();
-        local.phase = Phase::Receiving { pull: Some(Box::new(active)), valid_bytes };
+        local.phase = Phase::Receiving(Box::new(Reception { pull: Some(active), valid_bytes }));
     }
 
     pub(crate) fn end_pull(
@@ -308,12 +307,11 @@ impl Table {
     ) -> Option<(CopyId, ActivePull)> {
         let copy = self.pulls.remove(&pull)?;
         let local = self.copy_mut(copy);
-        let Phase::Receiving { pull: Some(active), .. } = &local.phase else { return None };
-        let active = (**active).clone();
-        let valid_bytes =
-            if outcome == PullOutcome::Complete { local.size_bytes } else { valid_bytes };
-        local.phase =
-            Phase::Receiving { pull: None, valid_bytes: valid_bytes.min(local.size_bytes) };
+        let size_bytes = local.size_bytes;
+        let Phase::Receiving(reception) = &mut local.phase else { return None };
+        let active = reception.pull.take()?;
+        let valid_bytes = if outcome == PullOutcome::Complete { size_bytes } else { valid_bytes };
+        reception.valid_bytes = valid_bytes.min(size_bytes);
         self.settle(ctx, copy);
         Some((copy, active))
     }
@@ -325,8 +323,7 @@ impl Table {
     /// Forgets a lost shard's grants. Their pulls continue.
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
-            if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
-                self.copies.get_mut(copy).map(Box::as_mut)
+            if let Some(active) = self.copies.get_mut(copy).and_then(|local| local.pull_mut())
                 && active.shard == shard
             {
                 active.grant = None;
@@ -346,7 +343,7 @@ impl Table {
         for copy in self.pulls.values() {
             if let Some(local) = self.copies.get_mut(copy)
                 && (local.is_referenced() || is_called_for(&local.id))
-                && let Phase::Receiving { pull: Some(active), .. } = &mut local.phase
+                && let Some(active) = local.pull_mut()
                 && (active.shard, active.grant) == (shard, Some(grant))
             {
                 active.end_as(ctx, PullOutcome::GaveWay);
@@ -356,7 +353,7 @@ impl Table {
 
     /// Ends the pull from a sender that itself waits for this store's bytes.
     pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
-        if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
+        if let Some(active) = self.copy_mut(copy).pull_mut() {
             active.end_as(ctx, PullOutcome::SenderStalled);
         }
     }
@@ -391,7 +388,7 @@ impl Table {
 
     /// Ends the writing of a copy. Only references and serves then keep its memory.
     pub(crate) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
-        self.copy_mut(copy).phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        self.copy_mut(copy).phase = Phase::awaiting_sender();
         self.settle(ctx, copy);
     }
 
