@@ -19,7 +19,6 @@ LONGER = {
     "proto/src/arbitrary.rs": 755,
     "python/hoplite/_group/member.py": 548,
     "python/hoplite/errors.py": 555,
-    "python/hoplite/torch/_backend.py": 543,
 }
 TESTS = re.compile(r"(^|/)(tests/|tests\.rs$|(conftest|test_\w+)\.py$)")
 LAST_TESTS = re.compile(r"^#\[cfg\(test\)\]\nmod tests \{\n(?:(?!\}).*\n)*\}\s*\Z", re.MULTILINE)

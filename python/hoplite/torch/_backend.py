@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -16,14 +16,11 @@ from hoplite._group import schedules
 from hoplite._group.member import ANY, Group, Operation
 from hoplite._group.round import Round, at_once
 from hoplite.errors import Timeout
-from hoplite.torch import NAME, _sparse
-from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
+from hoplite.torch import _sparse
+from hoplite.torch._member import Member
 from hoplite.torch._rendezvous import agree
 from hoplite.torch._tensors import Lent, average, check_same_dtype, reduction_of, split, split_rows
-from hoplite.torch._work import Work, forward_from_wrapper
-
-#: The value that torch passes for no timeout.
-_UNSET = timedelta(milliseconds=-1)
+from hoplite.torch._work import Work
 
 
 def create(options: Any, _backend_options: object) -> C10DBackend | dist.ProcessGroup:
@@ -54,7 +51,7 @@ def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -
     return HopliteBackend(group, rank, size, timeout)
 
 
-class HopliteBackend(C10DBackend):
+class HopliteBackend(Member):
     # torch 2.15 recurses for ever without this flag.
     supports_coalescing = False
     supports_splitting = True
@@ -62,39 +59,6 @@ class HopliteBackend(C10DBackend):
     supports_reconfigure = False
     supports_window = False
     _supports_time_estimate = False
-
-    def __init__(self, group: Group | None, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
-        self._members = group
-        self._rank = rank
-        self._size = size
-        self._options = C10DBackend.Options(NAME, timeout)
-        self._issued = 0
-        forward_from_wrapper()
-        # Keeps this half alive: torch refers only to the C++ half.
-        still_open.add(self)
-        prepare_exit()
-
-    @property
-    def _group(self) -> Group:
-        if self._members is None:
-            raise dist.DistBackendError("the group has no members yet: reconfigure it first")
-        return self._members
-
-    # Queries by torch
-
-    def getBackendName(self) -> str:
-        return NAME
-
-    @property
-    def options(self) -> C10DBackend.Options:
-        return self._options
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        self._options._timeout = timeout
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._issued
 
     def split(self, store: Store, ranks: list[int], options: C10DBackend.Options) -> C10DBackend:
         """Makes a subgroup. torch calls this on all ranks of this group."""
@@ -107,31 +71,6 @@ class HopliteBackend(C10DBackend):
         return _create(
             store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout
         )
-
-    def shutdown(self) -> None:
-        """Leaves the group after its collectives, independently of other ranks."""
-        if self._members is not None:
-            self._members.close()
-        self._departed()
-
-    def abort(self) -> None:
-        self.abort_with(f"rank {self._rank} has aborted it")
-
-    def abort_with(self, reason: str) -> None:
-        if self._members is not None:
-            self._members.abort(reason)
-        self._departed()
-
-    def abandon(self) -> None:
-        if self._members is not None:
-            self._members.abandon(f"rank {self._rank} has ended without destroying the group")
-        self._departed()
-
-    def _departed(self) -> None:
-        if self in still_open:
-            still_open.discard(self)
-            if (group := self._members) is not None:
-                depart(group.link.socket, Departed(group.done_mark, group.neighbours))
 
     # Collectives of one tensor per rank
 
@@ -469,65 +408,6 @@ class HopliteBackend(C10DBackend):
         )
         self._group.submit_message(operation)
         return work
-
-    # Issuing
-
-    def _issue(
-        self,
-        name: str,
-        run: Callable[[Round], Awaitable[None]],
-        results: list[torch.Tensor],
-        options: Any,
-        *,
-        meets: bool = False,
-        nbytes: int = 0,
-    ) -> Work:
-        if meets and not results and run is not schedules.meet and name != "barrier":
-            # Without tensors, the collective would not depend on every rank.
-            raise ValueError(f"{name} of no tensors")
-        work = Work(name, results, self._group.link)
-        timeout = self._timeout_of(options)
-        self._issued += 1
-        self._group.submit(
-            Operation(name, run, work.finish, timeout.total_seconds(), meets=meets, nbytes=nbytes)
-        )
-        return work
-
-    def _issue_message(
-        self,
-        name: str,
-        run: Callable[[Round], Awaitable[None]],
-        results: list[torch.Tensor],
-        message: str,
-        nbytes: int,
-        source: int | None = None,
-    ) -> Work:
-        work = Work(name, results, self._group.link, source)
-        timeout = self._options._timeout.total_seconds()
-        self._group.submit_message(
-            Operation(
-                name, run, work.finish, timeout, nbytes=nbytes, message=message, source=source
-            )
-        )
-        return work
-
-    def _timeout_of(self, options: Any) -> timedelta:
-        return self._options._timeout if options.timeout == _UNSET else options.timeout
-
-    # Checks
-
-    @staticmethod
-    def _only(several: list[Any]) -> Any:
-        if len(several) != 1:
-            raise ValueError(f"expected one tensor of each rank, not {len(several)}")
-        return several[0]
-
-    def _for_each_rank(self, several: list[Any]) -> list[Any]:
-        if len(several) != self._size:
-            raise ValueError(
-                f"expected a tensor for each of {self._size} ranks, not {len(several)}"
-            )
-        return several
 
 
 def failed(message: str, _cause: BaseException | None) -> Exception:

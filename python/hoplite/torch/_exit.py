@@ -16,7 +16,7 @@ from hoplite import _node
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
-    from hoplite.torch._backend import HopliteBackend
+    from hoplite.torch._member import Member
 
 _logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Departed(NamedTuple):
     processes: list[int]
 
 
-still_open: set[HopliteBackend] = set()
+still_open: set[Member] = set()
 _departed: list[Departed] = []
 
 

@@ -26,8 +26,9 @@ from hoplite._group import link as links
 from hoplite._group import schedules
 from hoplite._group.member import Group
 from hoplite.errors import ConnectFailed
-from hoplite.torch._backend import _UNSET, HopliteBackend, failed
+from hoplite.torch._backend import HopliteBackend, failed
 from hoplite.torch._exit import still_open
+from hoplite.torch._member import _UNSET
 from hoplite.torch._rendezvous import agree, own_record
 from hoplite.torch._work import Work
 
