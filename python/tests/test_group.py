@@ -10,7 +10,8 @@ import pytest
 
 from hoplite._group import link as links
 from hoplite._group import schedules
-from hoplite._group.member import Group, Operation
+from hoplite._group.member import Group
+from hoplite._group.operation import Operation
 from hoplite._group.round import Buffer
 from stores import PATIENCE, Cluster
 

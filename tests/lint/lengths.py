@@ -17,7 +17,6 @@ LONGER = {
     "hoplite-sim/src/cluster/exchange.rs": 507,
     "hoplite-store/src/local/connection.rs": 621,
     "proto/src/arbitrary.rs": 755,
-    "python/hoplite/_group/member.py": 548,
     "python/hoplite/errors.py": 555,
 }
 TESTS = re.compile(r"(^|/)(tests/|tests\.rs$|(conftest|test_\w+)\.py$)")

@@ -18,18 +18,18 @@ import json
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from hoplite._group.channels import Channels
+from hoplite._group.discards import DISCARD_BYTES, Discards
 from hoplite._group.ledger import Ledger
 from hoplite._group.link import Link
+from hoplite._group.marks import GONE, LEAVE_TIMEOUT, End, Marks
+from hoplite._group.operation import Operation
 from hoplite._group.round import Round
 from hoplite._group.schedules import meet
 from hoplite.errors import (
-    AlreadyExists,
     ConnectionLost,
     HopliteError,
     ObjectLost,
@@ -37,49 +37,12 @@ from hoplite.errors import (
     Timeout,
 )
 
-#: Seconds for the put of an end.
-LEAVE_TIMEOUT = 5.0
 #: Seconds to wait for a failed group's ranks, which may be dead.
 PEERS_TIMEOUT = 1.0
 #: Seconds to wait, after a timeout, for the missing rank's reason: all ranks time out together.
 REASON_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 HELLO_TIMEOUT = 20.0
-#: Unneeded objects or bytes that start a delete, which costs two small collectives.
-DISCARD_OBJECTS = 64
-DISCARD_BYTES = 1 << 20
-PAGE = 1000
-#: The source of a receive from any rank.
-ANY = -1
-
-_GONE = (HopliteError, ValueError)
-
-
-@dataclass
-class Operation:
-    name: str
-    run: Callable[[Round], Awaitable[None]]
-    finish: Callable[[Exception | None], None]
-    timeout: float
-    meets: bool = False
-    """For collectives: `True` if the result depends on every rank."""
-    nbytes: int = 0
-    """Approximate bytes that stay in the stores. All ranks must pass the same number, unless
-    `meets`."""
-    message: str = ""
-    """For sends and receives: the object's id; empty until a receive from `ANY` has a match."""
-    source: int | None = None
-    """For receives: the source, or `ANY`."""
-    tag: int = 0
-
-
-class End(NamedTuple):
-    rank: int
-    after: int
-    """The last collective that the rank completes."""
-    reason: str
-    is_failure: bool = True
-    """`False` if the rank left in order."""
 
 
 class Group:
@@ -107,7 +70,8 @@ class Group:
         self.size = len(prefixes)
         self._client = link.client
         self._prefixes = prefixes
-        self.done_mark = self._id("done", rank)
+        self._marks = Marks(self._client, prefixes)
+        self.done_mark = self._marks.id("done", rank)
         self._name = name
         self._failed = failed
         self._channels = Channels(prefixes)
@@ -119,9 +83,7 @@ class Group:
         self._is_running = False
         self._sequence = 0
         self._messages: dict[asyncio.Task[None], Operation] = {}
-        self._unneeded: list[str] = []
-        self._unneeded_bytes = 0
-        self._deleter: asyncio.Task[None] | None = None
+        self._discards = Discards(link)
         #: The known end that names the earliest collective.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
@@ -217,7 +179,7 @@ class Group:
                 meeting = self._round(f"{sequence}m", operation.timeout)
                 self._ledger.making(sequence, meeting.made)
                 await meet(meeting)
-                self._discard(self._ledger.met(sequence), DISCARD_BYTES)
+                self._discards.add(self._ledger.met(sequence), DISCARD_BYTES)
             self._ledger.making(sequence, round.made)
             await operation.run(round)
         except BaseException as cause:
@@ -229,7 +191,7 @@ class Group:
             self._is_running = False
             operation.finish(None)
             if operation.meets:
-                self._discard(self._ledger.met(sequence), operation.nbytes)
+                self._discards.add(self._ledger.met(sequence), operation.nbytes)
             else:
                 self._ledger.passed(operation.nbytes)
 
@@ -265,7 +227,7 @@ class Group:
         else:
             operation.finish(None)
             if operation.source is not None:
-                self._discard([operation.message], operation.nbytes)
+                self._discards.add([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
         """Returns `True` if the message may still come: a possible sender has not left, or left
@@ -283,7 +245,7 @@ class Group:
 
     async def _give_up_messages(self) -> None:
         for task, operation in list(self._messages.items()):
-            with contextlib.suppress(*_GONE):
+            with contextlib.suppress(*GONE):
                 if await self._may_pass(operation):
                     continue
             if task in self._messages:
@@ -322,7 +284,7 @@ class Group:
         return error
 
     async def _missing(self, round: Round) -> list[int]:
-        with contextlib.suppress(*_GONE):
+        with contextlib.suppress(*GONE):
             return await round.missing()
         return []
 
@@ -376,7 +338,7 @@ class Group:
     async def _watch(self) -> None:
         try:
             while True:
-                view = await self._client.get(self._end_id(self._heard), None)
+                view = await self._client.get(self._marks.end_id(self._heard), None)
                 self._heard += 1
                 await self._hear(End(**json.loads(view.tobytes())))
         except HopliteError as error:
@@ -399,14 +361,14 @@ class Group:
         self._announce(self._announce_death(rank, process))
 
     async def _announce_death(self, rank: int, process: int) -> None:
-        with contextlib.suppress(*_GONE):
-            if await self._client.contains(self._id("done", rank)):
+        with contextlib.suppress(*GONE):
+            if await self._client.contains(self._marks.id("done", rank)):
                 # The rank left in order. Only the first rank that leaves puts an end.
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return
             await self._client.put(
-                self._id("dead", rank), [b""], "opaque", None, b"", LEAVE_TIMEOUT, True
+                self._marks.id("dead", rank), [b""], "opaque", None, b"", LEAVE_TIMEOUT, True
             )
         end = End(rank, -1, f"rank {rank} is gone: its process {process} has ended")
         self._announce(self._put_end(end))
@@ -428,21 +390,7 @@ class Group:
     async def _put_end(self, end: End) -> None:
         if self.size == 1:
             return
-        text = json.dumps(end._asdict()).encode()
-        with contextlib.suppress(*_GONE):
-            for number in count(self._heard):
-                with contextlib.suppress(AlreadyExists):
-                    # Fails if this number is taken.
-                    await self._client.put(
-                        self._end_id(number), [text], "opaque", None, b"", LEAVE_TIMEOUT, True
-                    )
-                    return
-
-    def _end_id(self, number: int) -> str:
-        return f"{self._prefixes[0]}end/{number}"
-
-    def _id(self, what: str, rank: int) -> str:
-        return f"{self._prefixes[rank]}{what}/{rank}"
+        await self._marks.put_end(end, self._heard)
 
     async def _close(self) -> bool:
         if self._is_closed:
@@ -462,19 +410,19 @@ class Group:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:
             self._watcher.cancel()
-        with contextlib.suppress(*_GONE):
+        with contextlib.suppress(*GONE):
             await self._clean_up()
         return True
 
     async def _clean_up(self) -> None:
         # Confirmed, so that the last rank sees all marks.
         await self._client.put(self.done_mark, [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
-        left = await self._left()
+        left = await self._marks.left()
         if self._has_failed and len(left) < self.size:
             left = await self._wait_for_others()
         if len(left) == self.size:
             for prefix in set(self._prefixes):
-                await self._remove_all(prefix)
+                await self._marks.remove_all(prefix)
 
     async def _wait_for_others(self) -> set[int]:
         assert self._end is not None
@@ -482,27 +430,16 @@ class Group:
         # If the group ended before its first collective, no rank needs the objects.
         while self._end.after > 0 and time.monotonic() < deadline:
             await asyncio.sleep(PEERS_INTERVAL)
-            left = await self._left()
+            left = await self._marks.left()
             if len(left) == self.size or self.rank not in left:
                 return left
         if self._end.after > 0:
             await self._put_end(End(self.rank, -1, self._end.reason))
-        ids = [*self._ledger.everything(), *self._unneeded]
+        ids = [*self._ledger.everything(), *self._discards.ids]
         # Omits ids of missing objects: a restarted directory would delay their deletes.
         there = await self._client.wait(ids, len(ids), 0.0)
         await self._client.delete([ids[index] for index in there], "default")
-        return await self._left()
-
-    async def _left(self) -> set[int]:
-        marks = [self._id(what, rank) for rank in range(self.size) for what in ("done", "dead")]
-        there = await self._client.wait(marks, len(marks), 0.0)
-        return {index // 2 for index in there}
-
-    async def _remove_all(self, prefix: str) -> None:
-        after: bytes | None = b""
-        while after is not None:
-            page, after = await self._client.list(prefix.encode(), after, PAGE)
-            await self._client.delete([about["id"] for about in page], "default")
+        return await self._marks.left()
 
     async def _abandon(self, reason: str) -> None:
         if self._runner is not None or self._messages:
@@ -518,26 +455,6 @@ class Group:
         await self._hear(self._end)
         for task in list(self._messages):
             task.cancel()
-
-    # Deletions
-
-    def _discard(self, ids: Iterable[str], nbytes: int) -> None:
-        self._unneeded += ids
-        self._unneeded_bytes += nbytes
-        is_much = len(self._unneeded) >= DISCARD_OBJECTS or self._unneeded_bytes >= DISCARD_BYTES
-        if is_much and self._deleter is None:
-            self._deleter = self.link.loop.create_task(self._delete())
-
-    async def _delete(self) -> None:
-        try:
-            while self._unneeded:
-                ids, self._unneeded = self._unneeded, []
-                self._unneeded_bytes = 0
-                await self._client.delete(ids, "default")
-        except _GONE:
-            pass
-        finally:
-            self._deleter = None
 
 
 def _lost(error: BaseException) -> str:

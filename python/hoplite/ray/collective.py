@@ -36,7 +36,8 @@ from hoplite import _native
 from hoplite._checks import Op
 from hoplite._group import link as links
 from hoplite._group import schedules
-from hoplite._group.member import Group, Operation
+from hoplite._group.member import Group
+from hoplite._group.operation import Operation
 from hoplite._group.round import OPAQUE, Buffer, Round
 from hoplite._memory import raw
 from hoplite._serialize import TAG_PICKLE, encode, layout

@@ -13,7 +13,8 @@ from torch.distributed.distributed_c10d import Store
 
 from hoplite._group import link as links
 from hoplite._group import schedules
-from hoplite._group.member import ANY, Group, Operation
+from hoplite._group.member import Group
+from hoplite._group.operation import ANY, Operation
 from hoplite._group.round import Round, at_once
 from hoplite.errors import Timeout
 from hoplite.torch import _sparse

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10DBackend
 
 from hoplite._group import schedules
-from hoplite._group.member import Group, Operation
+from hoplite._group.member import Group
+from hoplite._group.operation import Operation
 from hoplite._group.round import Round
 from hoplite.torch import NAME
 from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
