@@ -9,7 +9,7 @@
 //! | `batch`, `batches` | collect the answers of a batch |
 //! | `gets`, `fetch` | answer gets, and fetch objects |
 //! | `deletes`, `deletion` | delete objects |
-//! | `put`, `conflicts` | puts, and their conflicts |
+//! | `put`, `verdicts`, `conflicts` | puts, and their conflicts |
 //! | `copies`, `table` | copies, their memory and their users |
 //! | `combine`, `combinations` | combine copies into others |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
@@ -66,6 +66,7 @@ pub(crate) mod returning;
 mod shard_sessions;
 pub(crate) mod spill;
 pub(crate) mod table;
+mod verdicts;
 mod witnesses;
 
 use crate::message::{NodeConfig, NodeStatus};
