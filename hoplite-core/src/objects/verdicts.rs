@@ -1,4 +1,4 @@
-//! Verdicts on puts, and conflicts with another put of the same id.
+//! Conflicts with another put of the same id.
 
 use super::Objects;
 use super::publication::Rival;
