@@ -56,6 +56,11 @@ class LengthsTest(unittest.TestCase):
         said = self.check({"a.rs": 502 * CODE}, {"a.rs": 501})
         self.assertEqual(said, "a.rs has 502 lines, where 501 is the most\n")
 
+    def test_an_exception_that_is_not_needed_must_leave_the_table(self) -> None:
+        said = self.check({"a.rs": 500 * CODE}, {"a.rs": 501, "b.rs": 501})
+        self.assertIn("a.rs has 500 lines: remove it", said)
+        self.assertIn("b.rs has 0 lines: remove it", said)
+
 
 if __name__ == "__main__":
     unittest.main()
