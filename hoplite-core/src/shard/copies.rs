@@ -1,10 +1,12 @@
 //! The copies of one object, in the order in which the shard offers them to receivers.
 //!
 //! Each copy has *slots*, the rights of receivers to pull from it. Most objects have one or two
-//! copies, in a vector. An object with more than [`MAX_UNINDEXED`] copies has indices.
+//! copies, without indices. An object with more than [`MAX_UNINDEXED`] copies has indices.
 
 mod indexed;
 mod record;
+
+use std::slice;
 
 use self::indexed::IndexedCopies;
 use self::record::Rank;
@@ -20,6 +22,7 @@ const MAX_UNINDEXED: usize = 32;
 
 #[derive(Debug)]
 pub(super) enum Copies {
+    Single(LocationRecord),
     /// Sorted by node.
     Unindexed(Vec<LocationRecord>),
     Indexed(Box<IndexedCopies>),
@@ -31,11 +34,25 @@ impl Default for Copies {
     }
 }
 
+/// Copies without indices, sorted by node, or with indices.
+enum View<'a> {
+    Unindexed(&'a [LocationRecord]),
+    Indexed(&'a IndexedCopies),
+}
+
 impl Copies {
-    pub(super) fn len(&self) -> usize {
+    fn view(&self) -> View<'_> {
         match self {
-            Self::Unindexed(records) => records.len(),
-            Self::Indexed(indexed) => indexed.len(),
+            Self::Single(record) => View::Unindexed(slice::from_ref(record)),
+            Self::Unindexed(records) => View::Unindexed(records),
+            Self::Indexed(indexed) => View::Indexed(indexed),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self.view() {
+            View::Unindexed(records) => records.len(),
+            View::Indexed(indexed) => indexed.len(),
         }
     }
 
@@ -44,20 +61,20 @@ impl Copies {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &LocationRecord> {
-        let (unindexed, indexed) = match self {
-            Self::Unindexed(records) => (Some(records.iter()), None),
-            Self::Indexed(indexed) => (None, Some(indexed.iter())),
+        let (unindexed, indexed) = match self.view() {
+            View::Unindexed(records) => (Some(records.iter()), None),
+            View::Indexed(indexed) => (None, Some(indexed.iter())),
         };
         unindexed.into_iter().flatten().chain(indexed.into_iter().flatten())
     }
 
     pub(super) fn get(&self, node: NodeIndex) -> Option<&LocationRecord> {
-        match self {
-            Self::Unindexed(records) => {
+        match self.view() {
+            View::Unindexed(records) => {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get(position)
             }
-            Self::Indexed(indexed) => indexed.get(node),
+            View::Indexed(indexed) => indexed.get(node),
         }
     }
 
@@ -67,6 +84,7 @@ impl Copies {
         change: impl FnOnce(&mut LocationRecord) -> R,
     ) -> Option<R> {
         match self {
+            Self::Single(record) => (record.node == node).then(|| change(record)),
             Self::Unindexed(records) => {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 records.get_mut(position).map(change)
@@ -76,17 +94,25 @@ impl Copies {
     }
 
     pub(super) fn insert(&mut self, record: LocationRecord) {
+        if self.is_empty() {
+            *self = Self::Single(record);
+            return;
+        }
+        if let Self::Single(_) = self
+            && let Self::Single(first) = std::mem::take(self)
+        {
+            let mut records = Vec::with_capacity(2);
+            records.push(first);
+            *self = Self::Unindexed(records);
+        }
         match self {
+            Self::Single(_) => {}
             Self::Unindexed(records) => {
                 let Err(position) =
                     records.binary_search_by_key(&record.node, |record| record.node)
                 else {
                     return;
                 };
-                if records.is_empty() {
-                    // A push would reserve memory for four copies.
-                    records.reserve_exact(1);
-                }
                 records.insert(position, record);
                 if records.len() > MAX_UNINDEXED {
                     let mut indexed = IndexedCopies::default();
@@ -100,6 +126,11 @@ impl Copies {
 
     pub(super) fn remove(&mut self, node: NodeIndex) -> Option<LocationRecord> {
         match self {
+            Self::Single(record) if record.node != node => None,
+            Self::Single(_) => match std::mem::take(self) {
+                Self::Single(record) => Some(record),
+                _ => None,
+            },
             Self::Unindexed(records) => {
                 let position = records.binary_search_by_key(&node, |record| record.node).ok()?;
                 Some(records.remove(position))
@@ -126,8 +157,8 @@ impl Copies {
     }
 
     fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
-        let (unindexed, indexed) = match self {
-            Self::Unindexed(records) => {
+        let (unindexed, indexed) = match self.view() {
+            View::Unindexed(records) => {
                 let members = records.iter().filter(|record| is_in(record.path, group));
                 let ranked = members.filter_map(|record| Some((record.rank()?, record)));
                 let mut ranked: Vec<_> =
@@ -135,64 +166,64 @@ impl Copies {
                 ranked.sort_unstable_by_key(|(rank, _)| *rank);
                 (ranked, None)
             }
-            Self::Indexed(indexed) => (Vec::new(), Some(indexed.free_from(group, first))),
+            View::Indexed(indexed) => (Vec::new(), Some(indexed.free_from(group, first))),
         };
         unindexed.into_iter().map(|(_, record)| record).chain(indexed.into_iter().flatten())
     }
 
     pub(super) fn connected_count(&self, group: Path) -> usize {
-        match self {
-            Self::Unindexed(records) => records
+        match self.view() {
+            View::Unindexed(records) => records
                 .iter()
                 .filter(|record| !record.is_disconnected && is_in(record.path, group))
                 .count(),
-            Self::Indexed(indexed) => indexed.connected_count(group),
+            View::Indexed(indexed) => indexed.connected_count(group),
         }
     }
 
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
-        let (unindexed, indexed) = match self {
-            Self::Unindexed(records) => {
+        let (unindexed, indexed) = match self.view() {
+            View::Unindexed(records) => {
                 (Some(records.iter().filter(|record| record.is_rooted())), None)
             }
-            Self::Indexed(indexed) => (None, Some(indexed.rooted())),
+            View::Indexed(indexed) => (None, Some(indexed.rooted())),
         };
         unindexed.into_iter().flatten().chain(indexed.into_iter().flatten())
     }
 
     pub(super) fn complete(&self) -> usize {
-        match self {
-            Self::Unindexed(records) => {
+        match self.view() {
+            View::Unindexed(records) => {
                 records.iter().filter(|record| record.state == LocationState::Complete).count()
             }
-            Self::Indexed(indexed) => indexed.complete(),
+            View::Indexed(indexed) => indexed.complete(),
         }
     }
 
     pub(super) fn complete_connected_count(&self) -> usize {
-        match self {
-            Self::Unindexed(records) => {
+        match self.view() {
+            View::Unindexed(records) => {
                 records.iter().filter(|record| record.is_complete_and_connected()).count()
             }
-            Self::Indexed(indexed) => indexed.complete_connected_count(),
+            View::Indexed(indexed) => indexed.complete_connected_count(),
         }
     }
 
     pub(super) fn is_pinned(&self) -> bool {
-        match self {
-            Self::Unindexed(records) => {
+        match self.view() {
+            View::Unindexed(records) => {
                 records.iter().any(|record| record.retention == Retention::Pinned)
             }
-            Self::Indexed(indexed) => indexed.is_pinned(),
+            View::Indexed(indexed) => indexed.is_pinned(),
         }
     }
 
     pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
-        match self {
-            Self::Unindexed(records) => {
-                records.iter().any(|record| record.pulling_from.as_ref() == Some(name))
+        match self.view() {
+            View::Unindexed(records) => {
+                records.iter().any(|record| record.pulling_from.as_deref() == Some(name))
             }
-            Self::Indexed(indexed) => indexed.is_pulled_from(name),
+            View::Indexed(indexed) => indexed.is_pulled_from(name),
         }
     }
 }
@@ -237,7 +268,8 @@ mod tests {
             session: 0,
             last_grant: 0,
             since: Time::from_micros(at / 3),
-            pulling_from: (state == 1).then(|| NodeId::new(&format!("n{}", node / 2)).unwrap()),
+            pulling_from: (state == 1)
+                .then(|| Box::new(NodeId::new(&format!("n{}", node / 2)).unwrap())),
             has_slow_source: false,
         }
     }
@@ -276,7 +308,7 @@ mod tests {
                 prop_assert_eq!(rooted, all.iter().filter(|r| r.is_rooted()).map(|r| r.node).collect::<Vec<_>>());
                 for number in 0..40 {
                     let name = NodeId::new(&format!("n{number}")).unwrap();
-                    let is_pulled = all.iter().any(|r| r.pulling_from.as_ref() == Some(&name));
+                    let is_pulled = all.iter().any(|r| r.pulling_from.as_deref() == Some(&name));
                     prop_assert_eq!(copies.is_pulled_from(&name), is_pulled);
                 }
                 for group in [EVERYWHERE, [0, 1, 0, 0], [0, 0, 2, 0], [0, 2, 3, 0], [0, 9, 0, 0]] {

@@ -104,7 +104,7 @@ impl Shard {
             if let (Some(object), Some(entry)) = (object, self.entries.get(id)) {
                 let (creator, age) = (entry.creator.clone(), now.since(entry.created));
                 object.origin =
-                    Some(Origin { creator, age, unused: entry.used.map(|at| now.since(at)) });
+                    Some(Origin { creator, age, unused: entry.used().map(|at| now.since(at)) });
             }
         }
     }
@@ -153,7 +153,7 @@ impl Shard {
             put: entry.put,
             size_bytes: entry.size_bytes,
             metadata: entry.metadata.to_metadata(),
-            inline: entry.inline.is_some(),
+            inline: entry.is_inline(),
             lost: entry.is_lost(),
             origin: None,
         };
@@ -171,7 +171,7 @@ impl Shard {
             data_address: info.data_address,
             state: location.state,
             retention: location.retention,
-            pulling_from: location.pulling_from.clone(),
+            pulling_from: location.pulling_from.as_deref().cloned(),
             path: record.place.path,
             slow_peers: record.slow_peers.clone(),
         })

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
+use bytes::Bytes;
+
 use super::copies::Copies;
 use super::nodes::NodeIndex;
 use crate::id::{NodeId, PutId};
@@ -17,15 +19,25 @@ pub(super) struct Entry {
     /// First node that published the object at this shard.
     pub(super) creator: NodeId,
     pub(super) created: Time,
-    /// Time at which a receiver last got a sender or bytes of the object.
-    pub(super) used: Option<Time>,
+    /// See [`Entry::used`]; [`Time::NEVER`] before the first use.
+    used: Time,
     pub(super) size_bytes: u64,
     pub(super) metadata: BoxedMetadata,
-    pub(super) inline: Option<InlineBytes>,
+    inline: Option<Bytes>,
+    inline_crc: u32,
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
-    pub(super) state: EntryState,
     pub(super) pin: Pin,
+    stage: Stage,
+    /// Time that [`EntryState`] has in this stage.
+    stage_time: Time,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Live,
+    Rootless,
+    Lost,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,14 +224,16 @@ impl Entry {
             put: publish.put,
             creator,
             created,
-            used: None,
+            used: Time::NEVER,
             size_bytes: publish.size_bytes,
             metadata: publish.metadata.clone().into(),
             inline: None,
+            inline_crc: 0,
             copies: Copies::default(),
             transfers: Transfers::default(),
-            state: EntryState::Live,
             pin: Pin::Held,
+            stage: Stage::Live,
+            stage_time: Time::NEVER,
         }
     }
 
@@ -227,12 +241,54 @@ impl Entry {
         self.size_bytes == publish.size_bytes && self.metadata.describes_same(&publish.metadata)
     }
 
+    /// Returns the time at which a receiver last got a sender or bytes of the object.
+    pub(super) fn used(&self) -> Option<Time> {
+        (self.used != Time::NEVER).then_some(self.used)
+    }
+
+    pub(super) const fn set_used(&mut self, now: Time) {
+        self.used = now;
+    }
+
+    pub(super) const fn is_inline(&self) -> bool {
+        self.inline.is_some()
+    }
+
+    pub(super) fn inline(&self) -> Option<InlineBytes> {
+        self.inline.clone().map(|bytes| InlineBytes::new(bytes, self.inline_crc))
+    }
+
+    pub(super) fn has_inline(&self, inline: &InlineBytes) -> bool {
+        self.inline.as_ref() == Some(inline.bytes()) && self.inline_crc == inline.crc()
+    }
+
+    pub(super) fn set_inline(&mut self, inline: InlineBytes) {
+        self.inline_crc = inline.crc();
+        self.inline = Some(inline.into());
+    }
+
+    pub(super) const fn state(&self) -> EntryState {
+        match self.stage {
+            Stage::Live => EntryState::Live,
+            Stage::Rootless => EntryState::Rootless { due: self.stage_time },
+            Stage::Lost => EntryState::Lost { forget_at: self.stage_time },
+        }
+    }
+
+    pub(super) const fn set_state(&mut self, state: EntryState) {
+        (self.stage, self.stage_time) = match state {
+            EntryState::Live => (Stage::Live, Time::NEVER),
+            EntryState::Rootless { due } => (Stage::Rootless, due),
+            EntryState::Lost { forget_at } => (Stage::Lost, forget_at),
+        };
+    }
+
     pub(super) fn is_lost(&self) -> bool {
-        matches!(self.state, EntryState::Lost { .. })
+        matches!(self.stage, Stage::Lost)
     }
 
     pub(super) fn has_root(&self) -> bool {
-        self.inline.is_some() || self.copies.rooted().next().is_some()
+        self.is_inline() || self.copies.rooted().next().is_some()
     }
 
     pub(super) fn has_followers(&self) -> bool {

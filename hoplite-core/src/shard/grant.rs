@@ -40,7 +40,7 @@ impl Shard {
             (location.state, location.since)
         });
         let Some((sender_state, sender_since)) = taken else { return };
-        entry.used = Some(turn.now);
+        entry.set_used(turn.now);
         self.next_grant += 1;
         let sender_has =
             if sender_state == LocationState::Complete { turn.now } else { sender_since };
@@ -117,18 +117,15 @@ impl Shard {
     ) {
         let Some(record) = self.nodes.get_mut(node) else { return };
         let Some(entry) = self.entries.get_mut(id) else { return };
-        let Some(bytes) = entry.inline.clone() else { return };
-        entry.used = Some(turn.now);
+        let Some(bytes) = entry.inline() else { return };
+        entry.set_used(turn.now);
         let session = record.session_number;
         if entry.copies.get(node).is_none() {
             let at = (node, record.place.path);
             let mut copy =
                 LocationRecord::new(at, LocationState::Complete, Retention::Evictable, session);
-            copy.free_slots = self
-                .config
-                .limits
-                .slots_per_location
-                .saturating_sub(entry.transfers.served_by(node));
+            let slots = self.config.limits.slots_per_location;
+            copy.set_free_slots(slots.saturating_sub(entry.transfers.served_by(node)));
             entry.copies.insert(copy);
             record.holdings.insert(id.clone());
         }
@@ -164,8 +161,8 @@ impl Shard {
         let sender = self.nodes.get(link.sender).map(|record| &record.info.node);
         let Some(entry) = self.entries.get_mut(&id) else { return };
         let own = entry.copies.get(node);
-        if own.is_some_and(|own| own.pulling_from.is_some() && own.pulling_from.as_ref() == sender)
-        {
+        let named = own.and_then(|own| own.pulling_from.as_deref());
+        if named.is_some() && named == sender {
             entry.copies.change(node, |own| own.pulling_from = None);
         }
         let sender =
@@ -202,7 +199,9 @@ impl Shard {
         let id = self.grants.remove(&grant)?;
         let entry = self.entries.get_mut(&id)?;
         let link = entry.transfers.remove(receiver, grant)?;
-        entry.copies.change(link.sender, |location| location.free_slots += 1);
+        entry
+            .copies
+            .change(link.sender, |sender| sender.free_slots = sender.free_slots.saturating_add(1));
         if let Some(record) = self.nodes.get_mut(receiver) {
             record.receiving.remove(&grant);
         }
@@ -220,6 +219,6 @@ fn assume_partial(
     let (at, session) = ((node, record.place.path), record.session_number);
     let mut copy = LocationRecord::new(at, LocationState::Partial, Retention::Evictable, session);
     copy.since = since;
-    copy.free_slots = slots.saturating_sub(entry.transfers.served_by(node));
+    copy.set_free_slots(slots.saturating_sub(entry.transfers.served_by(node)));
     entry.copies.insert(copy);
 }

@@ -216,7 +216,7 @@ impl Shard {
             let arranged = senders.get(&copy.node).and_then(|sender| self.nodes.get(*sender));
             let sender = arranged
                 .map(|record| record.info.node.clone())
-                .or_else(|| copy.pulling_from.clone());
+                .or_else(|| copy.pulling_from.as_deref().cloned());
             let grant = running.get(node).filter(|grant| Some(&grant.sender) == sender.as_ref());
             Some(CopyOverview {
                 node: node.clone(),
@@ -300,7 +300,7 @@ impl Shard {
             copies: entry.copies.len(),
             complete: entry.copies.complete(),
             pinned: entry.copies.is_pinned(),
-            inline: entry.inline.is_some(),
+            inline: entry.is_inline(),
             lost: entry.is_lost(),
             transfers: entry.transfers.len(),
             waiting: self.waiting.get(id).map_or(0, BTreeMap::len),

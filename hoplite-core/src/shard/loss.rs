@@ -29,7 +29,7 @@ impl Shard {
     /// none.
     pub(super) fn check_root_returned(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        match (entry.has_root(), entry.state) {
+        match (entry.has_root(), entry.state()) {
             (true, EntryState::Rootless { due }) => self.due.rootless.remove(due, id.clone()),
             (true, EntryState::Lost { forget_at }) => {
                 self.due.markers.remove(forget_at, id.clone())
@@ -38,20 +38,20 @@ impl Shard {
                 // A store may publish its complete copy later than a receiver publishes a partial
                 // one.
                 let due = (now + self.config.limits.node_grace).max(self.warm_until);
-                entry.state = EntryState::Rootless { due };
+                entry.set_state(EntryState::Rootless { due });
                 self.due.rootless.insert(due, id.clone());
                 return;
             }
             _ => return,
         }
-        entry.state = EntryState::Live;
+        entry.set_state(EntryState::Live);
     }
 
     /// Updates the state after a location was removed. With partial copies left, the object is lost
     /// only at `lost_at`.
     pub(super) fn check_root_lost(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        if entry.has_root() || entry.state != EntryState::Live {
+        if entry.has_root() || entry.state() != EntryState::Live {
             return;
         }
         let earliest = if entry.has_followers() { lost_at } else { turn.now };
@@ -59,7 +59,7 @@ impl Shard {
         if due <= turn.now {
             self.lose(turn, id);
         } else {
-            entry.state = EntryState::Rootless { due };
+            entry.set_state(EntryState::Rootless { due });
             self.due.rootless.insert(due, id.clone());
         }
     }
@@ -71,7 +71,7 @@ impl Shard {
         self.send_drops(turn, &holders, id, entry.put, DropReason::Lost);
         self.fail_waiting(turn, id, &Error::ObjectLost { id: id.clone() }, |_| true);
         let forget_at = turn.now + MARKER_TTL;
-        entry.state = EntryState::Lost { forget_at };
+        entry.set_state(EntryState::Lost { forget_at });
         self.entries.insert(id.clone(), entry);
         self.due.markers.insert(forget_at, id.clone());
         if self.due.markers.len() > MAX_MARKERS

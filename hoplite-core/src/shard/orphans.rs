@@ -72,7 +72,7 @@ impl Shard {
         let Some(entry) = self.entries.get(id).filter(|entry| entry.pin == Pin::Missing) else {
             return;
         };
-        let Some(bytes) = entry.inline.clone() else { return };
+        let Some(bytes) = entry.inline() else { return };
         if orphan.again_at.take().is_some_and(|at| at <= turn.now) {
             orphan.offered.clear();
         }

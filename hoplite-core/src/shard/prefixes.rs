@@ -69,7 +69,7 @@ impl PrefixSum {
             copies: entry.copies.len() as u64,
             oldest: Some(entry.created),
             newest: Some(entry.created),
-            used: entry.used,
+            used: entry.used(),
             creators: BTreeSet::from([entry.creator.clone()]),
             has_more_creators: false,
         }

@@ -96,8 +96,11 @@ impl Shard {
         if !entry.agrees_with(publish) {
             return Equality::Different;
         }
-        if let (Some(ours), Some(theirs)) = (&entry.inline, &publish.inline) {
-            return if ours == theirs { Equality::Equal } else { Equality::Different };
+        if let Some(inline) = &publish.inline
+            && entry.is_inline()
+        {
+            let is_equal = entry.has_inline(inline);
+            return if is_equal { Equality::Equal } else { Equality::Different };
         }
         let others =
             entry.copies.rooted().filter(|copy| copy.node != node && !copy.is_disconnected);
@@ -175,10 +178,9 @@ impl Shard {
         let size_bytes = publish.size_bytes;
         let is_whole = publish.state == LocationState::Complete
             && u64::try_from(bytes.len()) == Ok(size_bytes);
-        if is_whole && entry.inline.is_none() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES
-        {
+        if is_whole && !entry.is_inline() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES {
             // A slice of a received frame would keep the whole frame allocated.
-            entry.inline = Some(bytes.to_owned_memory());
+            entry.set_inline(bytes.to_owned_memory());
             self.inline_bytes += size_bytes;
         }
     }
@@ -207,11 +209,8 @@ impl Shard {
                 session,
             );
             copy.since = now;
-            copy.free_slots = self
-                .config
-                .limits
-                .slots_per_location
-                .saturating_sub(entry.transfers.served_by(node));
+            let slots = self.config.limits.slots_per_location;
+            copy.set_free_slots(slots.saturating_sub(entry.transfers.served_by(node)));
             entry.copies.insert(copy);
             record.holdings.insert(publish.id.clone());
         }
@@ -228,8 +227,8 @@ impl Shard {
                 location.state = publish.state;
             }
             let is_partial = location.state == LocationState::Partial;
-            location.pulling_from =
-                pulling_from.filter(|name| is_partial && *name != record.info.node);
+            let sender = pulling_from.filter(|name| is_partial && *name != record.info.node);
+            location.pulling_from = sender.map(Box::new);
             let is_complete = location.state == LocationState::Complete;
             let was_promoted = is_complete
                 && location.retention == Retention::Pinned
@@ -259,7 +258,7 @@ impl Shard {
             best.into_iter().filter_map(|copy| Some(&self.nodes.get(copy.node)?.info.node));
         let survivor = choose_survivor(connected).and_then(|name| self.nodes.index(name));
         let Some(survivor) = survivor else {
-            if entry.inline.is_some() {
+            if entry.is_inline() {
                 self.add_orphan(turn.now, id);
             }
             return;
@@ -352,12 +351,12 @@ impl Shard {
         let mut entry = self.entries.remove(id)?;
         self.remove_orphan(id);
         self.end_shortage(id);
-        match entry.state {
+        match entry.state() {
             EntryState::Live => {}
             EntryState::Rootless { due } => self.due.rootless.remove(due, id.clone()),
             EntryState::Lost { forget_at } => self.due.markers.remove(forget_at, id.clone()),
         }
-        let inline_bytes = entry.inline.as_ref().map_or(0, |_| entry.size_bytes);
+        let inline_bytes = if entry.is_inline() { entry.size_bytes } else { 0 };
         self.inline_bytes = self.inline_bytes.saturating_sub(inline_bytes);
         let mut holders = Vec::new();
         for copy in std::mem::take(&mut entry.copies).iter() {

@@ -84,7 +84,7 @@ impl Shard {
         query: &WaitingQuery,
     ) -> bool {
         let Some(entry) = self.entries.get(&query.id) else { return false };
-        if entry.inline.is_some() {
+        if entry.is_inline() {
             self.answer_inline(turn, node, request, &query.id);
             return true;
         }
@@ -188,7 +188,7 @@ impl Shard {
     pub(super) fn next_answer(&self, now: Time, id: &ObjectId) -> Option<Answered> {
         let entry = self.entries.get(id).filter(|entry| !entry.is_lost())?;
         let queue = self.waiting.get(id)?;
-        if entry.inline.is_some() {
+        if entry.is_inline() {
             let (node, request) = *queue.values().next()?;
             return Some((node, request, Answer::Inline));
         }
@@ -340,7 +340,8 @@ impl Shard {
     /// serves some node.
     fn pulls_from(&self, entry: &Entry, node: NodeIndex, root: NodeIndex) -> bool {
         pulls_from(node, root, |node| {
-            let published = entry.copies.get(node).and_then(|record| record.pulling_from.as_ref());
+            let published =
+                entry.copies.get(node).and_then(|record| record.pulling_from.as_deref());
             let published = published.and_then(|name| self.nodes.index(name));
             entry.transfers.senders_of(node).chain(published)
         })

@@ -140,7 +140,7 @@ impl Indices {
         let is_pinned = |copy: &LocationRecord| copy.retention == Retention::Pinned;
         self.pinned += usize::from(after.is_some_and(is_pinned));
         self.pinned -= usize::from(before.is_some_and(is_pinned));
-        let (old, new) = difference(before, after, |copy| copy.pulling_from.as_ref());
+        let (old, new) = difference(before, after, |copy| copy.pulling_from.as_deref());
         if let Some(sender) = old {
             self.remove_pull_from(sender);
         }

@@ -17,7 +17,7 @@ pub(in crate::shard) struct LocationRecord {
     /// `true` if the store regards this shard as the object's leading shard, which creates further
     /// copies.
     pub(in crate::shard) leads: bool,
-    pub(in crate::shard) free_slots: u32,
+    pub(in crate::shard) free_slots: u16,
     /// Number of the session in which the node last published the copy. In a newer session, the
     /// copy is stale.
     pub(in crate::shard) session: u32,
@@ -26,7 +26,7 @@ pub(in crate::shard) struct LocationRecord {
     /// forward.
     pub(in crate::shard) since: Time,
     /// Node that sends the copy's bytes, by name because this shard may not know the node yet.
-    pub(in crate::shard) pulling_from: Option<NodeId>,
+    pub(in crate::shard) pulling_from: Option<Box<NodeId>>,
     /// `true` if the copy's bytes cross a slow link, to this node or earlier in the chain of
     /// senders.
     pub(super) has_slow_source: bool,
@@ -79,9 +79,13 @@ impl LocationRecord {
         }
         let has_turned = self.has_slow_source != is_slow;
         self.session = session;
-        self.pulling_from = Some(sender.clone());
+        self.pulling_from = Some(Box::new(sender.clone()));
         self.has_slow_source = is_slow;
         has_turned
+    }
+
+    pub(in crate::shard) fn set_free_slots(&mut self, slots: u32) {
+        self.free_slots = u16::try_from(slots).unwrap_or(u16::MAX);
     }
 
     pub(in crate::shard) const fn set_has_slow_source(&mut self, has_slow_source: bool) {

@@ -67,8 +67,7 @@ fn entries(shard: &Shard) {
             !shard.tombstones.contains_key(&(id.clone(), entry.put)),
             "a deleted put came back"
         );
-        inline_bytes +=
-            entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
+        inline_bytes += entry.inline().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
         links += entry.transfers.len();
         let slots = slots_taken(shard, entry);
         let mut nodes = BTreeSet::new();
@@ -77,12 +76,12 @@ fn entries(shard: &Shard) {
             let record = shard.nodes.get(location.node).expect("a location is at a node");
             assert!(record.holdings.contains(id));
             let taken = slots.get(&location.node).copied().unwrap_or(0);
-            assert_eq!(location.free_slots + taken, limits.slots_per_location);
+            assert_eq!(u32::from(location.free_slots) + taken, limits.slots_per_location);
             assert_eq!(location.is_disconnected, !record.is_connected());
             assert_eq!(location.path, record.place.path);
             assert!(location.pulling_from.is_none() || location.state == LocationState::Partial);
         }
-        match entry.state {
+        match entry.state() {
             EntryState::Live => assert!(entry.has_root()),
             EntryState::Rootless { .. } => {
                 assert!(!entry.has_root());
@@ -111,7 +110,7 @@ fn entries(shard: &Shard) {
     }
     for id in shard.orphans.ids() {
         let entry = &shard.entries[id];
-        assert!(entry.inline.is_some() && entry.pin == Pin::Missing, "a store keeps an orphan");
+        assert!(entry.is_inline() && entry.pin == Pin::Missing, "a store keeps an orphan");
     }
     assert_eq!(inline_bytes, shard.inline_bytes);
     assert_eq!(links, shard.grants.len());
@@ -173,7 +172,7 @@ fn requests(shard: &Shard) {
                         "a receiver that serves others waits in its group"
                     );
                     assert!(
-                        entry.is_none_or(|entry| !entry.is_lost() && entry.inline.is_none()),
+                        entry.is_none_or(|entry| !entry.is_lost() && !entry.is_inline()),
                         "a query waits for an object that is lost or inline"
                     );
                 }

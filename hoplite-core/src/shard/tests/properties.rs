@@ -491,10 +491,7 @@ impl Run {
         );
         assert!(status.nodes.is_empty());
         let mut entries = self.world.shard.entries.values();
-        assert!(
-            entries.all(|entry| entry.inline.is_some()),
-            "without any node, what is left is inline"
-        );
+        assert!(entries.all(|entry| entry.is_inline()), "without any node, what is left is inline");
         assert_eq!(self.world.shard.next_deadline(), None);
     }
 }

@@ -11,6 +11,10 @@ pub struct InlineBytes {
 }
 
 impl InlineBytes {
+    pub(crate) const fn new(bytes: Bytes, crc: u32) -> Self {
+        Self { bytes, crc }
+    }
+
     /// Makes inline bytes of received ones; `None` if the checksum does not match.
     pub fn checked(bytes: Bytes, crc: u32) -> Option<Self> {
         (crc32c(&bytes) == crc).then_some(Self { bytes, crc })
