@@ -61,13 +61,13 @@ pub struct Allocator {
     allocated_ranges: usize,
 }
 
-/// A range up to the offset of `after`, or to the end of the arena.
+/// A range up to `after`, or to the end of the arena.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     offset: u64,
     before: u32,
     after: u32,
-    /// Neighbours in the range's list. A range in no bin has [`NOT_FREE`] as `previous`.
+    /// Neighbours in the range's list, or [`NOT_FREE`].
     previous: u32,
     next: u32,
 }

@@ -163,10 +163,9 @@ impl LiveCopy {
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
     }
 
-    /// Wakes all tasks that wait for bytes.
     pub(crate) fn ring(&self) {
-        // With the fence in `beyond_within`, either this call finds the waiting task's `Notify`, or
-        // the task sees what the caller has changed.
+        // With the fence in `beyond_within`: either this call finds the task's `Notify`, or the
+        // task sees the change.
         fence(Ordering::SeqCst);
         if let Some(transfers) = self.transfers.get() {
             transfers.progressed.notify_waiters();

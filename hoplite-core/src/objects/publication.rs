@@ -16,7 +16,6 @@ use crate::time::Time;
 /// shard's return.
 const DISPUTES: u32 = 9;
 
-/// Boxed, because few puts have a rival.
 pub(crate) type Rival = Box<(PutId, (NodeId, SocketAddr))>;
 
 /// One shard's knowledge of the copy. Small, because a store may have a million objects.
@@ -55,7 +54,7 @@ struct Dispute {
     republish_at: Option<Time>,
 }
 
-/// Rare facts about a put. Most puts have none, and take no memory for them.
+/// Facts that few puts have.
 #[derive(Debug, Default)]
 struct Exceptions {
     rival: Option<Rival>,

@@ -34,7 +34,6 @@ impl Default for Copies {
     }
 }
 
-/// Copies without indices, sorted by node, or with indices.
 enum View<'a> {
     Unindexed(&'a [LocationRecord]),
     Indexed(&'a IndexedCopies),

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     /// First node that published the object at this shard.
     pub(super) creator: NodeId,
     pub(super) created: Time,
-    /// See [`Entry::used`]; [`Time::NEVER`] before the first use.
+    /// [`Time::NEVER`] before the first use.
     used: Time,
     pub(super) size_bytes: u64,
     pub(super) metadata: BoxedMetadata,
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) transfers: Transfers,
     pub(super) pin: Pin,
     stage: Stage,
-    /// Time that [`EntryState`] has in this stage.
+    /// Time in [`EntryState`].
     stage_time: Time,
 }
 

@@ -42,7 +42,6 @@ pub(crate) struct ActivePull {
 }
 
 impl Phase {
-    /// Returns the phase of a copy that has no bytes and no sender.
     pub(crate) fn awaiting_sender() -> Self {
         Self::Receiving(Box::default())
     }
