@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import time
@@ -23,6 +24,8 @@ _LOOPBACK = "127.0.0.1"
 #: A supervisor answers calls while it starts or stops its store.
 _CALLS_AT_ONCE = 8
 _POLL_INTERVAL = 0.01
+
+logger = logging.getLogger(__name__)
 
 
 def start_on_all_nodes(
@@ -137,8 +140,23 @@ def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> li
         )
     else:
         found = _start(nodes, supervisors, settings, timeout)
+    _warn_of_other_memory(nodes, supervisors, settings, timeout)
     _check(nodes, supervisors, timeout)
     return found
+
+
+def _warn_of_other_memory(
+    nodes: list[Any], supervisors: list[Any], settings: Settings, timeout: float
+) -> None:
+    if settings.memory is None:
+        return
+    known = _on_all(nodes, [supervisor.settings.remote() for supervisor in supervisors], timeout)
+    if any(started is None or started.memory != settings.memory for started in known):
+        logger.warning(
+            "memory=%s has no effect on stores that ran before: to change it, call "
+            "hoplite.ray.stop_on_all_nodes() first",
+            settings.memory,
+        )
 
 
 def refresh(timeout: float = 120.0) -> list[Node]:

@@ -63,6 +63,15 @@ def test_to_start_again_changes_nothing(running: Nodes) -> None:
     assert round_trip()
 
 
+def test_another_size_of_running_stores_is_a_warning(
+    running: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert start_stores() == running
+    assert "has no effect" not in caplog.text
+    assert hoplite.ray.start_on_all_nodes(memory="100MiB") == running
+    assert "memory=100MiB has no effect" in caplog.text
+
+
 def test_a_store_that_is_killed_comes_back(running: Nodes) -> None:
     lost = hoplite.ray.put(np.ones(100_000))
     kill_and_await(here().socket, "hoplite-store")
