@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{
-    ConnectFailure, ConnectOptions, Error, Lifetime, Metadata, ObjectView, Owner, PutOptions,
-    Replicas, Ttl, TtlAction,
+    ConnectFailure, ConnectOptions, Dtype, Error, Lifetime, Metadata, ObjectView, Owner,
+    PutOptions, ReduceOp, Replicas, Ttl, TtlAction,
 };
 use hoplite_core::Error as ObjectError;
 use hoplite_core::lifetime::MAX_TTL;
@@ -194,7 +194,10 @@ fn gc_lists_ownerless_objects_and_deletes_the_selected_ones() {
     leaving.put("tmp/2", b"small").unwrap();
     leaving.put("kept", b"kept").unwrap();
     leaving.put_with("ttl", b"ttl", for_ttl(MAX_TTL, TtlAction::Delete)).unwrap();
-    client.put("mine", b"mine").unwrap();
+    let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
+    let typed = PutOptions { metadata, ..PutOptions::default() };
+    client.put_with("mine", b"mine", typed).unwrap();
+    leaving.reduce("sum", ["mine"], ReduceOp::Sum, TIME_LIMIT).unwrap();
     assert_eq!(gc(&cluster, &[]), []);
     drop(leaving);
     let job = || Some("job".to_owned());

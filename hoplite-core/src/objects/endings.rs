@@ -171,7 +171,9 @@ impl Objects {
         let is_ownerless = match (lifetime, &owner) {
             (None, _) => {
                 let (creator, owners) = (local.creator(), &self.lifetimes.owners);
-                local.is_complete() && creator.is_some_and(|creator| !owners.is_connected(creator))
+                local.is_complete()
+                    && !local.is_reduced()
+                    && creator.is_some_and(|creator| !owners.is_connected(creator))
             }
             // A replica has at most a time to live: the put's store knows the owner's clients.
             (_, Some(owner)) => {

@@ -275,7 +275,7 @@ impl Objects {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
         }
-        self.copies.set_creator(copy, key.client);
+        self.copies.set_reduced_by(copy, key.client);
         self.copies.publication_mut(copy).set_sealer(key);
         self.complete_put(copy);
     }

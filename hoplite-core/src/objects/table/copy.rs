@@ -78,6 +78,7 @@ pub(crate) struct LocalCopy {
     /// `true` if the directory may know the copy. A private copy, such as a reduce's partial
     /// result, is requested only by nodes that a coordinator told its id.
     pub(crate) is_public: bool,
+    pub(super) is_reduced: bool,
     /// Reason why the copy was deleted, lost or given up, for the writer.
     pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
@@ -105,6 +106,7 @@ impl LocalCopy {
             creator,
             payer: Payer::Nobody,
             is_public: true,
+            is_reduced: false,
             detached: None,
             references: 0,
             serves: 0,
@@ -146,6 +148,10 @@ impl LocalCopy {
     pub(super) const fn charge_of_memory(&self) -> Charge<'_> {
         let used = QuotaUse { memory_bytes: self.extent.length_bytes, objects: 0 };
         Charge { payer: self.payer, id: &self.id, used }
+    }
+
+    pub(crate) const fn is_reduced(&self) -> bool {
+        self.is_reduced
     }
 
     pub(crate) const fn is_live(&self) -> bool {

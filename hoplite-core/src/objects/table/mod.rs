@@ -111,8 +111,9 @@ impl Table {
         &mut self.copy_mut(copy).publication
     }
 
-    pub(crate) fn set_creator(&mut self, copy: CopyId, creator: ClientId) {
-        self.copy_mut(copy).creator = creator;
+    pub(crate) fn set_reduced_by(&mut self, copy: CopyId, creator: ClientId) {
+        let local = self.copy_mut(copy);
+        (local.creator, local.is_reduced) = (creator, true);
     }
 
     fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
