@@ -110,7 +110,7 @@ impl Calls {
         self.is_lost.store(true, Ordering::Release);
     }
 
-    /// Fails open and later calls with the loss. Keeps the first reason.
+    /// Fails open and later calls with the first loss.
     pub(super) fn lose(&self, loss: Loss) {
         let abandoned = {
             let mut state = self.lock();

@@ -212,8 +212,10 @@ impl Connection {
         let position = self.shared.tell(requests)?;
         let limit = answer_limit(operation, timeout);
         let sent = pin!(self.shared.sender.sent(position));
-        if self.within(limit, sent).await.is_none() {
-            return Err(Error::timeout(operation, limit));
+        match self.within(limit, sent).await {
+            None => return Err(Error::timeout(operation, limit)),
+            Some(Err(loss)) => self.shared.cannot_send(loss),
+            Some(Ok(())) => {}
         }
         match self.shared.calls.loss() {
             None => Ok(()),

@@ -84,15 +84,18 @@ impl Sender {
         Ok(end)
     }
 
-    /// Waits until the system has taken all bytes up to `position`, or the connection breaks. The
-    /// system delivers them even after this process ends. Cancel safe.
-    pub(super) async fn sent(&self, position: u64) {
+    /// Waits until the system has taken all bytes up to `position`. The system delivers them even
+    /// after this process ends. Cancel safe.
+    pub(super) async fn sent(&self, position: u64) -> Result<(), Loss> {
         loop {
             let progressed = self.progressed.notified();
             {
                 let unsent = self.lock();
-                if unsent.sent_bytes >= position || unsent.broken.is_some() {
-                    return;
+                if unsent.sent_bytes >= position {
+                    return Ok(());
+                }
+                if let Some(loss) = &unsent.broken {
+                    return Err(loss.clone());
                 }
             }
             progressed.await;
@@ -220,13 +223,13 @@ mod tests {
     async fn waiting_for_what_was_sent_ends_when_it_is_or_when_the_peer_is_gone() {
         let (sender, theirs) = pair();
         let position = sender.send(&[release(1)], Priority::GiveBack).unwrap();
-        sender.sent(position).await;
+        sender.sent(position).await.unwrap();
         let mut last = position;
         for copy in 0..20_000 {
             last = sender.send(&[release(copy)], Priority::GiveBack).unwrap();
         }
         drop(theirs);
-        sender.sent(last).await;
+        assert!(matches!(sender.sent(last).await, Err(Loss::Closed)));
         assert!(matches!(
             sender.send(&[release(1)], Priority::Call),
             Err(SendFailure::Lost(Loss::Closed))

@@ -166,8 +166,8 @@ impl Shared {
         }
     }
 
-    /// Fails later calls. A closed socket may still contain answers: the receiver fails open calls.
-    fn cannot_send(&self, reason: Loss) {
+    /// Fails later calls, and open ones unless a closed socket may still contain their answers.
+    pub(super) fn cannot_send(&self, reason: Loss) {
         match reason {
             Loss::Closed => self.calls.refuse(reason),
             _ => self.break_off(reason),
