@@ -99,7 +99,10 @@ def start_on_all_nodes(
         labels=None if labels is None else dict(labels),
         **_with_environment(credentials),
     )
-    return _run_on_all_nodes(settings, timeout)
+    found = _run_on_all_nodes(settings, timeout)
+    if settings.memory is not None:
+        _warn_of_other_memory(found, settings.memory, timeout)
+    return found
 
 
 def _with_environment(credentials: Mapping[str, str | None]) -> Mapping[str, str | None]:
@@ -140,22 +143,23 @@ def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> li
         )
     else:
         found = _start(nodes, supervisors, settings, timeout)
-    _warn_of_other_memory(nodes, supervisors, settings, timeout)
     _check(nodes, supervisors, timeout)
     return found
 
 
-def _warn_of_other_memory(
-    nodes: list[Any], supervisors: list[Any], settings: Settings, timeout: float
-) -> None:
-    if settings.memory is None:
-        return
-    known = _on_all(nodes, [supervisor.settings.remote() for supervisor in supervisors], timeout)
-    if any(started is None or started.memory != settings.memory for started in known):
+def _warn_of_other_memory(found: list[Node], memory: str, timeout: float) -> None:
+    if all(node.state == "attached" for node in found):
+        return logger.warning("memory=%s has no effect: another program started the stores", memory)
+    supervisors = [_known_supervisor(node) for node in alive_nodes()]
+    known: list[Settings | None] = ray.get(
+        [supervisor.settings.remote() for supervisor in supervisors if supervisor is not None],
+        timeout=timeout,
+    )
+    if any(started is not None and started.memory != memory for started in known):
         logger.warning(
-            "memory=%s has no effect on stores that ran before: to change it, call "
-            "hoplite.ray.stop_on_all_nodes() first",
-            settings.memory,
+            "memory=%s has no effect on stores that run already: hoplite.ray.stop_on_all_nodes() "
+            "stops them and deletes their objects",
+            memory,
         )
 
 

@@ -69,7 +69,10 @@ def test_another_size_of_running_stores_is_a_warning(
     assert start_stores() == running
     assert "has no effect" not in caplog.text
     assert hoplite.ray.start_on_all_nodes(memory="100MiB") == running
-    assert "memory=100MiB has no effect" in caplog.text
+    assert "memory=100MiB has no effect on stores that run already" in caplog.text
+    caplog.clear()
+    assert hoplite.ray.refresh() == running
+    assert "has no effect" not in caplog.text
 
 
 def test_a_store_that_is_killed_comes_back(running: Nodes) -> None:
