@@ -61,13 +61,13 @@ pub struct Allocator {
     allocated_ranges: usize,
 }
 
-/// A range up to `after`, or to the end of the arena.
+/// Ends where `after` begins, or with the arena.
 #[derive(Debug, Clone, Copy)]
 struct Range {
     offset: u64,
     before: u32,
     after: u32,
-    /// Neighbours in the range's list, or [`NOT_FREE`].
+    /// Neighbours in the bin. In no bin, `previous` is [`NOT_FREE`].
     previous: u32,
     next: u32,
 }

@@ -302,6 +302,21 @@ mod tests {
 
     use super::*;
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_task_that_begins_to_wait_while_a_copy_completes_is_woken() {
+        let length_bytes = (HEADER_BYTES + 4).next_multiple_of(4096);
+        let arena = Arena::create(Backing::Pages, length_bytes).unwrap();
+        for _ in 0..5000 {
+            let buffer = arena.buffer(Extent { offset_bytes: 0, length_bytes }, 4).unwrap();
+            buffer.initialise();
+            let live = Arc::new(LiveCopy::new(buffer, Producer::Store));
+            let waiting = Arc::clone(&live);
+            let waiting = tokio::spawn(async move { waiting.beyond(0).await });
+            live.complete();
+            assert_eq!(waiting.await.unwrap(), Ok(4));
+        }
+    }
+
     #[test]
     fn a_closed_copy_gives_no_bytes_although_it_has_not_failed() {
         let length_bytes = (HEADER_BYTES + 4).next_multiple_of(4096);

@@ -97,15 +97,15 @@ impl Copies {
             *self = Self::Single(record);
             return;
         }
-        if let Self::Single(_) = self
-            && let Self::Single(first) = std::mem::take(self)
-        {
-            let mut records = Vec::with_capacity(2);
-            records.push(first);
-            *self = Self::Unindexed(records);
-        }
         match self {
-            Self::Single(_) => {}
+            Self::Single(_) => {
+                if let Self::Single(first) = std::mem::take(self) {
+                    let mut records = Vec::with_capacity(2);
+                    records.push(first);
+                    *self = Self::Unindexed(records);
+                    self.insert(record);
+                }
+            }
             Self::Unindexed(records) => {
                 let Err(position) =
                     records.binary_search_by_key(&record.node, |record| record.node)

@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) transfers: Transfers,
     pub(super) pin: Pin,
     stage: Stage,
-    /// Time in [`EntryState`].
+    /// `due` if rootless, `forget_at` if lost.
     stage_time: Time,
 }
 
