@@ -360,6 +360,7 @@ async fn a_store_that_closes_its_side_is_answered_first() {
                 request: RequestId(put),
                 id: id("x"),
                 wants: Wants::Locations,
+                makes: false,
             })
             .await;
     }
@@ -510,7 +511,12 @@ async fn a_store_that_reads_nothing_loses_its_session_without_effect_on_others()
     let server = Server::with_limits(limits).await;
     let blocked = server.store("deaf").await;
     blocked
-        .send(ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations })
+        .send(ToShard::Subscribe {
+            request: RequestId(1),
+            id: id("x"),
+            wants: Wants::Locations,
+            makes: false,
+        })
         .await;
     let mut busy = server.store("busy").await;
     let mut client = server.client().await;

@@ -213,8 +213,12 @@ impl Bench {
         let mut events = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
             let (node, request) = (self.holder(object, 1), RequestId(object));
-            let message =
-                ToShard::Subscribe { request, id: object_id(object)?, wants: Wants::Locations };
+            let message = ToShard::Subscribe {
+                request,
+                id: object_id(object)?,
+                wants: Wants::Locations,
+                makes: false,
+            };
             events.push(Event::Message { node: node.clone(), message });
             events.push(Event::Message { node, message: ToShard::Unsubscribe { request } });
         }

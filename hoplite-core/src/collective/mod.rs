@@ -28,8 +28,8 @@
 //! ranks get different bits.
 //!
 //! If the coordinator is lost before its commit arrives, participants look for the target elsewhere
-//! for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store sends the error
-//! to the stores of the other sources.
+//! for five seconds, then fail with `ObjectLost`; earlier if a shard loses the coordinator's store.
+//! If rank 0's call fails, its store sends the error to the stores of the other sources.
 //!
 //! # Collectives of parts
 //!

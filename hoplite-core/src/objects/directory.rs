@@ -61,7 +61,8 @@ impl Objects {
         let request =
             self.queries.enter(&mut self.ctx, id.clone(), Purpose::Source(target.clone(), index));
         if let Some((shard, _)) = self.queries.sitting(request) {
-            self.ctx.tell_shard(shard, ToShard::Subscribe { request, id, wants });
+            let message = ToShard::Subscribe { request, id, wants, makes: false };
+            self.ctx.tell_shard(shard, message);
         }
         request
     }
@@ -87,7 +88,8 @@ impl Objects {
             }
             Purpose::Delete(key, step) => return self.send_delete(shard, (request, id), key, step),
             Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
-                ToShard::Subscribe { request, id, wants: Wants::Locations }
+                let makes = query.purpose == Purpose::Target;
+                ToShard::Subscribe { request, id, wants: Wants::Locations, makes }
             }
         };
         self.ctx.tell_shard(shard, message);

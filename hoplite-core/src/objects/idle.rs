@@ -51,7 +51,6 @@ impl IdleCopies {
         self.dirty.iter().rev().map(|(copy, bytes)| (*copy, *bytes))
     }
 
-    /// Returns the clean copies, least recently used first.
     pub(crate) fn clean(&self) -> impl Iterator<Item = (CopyId, u64)> {
         self.clean.iter().rev().map(|(copy, bytes)| (*copy, *bytes))
     }

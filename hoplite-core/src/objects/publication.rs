@@ -181,7 +181,6 @@ impl Publication {
         self.lead.map(|lead| lead as usize)
     }
 
-    /// Sets the lead, and drops the previous lead's reports.
     pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
         self.lead = lead.map(shard_number);
         self.take(|exceptions| exceptions.replication.take());
@@ -279,7 +278,6 @@ impl Publication {
         self.dispute_so_far().is_some()
     }
 
-    /// Returns `true` after [`DISPUTES`] conflicts.
     pub(crate) fn is_disputed_for_long(&self) -> bool {
         self.dispute_so_far().is_some_and(|dispute| dispute.publications >= DISPUTES)
     }

@@ -81,6 +81,27 @@ impl Shard {
         }
     }
 
+    /// Fails queries for an unpublished object that only a lost node made; not before the warm-up
+    /// ends, because others may publish it until then.
+    pub(super) fn lose_unpublished(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+        if self.held_deletes.contains_key(id) || self.entries.contains_key(id) {
+            return;
+        }
+        if turn.now < self.warm_until {
+            if self.waiting.contains_key(id) && self.due.unpublished.len() < MAX_MARKERS {
+                self.due.unpublished.insert(self.warm_until, id.clone());
+            }
+            return;
+        }
+        let mut subscribers = self.subscribers.get(id).into_iter().flatten();
+        let is_made_elsewhere = subscribers.any(|(node, request)| {
+            self.nodes.get(*node).is_some_and(|record| record.making.contains_key(request))
+        });
+        if !is_made_elsewhere {
+            self.fail_waiting(turn, id, &Error::ObjectLost { id: id.clone() }, |_| true);
+        }
+    }
+
     pub(super) fn forget_marker(&mut self, id: &ObjectId) {
         self.dismantle(id);
     }

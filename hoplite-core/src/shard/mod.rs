@@ -203,6 +203,7 @@ struct Due {
     /// Loss of a node, or of copies that a reconnected node has not published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
+    unpublished: Deadlines<ObjectId>,
     markers: Deadlines<ObjectId>,
     tombstones: Deadlines<(ObjectId, PutId)>,
     news: Deadlines<ObjectId>,
@@ -313,6 +314,7 @@ impl Shard {
             due.held_back.next(),
             due.nodes.next(),
             due.rootless.next(),
+            due.unpublished.next(),
             due.markers.next(),
             due.tombstones.next(),
             due.extensions.next(),
@@ -336,8 +338,8 @@ impl Shard {
                 self.delete(turn, (node, request), &id, terms)
             }
             ToShard::Forget { id, put } => self.forget(turn, &id, put),
-            ToShard::Subscribe { request, id, wants } => {
-                self.subscribe(turn, node, request, id, wants)
+            ToShard::Subscribe { request, id, wants, makes } => {
+                self.subscribe(turn, (node, request), id, wants, makes);
             }
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
             ToShard::Placed(placed) => self.restore_place(turn, node, placed),
@@ -358,6 +360,9 @@ impl Shard {
         }
         while let Some(id) = self.due.rootless.pop_due(turn.now) {
             self.lose(turn, &id);
+        }
+        while let Some(id) = self.due.unpublished.pop_due(turn.now) {
+            self.lose_unpublished(turn, &id);
         }
         while let Some((node, request)) = self.due.queries.pop_due(turn.now) {
             self.time_out(turn, node, request);

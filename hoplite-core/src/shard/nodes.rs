@@ -37,6 +37,7 @@ pub(super) struct NodeRecord {
     pub(super) holdings: BTreeSet<ObjectId>,
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
     pub(super) receiving: BTreeMap<GrantId, ObjectId>,
+    pub(super) making: BTreeMap<RequestId, ObjectId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +131,7 @@ impl Nodes {
                 holdings: BTreeSet::new(),
                 requests: BTreeMap::new(),
                 receiving: BTreeMap::new(),
+                making: BTreeMap::new(),
             },
         );
         Some(index)

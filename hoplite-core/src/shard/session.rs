@@ -10,6 +10,7 @@
 //!
 //! If another process of the node connects, the old copies are gone.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::copies::LocationRecord;
@@ -90,6 +91,7 @@ impl Shard {
         record.presence = Presence::Connected { sweep_at: Some(sweep_at) };
         record.session_number = record.session_number.wrapping_add(1);
         record.refreshed = turn.now;
+        record.making.clear();
         let path_before = record.place.path;
         self.nodes.renew(index, info);
         self.set_slow_peers(turn.now, index, Vec::new());
@@ -134,8 +136,12 @@ impl Shard {
         self.due.nodes.insert(until, index);
         let requests: Vec<RequestId> = record.requests.keys().copied().collect();
         let receiving: Vec<_> = record.receiving.keys().copied().collect();
+        let making = std::mem::take(&mut record.making);
         for request in requests {
             self.close_request(index, request);
+        }
+        if let Some(record) = self.nodes.get_mut(index) {
+            record.making = making;
         }
         for grant in receiving {
             self.release(index, grant);
@@ -160,7 +166,12 @@ impl Shard {
         let requests = self.nodes.get_mut(node).map(|record| &mut record.requests);
         match requests.and_then(|requests| requests.remove(&request)) {
             Some(OpenRequest::Query(query)) => self.remove_from_queue(node, request, &query),
-            Some(OpenRequest::Subscription(id)) => self.remove_subscriber(node, request, &id),
+            Some(OpenRequest::Subscription(id)) => {
+                if let Some(record) = self.nodes.get_mut(node) {
+                    record.making.remove(&request);
+                }
+                self.remove_subscriber(node, request, &id);
+            }
             Some(OpenRequest::Delete(id, put)) => {
                 if let Some(deletion) = self.deletions.get_mut(&(id, put)) {
                     deletion.requesters.remove(&(node, request));
@@ -215,6 +226,9 @@ impl Shard {
         self.absent.note(turn.now, lost, held);
         for id in &record.holdings {
             self.remove_location(turn, id, index, rootless_since + self.config.limits.node_grace);
+        }
+        for id in record.making.values().collect::<BTreeSet<_>>() {
+            self.lose_unpublished(turn, id);
         }
         self.node_left_deletions(turn, index, lost);
         self.store_lost(turn.now);

@@ -23,10 +23,10 @@ impl Shard {
     pub(super) fn subscribe(
         &mut self,
         turn: &mut Turn<'_>,
-        node: NodeIndex,
-        request: RequestId,
+        (node, request): (NodeIndex, RequestId),
         id: ObjectId,
         wants: Wants,
+        makes: bool,
     ) {
         if !self.admit(turn, node, request) {
             return;
@@ -37,6 +37,9 @@ impl Shard {
         }
         let Some(record) = self.nodes.get_mut(node) else { return };
         record.requests.insert(request, OpenRequest::Subscription(id.clone()));
+        if makes {
+            record.making.insert(request, id.clone());
+        }
         self.subscribers.entry(id.clone()).or_default().insert((node, request));
         self.subscriptions += 1;
         let locations = self.locations(&id);
@@ -45,6 +48,7 @@ impl Shard {
 
     pub(super) fn unsubscribe(&mut self, node: NodeIndex, request: RequestId) {
         let Some(record) = self.nodes.get_mut(node) else { return };
+        record.making.remove(&request);
         if let Some(OpenRequest::Subscription(id)) = record.requests.get(&request) {
             let id = id.clone();
             record.requests.remove(&request);

@@ -12,7 +12,6 @@ use super::Engine;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Drains the store. Returns after success or failure.
     pub(crate) async fn drain(self: &Arc<Self>, timeout: Duration) {
         tracing::info!(?timeout, "draining");
         let mut ended = self.drained.subscribe();

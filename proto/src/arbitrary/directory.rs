@@ -138,9 +138,9 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
             }
         ),
         (id(), put()).prop_map(|(id, put)| ToShard::Forget { id, put }),
-        (query_id(), id(), any::<bool>()).prop_map(|(request, id, all)| {
+        (query_id(), id(), any::<bool>(), any::<bool>()).prop_map(|(request, id, all, makes)| {
             let wants = if all { Wants::Bytes } else { Wants::Locations };
-            ToShard::Subscribe { request, id, wants }
+            ToShard::Subscribe { request, id, wants, makes }
         }),
         query_id().prop_map(|request| ToShard::Unsubscribe { request }),
         placed().prop_map(ToShard::Placed),

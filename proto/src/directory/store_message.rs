@@ -60,12 +60,13 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
         ToShard::Forget { id, put } => {
             wire::Body::Forget(wire::Forget { id: encode_id(&id), put: put.0 })
         }
-        ToShard::Subscribe { request, id, wants } => {
+        ToShard::Subscribe { request, id, wants, makes } => {
             let wants_bytes = wants == Wants::Bytes;
             wire::Body::Subscribe(wire::Subscribe {
                 request: request.0,
                 id: encode_id(&id),
                 wants_bytes,
+                makes,
             })
         }
         ToShard::Unsubscribe { request } => {
@@ -117,7 +118,8 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
         wire::Body::Subscribe(subscribe) => {
             let wants = if subscribe.wants_bytes { Wants::Bytes } else { Wants::Locations };
             let id = ObjectId::new(&subscribe.id)?;
-            ToShard::Subscribe { request: RequestId(subscribe.request), id, wants }
+            let (request, makes) = (RequestId(subscribe.request), subscribe.makes);
+            ToShard::Subscribe { request, id, wants, makes }
         }
         wire::Body::Unsubscribe(unsubscribe) => {
             ToShard::Unsubscribe { request: RequestId(unsubscribe.request) }

@@ -201,7 +201,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
             terms: DeleteTerms { only: Some(put), wait: DeleteWait::All },
         },
         ToShard::Forget { id: object(), put },
-        ToShard::Subscribe { request, id: object(), wants: Wants::Bytes },
+        ToShard::Subscribe { request, id: object(), wants: Wants::Bytes, makes: false },
         ToShard::Unsubscribe { request },
         ToShard::Placed(PLACED),
     ];

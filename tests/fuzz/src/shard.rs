@@ -291,7 +291,7 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
         14 => {
             let (request, id) = (request(input)?, object(input)?);
             let wants = if input.arbitrary()? { Wants::Bytes } else { Wants::Locations };
-            ToShard::Subscribe { request, id, wants }
+            ToShard::Subscribe { request, id, wants, makes: input.arbitrary()? }
         }
         15 => ToShard::Unsubscribe { request: request(input)? },
         16 => ToShard::Lead(Lead {

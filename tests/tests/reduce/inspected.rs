@@ -4,7 +4,7 @@ use std::thread::scope;
 use hoplite_core::error::Missing;
 use hoplite_core::missing::Absent;
 
-use super::links::{FIRST_HALF, RECEIVER, SENDER, assert_sums, call, linked};
+use super::links::{FIRST_HALF, RECEIVER, SENDER, assert_lost, assert_sums, call, linked};
 use super::*;
 
 fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
@@ -170,5 +170,30 @@ fn a_late_participant_is_reported() {
     let known = known(&cluster, 0).unwrap();
     assert!(known.plan.starts_with("ring of 3"), "{}", known.plan);
     cluster.client(3).delete([id(3)], TIME_LIMIT).unwrap();
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn ranks_that_wait_for_a_late_one_learn_that_rank_0_is_lost() {
+    let (mut cluster, links) = linked(3);
+    cluster.client(RECEIVER).delete([id(2)], TIME_LIMIT).unwrap();
+    let plan = |cluster: &Cluster, node| known(cluster, node).map_or(String::new(), |it| it.plan);
+    scope(|scope| {
+        let [first, second] =
+            [0, 1].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
+        await_that("who is late", || plan(&cluster, 0).contains("waits for the sources"));
+        await_that("who waits", || plan(&cluster, 1).contains("participants of this node wait"));
+        cluster.kill_store(0);
+        assert_lost(second.join().unwrap());
+        first.join().unwrap().unwrap_err();
+    });
+    put(&cluster, RECEIVER, LARGE, 2);
+    cluster.restart_store(0);
+    links.attach(&cluster);
+    put(&cluster, 0, LARGE, 0);
+    scope(|scope| {
+        let again = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
+        assert_sums(again.into_iter().map(|call| call.join().unwrap()));
+    });
     assert_nothing_left(&mut cluster);
 }

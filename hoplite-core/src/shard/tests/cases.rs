@@ -221,7 +221,12 @@ impl Scenario {
                 self.latest.insert((*name).to_owned(), request);
                 self.world.send(
                     name,
-                    ToShard::Subscribe { request, id: id(object), wants: Wants::Locations },
+                    ToShard::Subscribe {
+                        request,
+                        id: id(object),
+                        wants: Wants::Locations,
+                        makes: false,
+                    },
                 )
             }
             ["measure", version, names @ ..] => self.measure(version.parse().unwrap(), names),

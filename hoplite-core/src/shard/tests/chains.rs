@@ -242,7 +242,12 @@ fn subscribers_get_batched_updates_of_many_copies_and_the_last_change() {
     let mut news = Vec::new();
     let mut effects = Vec::new();
     world.connect(info("watcher", 1));
-    let watch = ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations };
+    let watch = ToShard::Subscribe {
+        request: RequestId(1),
+        id: id("x"),
+        wants: Wants::Locations,
+        makes: false,
+    };
     world.apply(Event::Message { node: node("watcher"), message: watch });
     for done in 1..=60 {
         world.now = world.now + Duration::from_micros(100);

@@ -403,10 +403,11 @@ impl Run {
             Step::Subscribe { node: number, request, object } => {
                 if !self.is_open(&(node(NODES[number]), RequestId(request))) {
                     let wants = if request % 2 == 0 { Wants::Locations } else { Wants::Bytes };
+                    let makes = request % 3 == 0;
                     let (request, id) = (RequestId(request), id(OBJECTS[object]));
                     let asker = (node(NODES[number]), request);
                     self.observer.wants_bytes = (wants == Wants::Bytes).then_some(asker);
-                    self.send(number, ToShard::Subscribe { request, id, wants });
+                    self.send(number, ToShard::Subscribe { request, id, wants, makes });
                     self.observer.wants_bytes = None;
                 }
             }

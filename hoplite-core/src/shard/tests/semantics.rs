@@ -42,11 +42,90 @@ fn updates_contain_the_groups_of_copies() {
     }
     let answers = world.send_and_collect(
         "a",
-        ToShard::Subscribe { request: RequestId(1), id: id("x"), wants: Wants::Locations },
+        ToShard::Subscribe {
+            request: RequestId(1),
+            id: id("x"),
+            wants: Wants::Locations,
+            makes: false,
+        },
     );
     let [(_, ToStore::Locations { locations, .. })] = &answers[..] else { panic!("{answers:?}") };
     let paths: Vec<Path> = locations.locations.iter().map(|location| location.path).collect();
     assert_eq!(paths, [EVERYWHERE, path]);
+}
+
+fn makes(object: &str, request: u64) -> ToShard {
+    let (request, wants) = (RequestId(request), Wants::Locations);
+    ToShard::Subscribe { request, id: id(object), wants, makes: true }
+}
+
+#[test]
+fn an_object_is_lost_with_the_node_that_makes_it() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.send("a", makes("x", 1));
+    world.send("a", makes("given-up", 2));
+    world.send("a", ToShard::Unsubscribe { request: RequestId(2) });
+    for (request, object) in [(1, "x"), (2, "given-up")] {
+        assert_eq!(world.send_and_collect("b", ToShard::Query(query(object, request))), []);
+    }
+    world.disconnect("a", 1);
+    let lost = ToStore::Failed { request: RequestId(1), error: Error::ObjectLost { id: id("x") } };
+    let effects = world.wait(world.shard.config.limits.node_grace);
+    assert_eq!(effects, [Effect::Send { node: node("b"), message: lost }]);
+    assert_eq!(world.send_and_collect("b", ToShard::Query(query("x", 3))), []);
+    world.connect("a", 2);
+    world.send("a", makes("x", 1));
+    world.send("a", ToShard::Publish(complete("x", 1)));
+    assert_eq!(world.shard.status().grants, 1);
+}
+
+#[test]
+fn a_shard_that_warms_up_reports_unpublished_objects_lost_at_its_end() {
+    let warm_up = 4 * Limits::default().node_grace;
+    let mut world = World::new(ShardConfig { warm_up, ..ShardConfig::default() });
+    for (name, requests) in [("a", 1..4), ("b", 3..4), ("c", 0..0)] {
+        world.connect(name, 1);
+        for request in requests {
+            world.send(name, makes(&format!("x{request}"), request));
+        }
+    }
+    for request in 1..4 {
+        world.send("c", ToShard::Query(query(&format!("x{request}"), request)));
+    }
+    world.disconnect("a", 1);
+    world.connect("a", 2);
+    world.send("b", ToShard::Publish(complete("x2", 1)));
+    assert_eq!(world.wait(warm_up / 2), []);
+    let error = Error::ObjectLost { id: id("x1") };
+    let lost = ToStore::Failed { request: RequestId(1), error };
+    assert_eq!(world.wait(warm_up / 2), [Effect::Send { node: node("c"), message: lost }]);
+    assert_eq!(world.shard.status().waiting_queries, 1);
+}
+
+#[test]
+fn a_node_that_returns_in_time_goes_on_to_make_its_objects() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.send("a", makes("x", 1));
+    world.send("b", ToShard::Query(query("x", 1)));
+    for _ in 0..2 {
+        world.disconnect("a", 1);
+        world.connect("a", 1);
+        assert_eq!(world.wait(2 * world.shard.config.limits.node_grace), []);
+        world.send("a", makes("x", 1));
+    }
+}
+
+#[test]
+fn an_object_that_two_nodes_make_is_lost_with_the_second() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    world.send("a", makes("x", 1));
+    world.send("b", makes("x", 1));
+    world.send("c", ToShard::Query(query("x", 1)));
+    world.disconnect("a", 1);
+    assert_eq!(world.wait(world.shard.config.limits.node_grace), []);
+    world.disconnect("b", 1);
+    assert_ne!(world.wait(world.shard.config.limits.node_grace), []);
+    assert_eq!(world.shard.status().waiting_queries, 0);
 }
 
 #[test]
@@ -95,6 +174,7 @@ fn open_requests_are_bounded_per_node() {
         request: RequestId(number),
         id: id("x"),
         wants: Wants::Locations,
+        makes: false,
     };
     assert_eq!(
         failure(&world.send_and_collect("a", subscribe(most + 1))),

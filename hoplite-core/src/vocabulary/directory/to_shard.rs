@@ -49,6 +49,8 @@ pub enum ToShard {
         request: RequestId,
         id: ObjectId,
         wants: Wants,
+        /// `true` if the store makes the object. If the store is lost first, waiting queries fail.
+        makes: bool,
     },
     /// Ends a subscription. Changes may still be in flight.
     Unsubscribe {
