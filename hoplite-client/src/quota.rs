@@ -14,14 +14,14 @@ impl Client {
         self.call_for_quotas(node::Request::ListQuotas).await
     }
 
-    /// Sets both limits of a quota until the store ends. `None` removes the quota. Only root and
+    /// Sets all limits of a quota until the store ends. `None` removes the quota. Only root and
     /// the store's user may change quotas.
     ///
     /// Returns the new or removed quota. Existing objects stay, even above the limit.
     ///
     /// # Errors
     /// `PermissionDenied`; `LimitExceeded` for more than 1,024 quotas; `InvalidRequest` if `limits`
-    /// has neither limit, or if there is no quota to remove.
+    /// has no limit, or if there is no quota to remove.
     pub async fn set_quota(
         &self,
         subject: QuotaSubject,

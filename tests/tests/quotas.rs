@@ -24,11 +24,11 @@ const SIZE: usize = 100_000;
 const SOON: Duration = Duration::from_millis(200);
 
 fn objects(limit: u64) -> Option<QuotaLimits> {
-    Some(QuotaLimits { memory_bytes: None, objects: Some(limit) })
+    Some(QuotaLimits { objects: Some(limit), ..QuotaLimits::default() })
 }
 
 fn memory(limit_bytes: usize) -> Option<QuotaLimits> {
-    Some(QuotaLimits { memory_bytes: Some(limit_bytes as u64), objects: None })
+    Some(QuotaLimits { memory_bytes: Some(limit_bytes as u64), ..QuotaLimits::default() })
 }
 
 fn user() -> QuotaSubject {
@@ -104,7 +104,7 @@ fn puts_above_a_quota_of_memory_spill_unused_objects_of_the_quota() {
     for number in 1..10 {
         client.put_with(name(number), &bytes(number, MIB), within(TIME_LIMIT)).unwrap();
     }
-    let [QuotaUse { memory_bytes, objects }] = used(&client)[..] else { panic!("one quota") };
+    let [QuotaUse { memory_bytes, objects, .. }] = used(&client)[..] else { panic!("one quota") };
     assert!(memory_bytes <= limit_bytes as u64 && objects == 9, "{memory_bytes} {objects}");
     assert_eq!(client.status().unwrap().spill.objects, 7);
     assert_eq!(*client.get("other", TIME_LIMIT).unwrap(), bytes(0, MIB));
@@ -114,15 +114,43 @@ fn puts_above_a_quota_of_memory_spill_unused_objects_of_the_quota() {
 }
 
 #[test]
+fn a_quota_of_disk_limits_spilled_objects() {
+    let spilling = Spilling::start_as(&[], false, "16MiB");
+    let client = spilling.cluster.client(0);
+    let limits = QuotaLimits {
+        disk_bytes: Some(3 * (MIB as u64 + 100)),
+        ..memory(2 * (MIB + 4096)).unwrap()
+    };
+    client.set_quota(prefix("q/"), Some(limits)).unwrap();
+    let name = |number: u64| format!("q/{number}");
+    for number in 1..6 {
+        client.put_with(name(number), &bytes(number, MIB), within(TIME_LIMIT)).unwrap();
+    }
+    let sixth = client.put_with(name(6), &bytes(6, MIB), within(Duration::from_millis(300)));
+    assert_eq!(excess(sixth).resource, QuotaResource::Memory);
+    let disk_bytes = used(&client)[0].disk_bytes;
+    assert!((3 * MIB as u64..=limits.disk_bytes.unwrap()).contains(&disk_bytes), "{disk_bytes}");
+    for number in 10..40 {
+        client.put_with(number.to_string(), &bytes(number, MIB), within(TIME_LIMIT)).unwrap();
+    }
+    for number in 1..6 {
+        assert_eq!(*client.get(name(number), TIME_LIMIT).unwrap(), bytes(number, MIB));
+    }
+    client.delete([name(1)], TIME_LIMIT).unwrap();
+    client.put_with(name(6), &bytes(6, MIB), within(TIME_LIMIT)).unwrap();
+}
+
+#[test]
 fn the_command_sets_lists_and_removes_quotas() {
     let cluster = Cluster::of(1);
     let client = cluster.client(0);
     let uid = rustix::process::geteuid().as_raw();
     let name = hoplite_daemon::User(0).name().unwrap();
     client.put("tmp/x", &bytes(1, SIZE)).unwrap();
-    let set = ["quota", "set", "--prefix", "tmp/", "--memory", "150KiB", "--objects", "7"];
+    let set = "quota set --prefix tmp/ --memory 150KiB --disk 1MiB --objects 7";
+    let set: Vec<_> = set.split(' ').collect();
     let set = String::from_utf8(hoplite(&cluster, &set).stdout).unwrap();
-    let expected = "QUOTA          MEMORY      LIMIT  OBJECTS  LIMIT\nprefix tmp/  97.8 KiB  150.0 KiB        1      7\n";
+    let expected = "QUOTA          MEMORY      LIMIT  DISK    LIMIT  OBJECTS  LIMIT\nprefix tmp/  97.8 KiB  150.0 KiB   0 B  1.0 MiB        1      7\n";
     assert_eq!(set, expected);
     let set = hoplite(&cluster, &["quota", "set", "--user", &name, "--objects", "3"]);
     assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
@@ -131,11 +159,13 @@ fn the_command_sets_lists_and_removes_quotas() {
     assert!(used_bytes > SIZE as u64 && used_bytes < SIZE as u64 + 256, "{used_bytes}");
     let of_user = json!({
         "user": name, "uid": 0, "prefix": null, "memory_bytes": if uid == 0 { used_bytes } else { 0 },
-        "memory_limit_bytes": null, "objects": u64::from(uid == 0), "objects_limit": 3,
+        "memory_limit_bytes": null, "disk_bytes": 0, "disk_limit_bytes": null,
+        "objects": u64::from(uid == 0), "objects_limit": 3,
     });
     let of_prefix = json!({
         "user": null, "uid": null, "prefix": { "id": "tmp/", "id_hex": "746d702f" },
-        "memory_bytes": used_bytes, "memory_limit_bytes": 150 << 10, "objects": 1, "objects_limit": 7,
+        "memory_bytes": used_bytes, "memory_limit_bytes": 150 << 10, "disk_bytes": 0,
+        "disk_limit_bytes": 1 << 20, "objects": 1, "objects_limit": 7,
     });
     assert_eq!(quotas, json!([of_user, of_prefix]));
     let file = cluster.directory().join("file");

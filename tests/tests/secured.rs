@@ -583,7 +583,8 @@ fn users_are_distinguished_on_the_local_socket() {
     for reader in [4_000_001, 4_000_002] {
         assert!(as_user(reader, &socket, &["quota"]).status.success());
     }
-    let (limits, user) = (Some(QuotaLimits { memory_bytes: None, objects: Some(0) }), 4_000_001);
+    let (limits, user) =
+        (Some(QuotaLimits { objects: Some(0), ..QuotaLimits::default() }), 4_000_001);
     let quota = cluster.client(0).set_quota(QuotaSubject::User(user), limits).unwrap();
     assert_eq!(quota.used.objects, 1, "the object of this user");
     let over = as_user(user, &socket, &["put", "y", "/proc/self/cmdline"]);

@@ -12,7 +12,7 @@ use crate::output::{self, Alignment, Id, Table};
 const EXAMPLES: &str = "Examples:
   hoplite quota
   hoplite quota set --user alice --memory 2GiB --objects 1000
-  hoplite quota set --prefix tmp/ --memory 512MiB
+  hoplite quota set --prefix tmp/ --memory 512MiB --disk 4GiB
   hoplite quota remove --user alice
 
 A quota limits the objects that programs of this machine put at this store. It lasts until the store ends. Only root and the
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Change {
-    /// Set both limits of a quota; one that is left out no longer applies
+    /// Set all limits of a quota; one that is left out no longer applies
     Set {
         #[command(flatten)]
         subject: Subject,
@@ -67,6 +67,9 @@ struct Limits {
     /// Most shared memory of the objects together, such as 2GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
+    /// Most bytes of the objects in spill files, such as 10GiB; further objects stay in memory
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    disk: Option<u64>,
     /// Most objects
     #[arg(long, value_name = "NUMBER")]
     objects: Option<u64>,
@@ -80,6 +83,8 @@ struct Row {
     prefix: Option<Id>,
     memory_bytes: u64,
     memory_limit_bytes: Option<u64>,
+    disk_bytes: u64,
+    disk_limit_bytes: Option<u64>,
     objects: u64,
     objects_limit: Option<u64>,
 }
@@ -106,6 +111,8 @@ impl Row {
             prefix,
             memory_bytes: used.memory_bytes,
             memory_limit_bytes: limits.memory_bytes,
+            disk_bytes: used.disk_bytes,
+            disk_limit_bytes: limits.disk_bytes,
             objects: used.objects,
             objects_limit: limits.objects,
         }
@@ -125,7 +132,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let (quotas, json) = match arguments.change {
         None => (client.quotas().await?, arguments.json),
         Some(Change::Set { subject, limits, json }) => {
-            let limits = QuotaLimits { memory_bytes: limits.memory, objects: limits.objects };
+            let Limits { memory: memory_bytes, disk: disk_bytes, objects } = limits;
+            let limits = QuotaLimits { memory_bytes, disk_bytes, objects };
             (vec![client.set_quota(subject.named()?, Some(limits)).await?], json)
         }
         Some(Change::Remove { subject, json }) => {
@@ -150,6 +158,8 @@ fn print(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
         ("QUOTA", Alignment::Left),
         ("MEMORY", Alignment::Right),
         ("LIMIT", Alignment::Right),
+        ("DISK", Alignment::Right),
+        ("LIMIT", Alignment::Right),
         ("OBJECTS", Alignment::Right),
         ("LIMIT", Alignment::Right),
     ]);
@@ -159,6 +169,8 @@ fn print(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
             row.subject(),
             output::size(row.memory_bytes),
             limit(row.memory_limit_bytes.map(output::size)),
+            output::size(row.disk_bytes),
+            limit(row.disk_limit_bytes.map(output::size)),
             row.objects.to_string(),
             limit(row.objects_limit.map(|limit| limit.to_string())),
         ]);

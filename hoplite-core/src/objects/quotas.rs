@@ -2,13 +2,14 @@
 //!
 //! From its creation, a put is charged to its user, and to each quota whose prefix begins its id.
 //! The charge ends when the copy becomes evictable or is removed, for a deleted copy after the last
-//! client's release. A copy that is only in a file counts as an object without memory. A reduce's
-//! target is charged from the reservation of its memory. Copies that gets or the directory's orders
-//! bring are charged to no quota.
+//! client's release. A copy in a file is charged for disk, and without memory if it is only there. A
+//! reduce's target is charged from the reservation of its memory. Copies that gets or the
+//! directory's orders bring are charged to no quota.
 //!
 //! A put that does not fit waits until the use falls or the quota changes. If it lacks memory, the
 //! store moves idle copies of that quota to files, provided that they free enough. Reloads of
-//! spilled copies are always permitted, so memory may exceed the limit.
+//! spilled copies are always permitted, so memory may exceed the limit. Copies beyond a quota of
+//! disk stay in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -68,8 +69,7 @@ pub(crate) fn use_of<'a>(
 ) -> QuotaUse {
     let mut sum = QuotaUse::default();
     for Charge { used, .. } in charges.filter(|charge| charge.is_of(subject)) {
-        sum.memory_bytes += used.memory_bytes;
-        sum.objects += used.objects;
+        sum += used;
     }
     sum
 }
@@ -115,7 +115,7 @@ impl Quotas {
         (used, idle): (QuotaUse, IdleCopies),
     ) -> Result<Quota> {
         if limits == QuotaLimits::default() {
-            return Err(Error::invalid_request("a quota needs a limit of memory or of objects"));
+            return Err(Error::invalid_request("a quota needs a limit of memory, disk or objects"));
         }
         let is_full = self.users.len() + self.prefixes.len() >= MAX_QUOTAS;
         if is_full && self.entry(&subject).is_none() {
@@ -161,18 +161,12 @@ impl Quotas {
 
     pub(crate) fn add(&mut self, charge: Charge<'_>) {
         let added = charge.used;
-        self.change(charge, |entry| {
-            entry.used.memory_bytes += added.memory_bytes;
-            entry.used.objects += added.objects;
-        });
+        self.change(charge, |entry| entry.used += added);
     }
 
     pub(crate) fn subtract(&mut self, charge: Charge<'_>) {
         let gone = charge.used;
-        let is_charged = self.change(charge, |entry| {
-            entry.used.memory_bytes -= gone.memory_bytes;
-            entry.used.objects -= gone.objects;
-        });
+        let is_charged = self.change(charge, |entry| entry.used -= gone);
         self.has_new_room |= is_charged;
     }
 
@@ -280,6 +274,34 @@ impl Quotas {
         quotas
             .filter_map(|(subject, bytes)| Some((&self.entry(subject)?.idle, *bytes)))
             .filter(|(idle, _)| idle.has_dirty())
+    }
+
+    /// Adds a copy's record to a batch's `planned` bytes. Returns `false` if a quota of disk lacks
+    /// room for it.
+    pub(crate) fn plan_record(
+        &self,
+        planned: &mut BTreeMap<QuotaSubject, u64>,
+        copy: Charge<'_>,
+        length_bytes: u64,
+    ) -> bool {
+        if self.is_empty() || copy.payer == Payer::Nobody {
+            return true;
+        }
+        let limited = self.subjects_of(copy).into_iter().filter_map(|subject| {
+            let entry = self.entry(&subject)?;
+            let room_bytes = entry.limits.disk_bytes?.saturating_sub(entry.used.disk_bytes);
+            Some((subject, room_bytes))
+        });
+        let limited: Vec<_> = limited.collect();
+        let fits = limited.iter().all(|(subject, room_bytes)| {
+            planned.get(subject).copied().unwrap_or(0) + length_bytes <= *room_bytes
+        });
+        if fits {
+            for (subject, _) in limited {
+                *planned.entry(subject).or_default() += length_bytes;
+            }
+        }
+        fits
     }
 
     pub(crate) fn begins_to_spill(&mut self, copy: Charge<'_>) {
@@ -441,7 +463,7 @@ mod tests {
     }
 
     const fn limits(memory_bytes: Option<u64>, objects: Option<u64>) -> QuotaLimits {
-        QuotaLimits { memory_bytes, objects }
+        QuotaLimits { memory_bytes, disk_bytes: None, objects }
     }
 
     fn idle() -> (QuotaUse, IdleCopies) {
@@ -449,7 +471,7 @@ mod tests {
     }
 
     const fn one(memory_bytes: u64) -> QuotaUse {
-        QuotaUse { memory_bytes, objects: 1 }
+        QuotaUse { memory_bytes, disk_bytes: 0, objects: 1 }
     }
 
     fn charge(payer: Payer, id: &ObjectId, memory_bytes: u64) -> Charge<'_> {
@@ -478,7 +500,7 @@ mod tests {
             ("prefix b", 0, 0),
         ];
         let expected = expected.map(|(subject, memory_bytes, objects)| {
-            (subject.to_owned(), QuotaUse { memory_bytes, objects })
+            (subject.to_owned(), QuotaUse { memory_bytes, disk_bytes: 0, objects })
         });
         assert_eq!(used, expected);
         let excess = quotas.check(charge(Payer::User(7), &id("a/b/d"), 1)).unwrap_err();

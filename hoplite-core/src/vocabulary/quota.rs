@@ -1,6 +1,7 @@
 //! Quotas: a store's limits for the objects of a user or a prefix of ids.
 
 use std::fmt;
+use std::ops::{AddAssign, SubAssign};
 
 use crate::vocabulary::id::ObjectId;
 use crate::vocabulary::text::sizes;
@@ -32,16 +33,36 @@ impl fmt::Display for QuotaSubject {
 #[expect(missing_docs, reason = "most names say it")]
 pub struct QuotaLimits {
     pub memory_bytes: Option<u64>,
+    /// Most bytes in spill files. Further objects stay in memory.
+    pub disk_bytes: Option<u64>,
     pub objects: Option<u64>,
 }
 
-/// Memory and objects that count towards a quota.
+/// Memory, disk space and objects that count towards a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct QuotaUse {
     /// Bytes of shared memory, with the header of each object.
     pub memory_bytes: u64,
+    /// Bytes of the objects' records in spill files.
+    pub disk_bytes: u64,
     /// Number of objects, in memory or only in a spill file.
     pub objects: u64,
+}
+
+impl AddAssign for QuotaUse {
+    fn add_assign(&mut self, added: Self) {
+        self.memory_bytes += added.memory_bytes;
+        self.disk_bytes += added.disk_bytes;
+        self.objects += added.objects;
+    }
+}
+
+impl SubAssign for QuotaUse {
+    fn sub_assign(&mut self, gone: Self) {
+        self.memory_bytes -= gone.memory_bytes;
+        self.disk_bytes -= gone.disk_bytes;
+        self.objects -= gone.objects;
+    }
 }
 
 /// A quota and its use.

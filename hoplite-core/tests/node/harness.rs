@@ -137,6 +137,14 @@ impl Harness {
         harness
     }
 
+    pub(crate) fn spilling_with(count: usize, limit_bytes: u64, limits: Limits) -> Self {
+        let directories = vec!["disk".to_owned(), "another".to_owned()];
+        let spill = SpillConfig { directories, limit_bytes: Some(limit_bytes) };
+        let mut harness = Self::disconnected_with(EVERYWHERE, count, limits, Some(spill));
+        (0..count).for_each(|shard| harness.event(up(shard)));
+        harness
+    }
+
     pub(crate) fn recovering(count: usize, recovered: Recovered) -> Self {
         let spill = SpillConfig { directories: vec!["disk".to_owned()], limit_bytes: None };
         let mut harness = Self::disconnected_with(EVERYWHERE, count, limits(), Some(spill));

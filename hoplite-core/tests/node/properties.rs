@@ -71,6 +71,7 @@ enum Step {
     HopRequested { output: u64, inputs: Vec<(u8, u64)>, blocks: u64, timeout: u64 },
     HopReleased { which: usize },
     ServeOutput { output: u64 },
+    Disk { fault: u8 },
     PullEnded { which: usize, blocks: u64, outcome: u8 },
     Serve { id: usize, put: u64, peer: usize },
     ServeEnded { which: usize },
@@ -156,6 +157,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(output, inputs, blocks, timeout)| Step::HopRequested { output, inputs, blocks, timeout }),
         2 => (0..4_usize).prop_map(|which| Step::HopReleased { which }),
         1 => (1..4_u64).prop_map(|output| Step::ServeOutput { output }),
+        8 => (0..12_u8).prop_map(|fault| Step::Disk { fault }),
         10 => (0..4_usize, 0..40_u64, any::<u8>())
             .prop_map(|(which, blocks, outcome)| Step::PullEnded { which, blocks, outcome }),
         3 => (0..6_usize, 0..6_u64, 0..2_usize).prop_map(|(id, put, peer)| Step::Serve { id, put, peer }),
@@ -236,14 +238,24 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let limits = Limits {
+        Self::of(Harness::connected(SHARDS, Self::limits()))
+    }
+
+    fn spilling() -> Self {
+        Self::of(Harness::spilling_with(SHARDS, 2 * CAPACITY, Self::limits()))
+    }
+
+    fn limits() -> Limits {
+        Limits {
             max_requests_per_client: 12,
             max_references_per_client: 6,
             max_objects: 8,
+            owner_grace: Duration::from_millis(300),
             ..limits()
-        };
-        let limits = Limits { owner_grace: Duration::from_millis(300), ..limits };
-        let mut h = Harness::connected(SHARDS, limits);
+        }
+    }
+
+    fn of(mut h: Harness) -> Self {
         h.event(Event::Measured { link: SLOW });
         Self {
             h,
@@ -309,10 +321,8 @@ impl World {
             }
             Step::DeleteDone { which } => {
                 if let Some((shard, request)) = pick(&self.deletes, which).copied() {
-                    self.say(
-                        shard,
-                        ToStore::DeleteDone { request, put: Some(PutId(1)), absent: Named::of([]) },
-                    );
+                    let (put, absent) = (Some(PutId(1)), Named::of([]));
+                    self.say(shard, ToStore::DeleteDone { request, put, absent });
                 }
             }
             Step::Locations { which, kind, put, nodes } => self.locate(which, kind, put, nodes),
@@ -341,6 +351,7 @@ impl World {
                     self.h.event(Event::HopReleased { hosting });
                 }
             }
+            Step::Disk { fault } => _ = self.h.answer_disk(fault),
             Step::ServeOutput { output } => {
                 self.next_serve += 1;
                 let (id, put) = (ObjectId::of_hop(PutId(output)), PutId(output));
@@ -442,6 +453,7 @@ impl World {
                 };
                 let limits = (limits < 12).then(|| QuotaLimits {
                     memory_bytes: (limits % 4 > 0).then_some(u64::from(limits) * SIZE),
+                    disk_bytes: (limits % 3 > 0).then_some(u64::from(limits) * SIZE),
                     objects: Some(u64::from(limits % 5) + 1),
                 });
                 self.request(client, Request::SetQuota { subject, limits });
@@ -783,6 +795,7 @@ impl World {
         for (_, id, put) in published {
             self.say(0, ToStore::Drop { id, put, reason: DropReason::Deleted });
         }
+        while self.h.answer_disk(u8::MAX) {}
         self.h.pass(Duration::from_secs(30));
         self.h.assert_empty();
     }
@@ -794,6 +807,17 @@ proptest! {
     #[test]
     fn no_sequence_of_events_breaks_an_invariant(steps in proptest::collection::vec(step(), 1..120)) {
         let mut world = World::new();
+        for step in steps {
+            world.take(step);
+        }
+        world.wind_down();
+    }
+
+    #[test]
+    fn no_sequence_of_events_breaks_an_invariant_of_a_store_that_spills(
+        steps in proptest::collection::vec(step(), 1..120),
+    ) {
+        let mut world = World::spilling();
         for step in steps {
             world.take(step);
         }

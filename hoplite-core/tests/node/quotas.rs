@@ -15,8 +15,12 @@ const BOB: u32 = 1001;
 const SHORT: Duration = Duration::from_millis(10);
 const EXTENT: u64 = HEADER_BYTES + SIZE;
 
-const MEMORY: QuotaLimits = QuotaLimits { memory_bytes: Some(2 * EXTENT), objects: None };
-const TWO: QuotaLimits = QuotaLimits { memory_bytes: None, objects: Some(2) };
+const MEMORY: QuotaLimits = limits(Some(2 * EXTENT), None);
+const TWO: QuotaLimits = limits(None, Some(2));
+
+const fn limits(memory_bytes: Option<u64>, objects: Option<u64>) -> QuotaLimits {
+    QuotaLimits { memory_bytes, disk_bytes: None, objects }
+}
 
 impl Harness {
     fn with_users(mut self) -> Self {
@@ -38,11 +42,22 @@ impl Harness {
     }
 
     #[track_caller]
-    fn used(&mut self) -> Vec<(u64, u64)> {
+    fn uses(&mut self) -> impl Iterator<Item = QuotaUse> {
         let call = self.request(B, Request::ListQuotas);
         let Some(Ok(Response::Quotas(quotas))) = self.answer(call) else { panic!("no quotas") };
-        let used = quotas.into_iter().map(|quota| quota.used);
-        used.map(|QuotaUse { memory_bytes, objects }| (memory_bytes / EXTENT, objects)).collect()
+        quotas.into_iter().map(|quota| quota.used)
+    }
+
+    #[track_caller]
+    fn disk(&mut self) -> Vec<u64> {
+        self.uses().map(|used| used.disk_bytes).collect()
+    }
+
+    #[track_caller]
+    fn used(&mut self) -> Vec<(u64, u64)> {
+        let used = self.uses();
+        used.map(|QuotaUse { memory_bytes, objects, .. }| (memory_bytes / EXTENT, objects))
+            .collect()
     }
 }
 
@@ -106,7 +121,7 @@ fn a_put_over_its_quota_fails_at_its_timeout_and_a_larger_one_at_once() {
         matches!(&waits[..], [LongWait { missing: Some(Missing::Quota { .. }), .. }]),
         "{waits:?}"
     );
-    h.quota(prefix("x/"), Some(QuotaLimits { memory_bytes: Some(CAPACITY), objects: None }));
+    h.quota(prefix("x/"), Some(limits(Some(CAPACITY), None)));
     h.view(waiting);
 }
 
@@ -140,7 +155,7 @@ fn a_deleted_object_counts_until_its_last_view_is_gone() {
 #[test]
 fn copies_of_other_nodes_are_charged_to_no_quota() {
     let mut h = Harness::new().with_users();
-    h.quota(prefix("x"), Some(QuotaLimits { memory_bytes: Some(0), objects: Some(0) }));
+    h.quota(prefix("x"), Some(limits(Some(0), Some(0))));
     h.fetch(A, "x", 1, SIZE);
     let call = h.get(A, "xy");
     let pull = h.grant("xy", 2, SIZE, "n1");
@@ -166,10 +181,7 @@ fn the_objects_of_a_client_that_is_gone_stay_charged_and_its_unfinished_put_is_n
 #[test]
 fn spilled_objects_take_no_memory_of_a_quota_but_count() {
     let mut h = Harness::spilling(None).with_users();
-    h.quota(
-        QuotaSubject::User(ALICE),
-        Some(QuotaLimits { memory_bytes: Some(9 * EXTENT), objects: None }),
-    );
+    h.quota(QuotaSubject::User(ALICE), Some(limits(Some(9 * EXTENT), None)));
     let views = h.put_many(10 - 1);
     h.write_all();
     h.quota(prefix("0"), Some(TWO));
@@ -231,7 +243,7 @@ fn a_put_that_lacks_memory_of_its_quota_drops_objects_that_a_file_has() {
     let mut h = Harness::spilling(None).with_users();
     h.put_many(8);
     assert!(h.spill().clean_bytes > 0);
-    h.quota(prefix("0"), Some(QuotaLimits { memory_bytes: Some(EXTENT), objects: None }));
+    h.quota(prefix("0"), Some(limits(Some(EXTENT), None)));
     assert_eq!(h.used(), [(1, 1)]);
     let call = h.create(B, "00", SIZE);
     h.view(call);
@@ -246,7 +258,7 @@ fn a_put_that_spilling_cannot_help_moves_nothing() {
     h.quota(prefix("x"), Some(MEMORY));
     let large = h.create_within(B, "x3", SIZE + EXTENT, SHORT);
     assert!(h.spills().is_empty(), "one object is in use");
-    h.quota(prefix("x"), Some(QuotaLimits { memory_bytes: Some(2 * EXTENT), objects: Some(2) }));
+    h.quota(prefix("x"), Some(limits(Some(2 * EXTENT), Some(2))));
     let another = h.create_within(B, "x4", SIZE, SHORT);
     assert!(h.spills().is_empty(), "the number of objects is exceeded, too");
     h.pass(SHORT);
@@ -274,7 +286,7 @@ fn puts_of_two_quotas_spill_at_once() {
 fn a_quota_whose_objects_do_not_fit_the_files_delays_no_other_object() {
     let record = SpillRecord::length_bytes(SIZE) + SpillRecord::FILE_HEADER_BYTES;
     let mut h = Harness::spilling(Some(record)).with_users();
-    h.quota(prefix("large"), Some(QuotaLimits { memory_bytes: Some(4 * EXTENT), objects: None }));
+    h.quota(prefix("large"), Some(limits(Some(4 * EXTENT), None)));
     h.put(A, "large1", 3 * SIZE);
     let large = h.create(B, "large2", 2 * SIZE);
     h.assert_waits(large);
@@ -288,6 +300,55 @@ fn a_quota_whose_objects_do_not_fit_the_files_delays_no_other_object() {
     assert_eq!(h.write_all(), [first]);
     h.view(call);
     h.assert_waits(large);
+}
+
+#[test]
+fn objects_over_their_quota_of_disk_stay_in_memory_and_others_are_spilled() {
+    let record = SpillRecord::length_bytes(SIZE);
+    let mut h = Harness::spilling(None).with_users();
+    let disk = |records: u64| {
+        Some(QuotaLimits { disk_bytes: Some(records * record), ..QuotaLimits::default() })
+    };
+    h.quota(QuotaSubject::User(ALICE), disk(2));
+    h.quota(prefix("free"), disk(100));
+    let views = ["1", "2", "3", "4"].map(|name| h.put(A, name, SIZE));
+    let copies = views.each_ref().map(|view| view.copy);
+    let free = ["free1", "free2", "free3"].map(|name| h.put(B, name, SIZE).copy);
+    let large = h.create(B, "large", 6 * EXTENT - HEADER_BYTES);
+    let mut written = h.write_all();
+    h.pass(Duration::from_secs(1));
+    written.extend(h.write_all());
+    assert_eq!(written, [&copies[..2], &free[..]].concat());
+    h.view(large);
+    assert_eq!(h.disk(), [2 * record, 3 * record]);
+    assert!(h.troubles().spill.is_empty(), "no disk is full");
+    h.drop_put(0, "1", views[0].put, DropReason::Deleted);
+    assert_eq!(h.disk(), [record, 3 * record]);
+}
+
+#[test]
+fn a_failed_write_and_a_changed_limit_change_the_use_of_a_disk() {
+    let mut h = Harness::spilling(None).with_users();
+    h.put(A, "x1", SIZE);
+    h.put(A, "x2", SIZE);
+    let limits = QuotaLimits { disk_bytes: Some(CAPACITY), ..limits(Some(2 * EXTENT), None) };
+    h.quota(prefix("x"), Some(limits));
+    let call = h.create(A, "x3", SIZE);
+    let [(file, copies)] = &h.spills()[..] else { panic!("one batch") };
+    let used = copies.len() as u64 * SpillRecord::length_bytes(SIZE);
+    assert_eq!(h.disk(), [used]);
+    h.event(Event::Spilled { file: *file, outcome: Err(SpillFault::Full("full".to_owned())) });
+    assert_eq!(h.disk(), [0]);
+    let limits = QuotaLimits { disk_bytes: Some(0), ..limits };
+    assert_eq!(h.quota(prefix("x"), Some(limits)).limits.disk_bytes, Some(0));
+    h.pass(Duration::from_secs(2));
+    assert!(h.spills().is_empty());
+    h.assert_waits(call);
+    h.quota(prefix("x"), Some(QuotaLimits { disk_bytes: None, ..limits }));
+    h.pass(Duration::from_secs(1));
+    assert!(!h.write_all().is_empty());
+    h.view(call);
+    assert_eq!(h.disk(), [used]);
 }
 
 #[test]
@@ -317,7 +378,7 @@ fn a_put_that_lacks_memory_of_its_quota_waits_for_room_in_the_files() {
 #[test]
 fn the_target_of_a_reduce_is_charged_from_its_reservation() {
     let mut h = Harness::with_slow_links().with_users();
-    h.quota(QuotaSubject::User(ALICE), Some(QuotaLimits { memory_bytes: None, objects: Some(1) }));
+    h.quota(QuotaSubject::User(ALICE), Some(limits(None, Some(1))));
     let call = h.reduce("t", &["a", "b", "c"]);
     h.ready("a", 1, "n1");
     h.ready("b", 2, "n2");
@@ -335,7 +396,7 @@ fn the_target_of_a_reduce_is_charged_from_its_reservation() {
 #[test]
 fn a_reduce_over_its_quota_waits_for_room_in_it() {
     let mut h = Harness::with_slow_links().with_users();
-    h.quota(prefix("t"), Some(QuotaLimits { memory_bytes: None, objects: Some(1) }));
+    h.quota(prefix("t"), Some(limits(None, Some(1))));
     let put = h.put(A, "t0", SIZE).put;
     let timeout = Duration::from_secs(5);
     let waits = h.request_reduce(Reduce { timeout, ..reduce("t1", &["a", "b"]) });

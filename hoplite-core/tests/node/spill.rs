@@ -60,6 +60,27 @@ impl Harness {
         }
     }
 
+    /// Returns `false` if no write and no read was open.
+    pub(crate) fn answer_disk(&mut self, fault: u8) -> bool {
+        let (spills, loads) = (self.spills(), self.loads());
+        let is_any_open = !spills.is_empty() || !loads.is_empty();
+        let reason = || "reason".to_owned();
+        let outcome = match fault {
+            0 => Err(SpillFault::Full(reason())),
+            1 => Err(SpillFault::Failed(reason())),
+            2 => Err(SpillFault::Unread(reason())),
+            3 => Err(SpillFault::Damaged(reason())),
+            _ => Ok(()),
+        };
+        for (file, _) in spills {
+            self.event(Event::Spilled { file, outcome: outcome.clone() });
+        }
+        for copy in loads {
+            self.event(Event::Loaded { copy, outcome: outcome.clone() });
+        }
+        is_any_open
+    }
+
     pub(crate) fn removed(&self) -> usize {
         self.effects
             .iter()

@@ -9,16 +9,17 @@ pub(super) fn quota_subject() -> impl Strategy<Value = QuotaSubject> {
 }
 
 pub(super) fn quota_limits() -> impl Strategy<Value = QuotaLimits> {
-    any::<(Option<u64>, Option<u64>)>()
-        .prop_map(|(memory_bytes, objects)| QuotaLimits { memory_bytes, objects })
+    any::<(Option<u64>, Option<u64>, Option<u64>)>().prop_map(
+        |(memory_bytes, disk_bytes, objects)| QuotaLimits { memory_bytes, disk_bytes, objects },
+    )
 }
 
 pub(super) fn quota() -> impl Strategy<Value = Quota> {
-    (quota_subject(), quota_limits(), any::<(u64, u64)>()).prop_map(
-        |(subject, limits, (memory_bytes, objects))| Quota {
+    (quota_subject(), quota_limits(), any::<(u64, u64, u64)>()).prop_map(
+        |(subject, limits, (memory_bytes, disk_bytes, objects))| Quota {
             subject,
             limits,
-            used: QuotaUse { memory_bytes, objects },
+            used: QuotaUse { memory_bytes, disk_bytes, objects },
         },
     )
 }

@@ -7,11 +7,13 @@ use crate::quota::{decode_subject, encode_subject};
 use crate::v1::{QuotaLimits as WireLimits, request, response};
 
 const fn encode_limits(limits: QuotaLimits) -> WireLimits {
-    WireLimits { memory_bytes: limits.memory_bytes, objects: limits.objects }
+    let QuotaLimits { memory_bytes, disk_bytes, objects } = limits;
+    WireLimits { memory_bytes, disk_bytes, objects }
 }
 
 const fn decode_limits(limits: WireLimits) -> QuotaLimits {
-    QuotaLimits { memory_bytes: limits.memory_bytes, objects: limits.objects }
+    let WireLimits { memory_bytes, disk_bytes, objects } = limits;
+    QuotaLimits { memory_bytes, disk_bytes, objects }
 }
 
 pub(super) fn encode_set(subject: &QuotaSubject, limits: Option<QuotaLimits>) -> request::SetQuota {
@@ -29,6 +31,7 @@ pub(super) fn encode_quotas(quotas: Vec<Quota>) -> response::Quotas {
         limits: Some(encode_limits(quota.limits)),
         memory_bytes: quota.used.memory_bytes,
         objects: quota.used.objects,
+        disk_bytes: quota.used.disk_bytes,
     };
     response::Quotas { quotas: quotas.into_iter().map(encode).collect() }
 }
@@ -39,7 +42,11 @@ pub(super) fn decode_quotas(quotas: response::Quotas) -> Result<Vec<Quota>> {
         Ok(Quota {
             subject: decode_subject(quota.subject)?,
             limits: quota.limits.map(decode_limits).unwrap_or_default(),
-            used: QuotaUse { memory_bytes: quota.memory_bytes, objects: quota.objects },
+            used: QuotaUse {
+                memory_bytes: quota.memory_bytes,
+                disk_bytes: quota.disk_bytes,
+                objects: quota.objects,
+            },
         })
     };
     quotas.quotas.into_iter().map(decode).collect()

@@ -84,7 +84,7 @@ pub fn requests() -> Vec<Vec<u8>> {
         node::Request::ListQuotas,
         node::Request::SetQuota {
             subject: QuotaSubject::User(1000),
-            limits: Some(QuotaLimits { memory_bytes: Some(SIZE), objects: Some(1) }),
+            limits: Some(QuotaLimits { memory_bytes: Some(SIZE), disk_bytes: Some(SIZE), objects: Some(1) }),
         },
         node::Request::SetQuota { subject: QuotaSubject::Prefix(object()), limits: None },
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT, allow_stale: true },
@@ -145,8 +145,8 @@ pub fn responses() -> Vec<Vec<u8>> {
         node::Response::Progress { valid_bytes: 4096 },
         node::Response::Quotas(vec![Quota {
             subject: QuotaSubject::Prefix(object()),
-            limits: QuotaLimits { memory_bytes: Some(SIZE), objects: None },
-            used: QuotaUse { memory_bytes: SIZE, objects: 1 },
+            limits: QuotaLimits { memory_bytes: Some(SIZE), disk_bytes: None, objects: None },
+            used: QuotaUse { memory_bytes: SIZE, disk_bytes: SIZE, objects: 1 },
         }]),
         node::Response::Ownerless(OwnerlessPage {
             objects: vec![Ownerless { id: object(), size_bytes: SIZE, owner: Some(owner()) }],

@@ -10,7 +10,7 @@ use crate::quota::{Quota, QuotaExcess, QuotaLimits, QuotaSubject, QuotaUse};
 
 const fn charge_of(payer: Payer, id: &ObjectId, size_bytes: u64) -> Charge<'_> {
     let memory_bytes = allocated_bytes(HEADER_BYTES.saturating_add(size_bytes));
-    Charge { payer, id, used: QuotaUse { memory_bytes, objects: 1 } }
+    Charge { payer, id, used: QuotaUse { memory_bytes, disk_bytes: 0, objects: 1 } }
 }
 
 impl Table {
@@ -74,7 +74,7 @@ impl Table {
     }
 
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
-        let used = QuotaUse { memory_bytes: room.length_bytes, objects: 1 };
+        let used = QuotaUse { memory_bytes: room.length_bytes, disk_bytes: 0, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });
     }
 

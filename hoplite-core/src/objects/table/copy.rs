@@ -5,7 +5,7 @@ use super::spills::Spilled;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::message::{ClientId, CombineId, Effect, PullId};
+use crate::message::{ClientId, CombineId, Effect, PullId, SpillRecord};
 use crate::metadata::{BoxedMetadata, Metadata};
 use crate::quota::QuotaUse;
 use crate::shard::{GrantId, LocationState, PullOutcome, Retention};
@@ -140,13 +140,24 @@ impl LocalCopy {
         Self { retention: Retention::Evictable, ..self }
     }
 
-    pub(super) const fn charge(&self) -> Charge<'_> {
-        let used = QuotaUse { memory_bytes: self.extent.length_bytes, objects: 1 };
-        Charge { payer: self.payer, id: &self.id, used }
+    pub(super) fn charge(&self) -> Charge<'_> {
+        let mut charge = self.charge_of_memory();
+        charge.used.objects = 1;
+        if self.spilled.is_some() {
+            charge.used += self.charge_of_disk().used;
+        }
+        charge
     }
 
     pub(super) const fn charge_of_memory(&self) -> Charge<'_> {
-        let used = QuotaUse { memory_bytes: self.extent.length_bytes, objects: 0 };
+        let memory_bytes = self.extent.length_bytes;
+        let used = QuotaUse { memory_bytes, disk_bytes: 0, objects: 0 };
+        Charge { payer: self.payer, id: &self.id, used }
+    }
+
+    pub(super) const fn charge_of_disk(&self) -> Charge<'_> {
+        let disk_bytes = SpillRecord::length_bytes(self.size_bytes);
+        let used = QuotaUse { memory_bytes: 0, disk_bytes, objects: 0 };
         Charge { payer: self.payer, id: &self.id, used }
     }
 

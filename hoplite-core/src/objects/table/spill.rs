@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::super::context::Context;
 use super::super::idle::IdleCopies;
 use super::spills::{Batch, MAX_BATCH_OBJECTS, SpillStep, Spilled, Spills};
@@ -74,10 +76,18 @@ impl Table {
             return false;
         }
         let Some(directory) = spills.choose_directory(ctx) else { return false };
-        let batch = self.next_batch(is_wanted, capacity_bytes);
+        let (batch, over_quota) = self.next_batch(is_wanted, capacity_bytes);
+        for copy in &over_quota {
+            // Others come first now.
+            self.touch(*copy);
+        }
         let Some(spills) = &mut self.spills else { return false };
         if batch.copies.is_empty() {
-            spills.limit_reached(ctx, directory);
+            if over_quota.is_empty() {
+                spills.limit_reached(ctx, directory);
+            } else {
+                spills.quotas_reached(ctx, directory);
+            }
             return false;
         }
         let file = SpillFile { directory, number: ctx.next_number() };
@@ -87,6 +97,7 @@ impl Table {
             spills.idle.remove(copy);
             self.quotas.remove_idle(local.charge(), copy);
             self.quotas.begins_to_spill(local.charge());
+            self.quotas.add(local.charge_of_disk());
             local.spilled =
                 Some(Box::new(Spilled { record, step: SpillStep::Writing, fault: None }));
             items.push(SpillItem { copy, size_bytes, from: None });
@@ -125,22 +136,28 @@ impl Table {
         true
     }
 
-    /// Returns the first batch that fits the files. Batches of quotas and of all copies alternate.
-    fn next_batch(&self, is_wanted: bool, capacity_bytes: u64) -> Batch {
-        let Some(spills) = &self.spills else { return Batch::empty() };
+    /// Returns the first batch that fits the files, and copies beyond their quotas of disk. Batches
+    /// of quotas and of all copies alternate.
+    fn next_batch(&self, is_wanted: bool, capacity_bytes: u64) -> (Batch, Vec<CopyId>) {
+        let Some(spills) = &self.spills else { return (Batch::empty(), Vec::new()) };
+        let mut over_quota = Vec::new();
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
         let all = || is_wanted.then(|| (self.pick(&spills.idle, batch_bytes), false)).into_iter();
         let quotas = self.quotas.to_spill();
         let quotas = quotas.map(|(idle, bytes)| (self.pick(idle, bytes.min(batch_bytes)), true));
         let first = spills.was_for_quota.then(all).into_iter().flatten();
         let mut batches = first.chain(quotas).chain(all());
-        let found = batches.find(|(batch, _)| !batch.copies.is_empty());
-        found.map_or_else(Batch::empty, |(batch, is_for_quota)| Batch { is_for_quota, ..batch })
+        let found = batches.find_map(|((batch, mut over), is_for_quota)| {
+            over_quota.append(&mut over);
+            (!batch.copies.is_empty()).then_some(Batch { is_for_quota, ..batch })
+        });
+        (found.unwrap_or_else(Batch::empty), over_quota)
     }
 
-    fn pick(&self, idle: &IdleCopies, most_bytes: u64) -> Batch {
-        let mut picked = Batch::empty();
-        let Some(spills) = &self.spills else { return picked };
+    fn pick(&self, idle: &IdleCopies, most_bytes: u64) -> (Batch, Vec<CopyId>) {
+        let (mut picked, mut over_quota) = (Batch::empty(), Vec::new());
+        let Some(spills) = &self.spills else { return (picked, over_quota) };
+        let mut planned = BTreeMap::new();
         let room_bytes = spills.room_in_files();
         for (copy, bytes) in idle.dirty().take(MAX_EXAMINED) {
             let is_first = picked.copies.is_empty();
@@ -149,13 +166,19 @@ impl Table {
             if !is_first && (is_full || picked.arena_bytes + bytes > most_bytes) {
                 break;
             }
-            let size_bytes = self.copies[&copy].size_bytes;
-            if picked.length_bytes + SpillRecord::length_bytes(size_bytes) <= room_bytes {
-                picked.push(copy, size_bytes);
+            let local = &self.copies[&copy];
+            let length_bytes = SpillRecord::length_bytes(local.size_bytes);
+            if picked.length_bytes + length_bytes > room_bytes {
+                continue;
+            }
+            if self.quotas.plan_record(&mut planned, local.charge(), length_bytes) {
+                picked.push(copy, local.size_bytes);
                 picked.arena_bytes += bytes;
+            } else {
+                over_quota.push(copy);
             }
         }
-        picked
+        (picked, over_quota)
     }
 
     /// Handles a written file. Returns its live copies with their offsets.
@@ -183,7 +206,10 @@ impl Table {
                     spills.status.spilled_objects += 1;
                     spills.status.spilled_bytes += size_bytes;
                 }
-                None => local.spilled = None,
+                None => {
+                    self.quotas.subtract(local.charge_of_disk());
+                    local.spilled = None;
+                }
             }
         }
         kept.sort_unstable();
@@ -355,6 +381,7 @@ impl Table {
     pub(super) fn release_record(&mut self, ctx: &mut Context, copy: CopyId) {
         let Some(local) = self.copies.get_mut(&copy) else { return };
         if let (Some(spills), Some(spilled)) = (&mut self.spills, local.spilled.take()) {
+            self.quotas.subtract(local.charge_of_disk());
             spills.release(ctx, spilled.record, local.size_bytes);
         }
     }
