@@ -35,7 +35,7 @@ pub(crate) fn of_wait(label: &str) -> Waiting {
     Waiting(bar)
 }
 
-/// Returns a bar, which is hidden if the transfer is small or standard error is no terminal.
+/// Returns a bar, hidden if the transfer is small or standard error is no terminal.
 pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     if size_bytes < SHOWN_FROM_BYTES {
         return ProgressBar::hidden();

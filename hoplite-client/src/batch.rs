@@ -38,7 +38,7 @@ pub struct NewObject<'a> {
     pub metadata: Metadata,
 }
 
-/// One result for each item of a batch, in the order of the items.
+/// One result for each item of a batch, in order.
 pub type Results<T> = Vec<Result<T>>;
 
 impl Client {

@@ -23,7 +23,7 @@ use crate::options::{AfterLoss, ConnectOptions};
 
 /// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The store's limit of ids in a query.
+/// Store's limit of ids in a query.
 const MAX_ASKED_IDS: usize = 1024;
 
 #[derive(Debug, Clone)]

@@ -21,7 +21,7 @@ pub enum Error {
     /// No connection to the store.
     #[error("cannot connect to the store at {}: {kind}", path.display())]
     Connect {
-        /// The socket.
+        /// Socket.
         path: PathBuf,
         /// Reason.
         #[source]
@@ -33,7 +33,7 @@ pub enum Error {
     /// it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
-        /// The store's socket.
+        /// Store's socket.
         path: PathBuf,
         /// Reason.
         #[source]
@@ -117,7 +117,7 @@ pub enum ConnectFailure {
     /// This user may not use the socket.
     #[error("permission denied{}", owner.map(|uid| format!("; the socket belongs to user {uid}")).unwrap_or_default())]
     PermissionDenied {
-        /// The socket's owner, if visible.
+        /// Socket's owner, if visible.
         owner: Option<u32>,
     },
     /// Another user could replace the socket or its directory.

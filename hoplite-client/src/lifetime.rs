@@ -16,7 +16,7 @@ impl Client {
         self.connection().owner().clone()
     }
 
-    /// Lists at most `limit` ownerless objects that were put at this store, whose id begins with
+    /// Lists at most `limit` ownerless objects put at this store, whose id begins with
     /// `prefix` and is greater than `after`. An object is ownerless if its owner is gone, or if it
     /// has no lifetime and its putting client is gone. A page may be empty although others follow.
     pub async fn ownerless(

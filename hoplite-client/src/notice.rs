@@ -17,7 +17,7 @@ pub enum Notice {
     LongWait(LongWait),
     /// A client has reconnected.
     Reconnected {
-        /// The store's socket.
+        /// Store's socket.
         path: PathBuf,
         /// Node of the store after the reconnection.
         node: NodeId,
@@ -29,7 +29,7 @@ pub enum Notice {
 /// A long wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
-    /// The call's name, such as `get`.
+    /// Call's name, such as `get`.
     pub operation: &'static str,
     /// Target of a reduce, the name of a barrier, or the first object of another call.
     pub id: Option<ObjectId>,

@@ -19,7 +19,7 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Options for connecting to a store.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// The store's socket; by default [`default_socket_path`].
+    /// Store's socket; by default [`default_socket_path`].
     pub socket: PathBuf,
     /// Time for the store to answer or come back; by default [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
@@ -149,7 +149,7 @@ impl From<Duration> for GetOptions {
 pub struct ReduceOptions {
     /// Operation; by default the sum.
     pub op: ReduceOp,
-    /// Number of sources to reduce, chosen in the order in which they become ready; by default all.
+    /// Number of sources to reduce, the first to become ready; by default all.
     pub num_objects: Option<usize>,
     /// Order of combining; by default as sources become ready.
     pub order: ReduceOrder,

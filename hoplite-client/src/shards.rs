@@ -9,19 +9,19 @@ use crate::begun::REPORT_TIMEOUT;
 use crate::client::Client;
 use crate::error::Result;
 
-/// The directory's shards, as the store and each shard know them.
+/// Directory's shards, as the store and each shard know them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryShards {
     /// Number of changes since the configured list.
     pub version: u64,
-    /// The shards, sorted by address.
+    /// Shards, sorted by address.
     pub shards: Vec<DirectoryShard>,
 }
 
 /// A shard of the directory's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryShard {
-    /// The address that the stores use.
+    /// Address that the stores use.
     pub address: String,
     /// State, or the reason why the shard does not answer.
     pub state: std::result::Result<DirectoryShardState, hoplite_core::Error>,

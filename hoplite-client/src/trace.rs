@@ -38,7 +38,7 @@ pub fn enter_trace(trace: Option<TraceContext>) -> EnteredTrace {
     EnteredTrace { previous: CURRENT.replace(trace), not_send: std::marker::PhantomData }
 }
 
-/// Guard of [`enter_trace`]: leaves the trace when it is dropped.
+/// Guard of [`enter_trace`]: leaves the trace when dropped.
 #[derive(Debug)]
 pub struct EnteredTrace {
     previous: Option<TraceContext>,

@@ -32,7 +32,7 @@ const COLUMNS_LOG2: u32 = 5;
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
 const NONE: u32 = u32::MAX;
-/// Marks ranges that are in no bin.
+/// Marks ranges in no bin.
 const NOT_FREE: u32 = u32::MAX - 1;
 
 /// Allocates extents in constant time: a two-level segregated fit (TLSF; Masmano et al., ECRTS

@@ -27,7 +27,7 @@ pub struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// The command that starts the store.
+    /// Command that starts the store.
     pub fn command(&self) -> Command {
         let mut command = daemon("hoplite-store");
         command
@@ -39,7 +39,7 @@ impl Store<'_> {
     }
 }
 
-/// The command that starts a shard on `address`.
+/// Command that starts a shard on `address`.
 pub fn shard(address: &str) -> Command {
     let mut command = daemon("hoplite-directory");
     command.args(["--listen", address]);

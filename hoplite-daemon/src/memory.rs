@@ -32,7 +32,7 @@ impl MemoryLimits {
         }
     }
 
-    /// The lowest limit of memory, without `file_size_bytes`.
+    /// Lowest limit of memory, without `file_size_bytes`.
     pub fn available_bytes(&self) -> u64 {
         let limits = [self.control_group_bytes, self.address_space_bytes];
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)

@@ -55,7 +55,7 @@ pub enum SettingsError {
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// System's error.
         source: std::io::Error,
     },
     /// Invalid TOML, an unknown key, or an invalid value.
@@ -63,7 +63,7 @@ pub enum SettingsError {
     Parse {
         /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line, from 1.
         line: usize,
         /// Description.
         message: String,

@@ -169,7 +169,7 @@ impl Drop for Span {
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Starts to export spans, if an endpoint is set. Must be called in the daemon's runtime.
+    /// Starts to export spans if an endpoint is set. Needs the daemon's runtime.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,

@@ -281,7 +281,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// Stream that first returns the bytes that were read to detect the protocol.
+/// Stream that first returns the bytes read to detect the protocol.
 struct Prefixed<S> {
     unread: &'static [u8],
     stream: S,

@@ -55,7 +55,6 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Opens a session of the store `info`, whose messages go to `send_queue`.
     pub(crate) async fn open(
         &self,
         info: NodeInfo,

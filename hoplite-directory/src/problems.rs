@@ -118,7 +118,7 @@ fn place(node: &NodeId, text: String) -> Place {
     Place { node: Some(node.clone()), object: None, text }
 }
 
-/// The last refusal of each store, and of a program without a name.
+/// Last refusal of each store, and of a program without a name.
 fn refused<'a>(kind: EventKind, events: impl Iterator<Item = &'a RecordedEvent>) -> Vec<Place> {
     let mut seen = BTreeSet::new();
     let refused = events.filter(|event| event.kind == kind);

@@ -28,7 +28,7 @@ impl Refusals {
         events.push_stranger(kind, format!("refused {peer}: {error}"));
     }
 
-    /// Counts a TLS handshake that failed, for example because of the peer's certificate.
+    /// Counts a failed TLS handshake.
     pub(crate) fn report_handshake(
         &self,
         events: &Events,

@@ -48,7 +48,7 @@ const MAX_STREAMS: u32 = 128;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stream window of a client without the token, and the limit of its headers and messages.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// The smallest window of a connection that HTTP/2 permits.
+/// Smallest window of a connection that HTTP/2 permits.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 const MAX_VISITOR_STREAMS: u32 = 4;
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -13,18 +13,18 @@ const NAME: &str = "Hoplite CA";
 /// Certificate authority, as PEM.
 #[derive(Clone)]
 pub struct Authority {
-    /// The authority's certificate.
+    /// Authority's certificate.
     pub cert: String,
-    /// The certificate's key.
+    /// Certificate's key.
     pub key: String,
 }
 
 /// Issued certificate.
 #[derive(Clone)]
 pub struct IssuedCertificate {
-    /// The certificate, as PEM.
+    /// Certificate, as PEM.
     pub cert: String,
-    /// The certificate's key, as PEM.
+    /// Certificate's key, as PEM.
     pub key: String,
 }
 

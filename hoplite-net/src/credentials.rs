@@ -31,7 +31,7 @@ impl fmt::Display for Credentials {
 }
 
 impl Credentials {
-    /// Returns credentials with this user's secret, which is created at first use.
+    /// Returns credentials with this user's secret, created at first use.
     pub fn of_user() -> Result<Self, SecretError> {
         let (path, token) = secret::of_user()?;
         Ok(Self { token: Some(token), tls: None, secret_of_user: Some(path) })

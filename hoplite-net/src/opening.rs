@@ -21,9 +21,9 @@ use super::token::{Purpose, Token};
 /// Program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The caller's cluster; `None` to accept any.
+    /// Caller's cluster; `None` to accept any.
     pub cluster: Option<ClusterId>,
-    /// The caller's name; `None` if the caller is no store.
+    /// Caller's name; `None` if the caller is no store.
     pub node: Option<NodeId>,
     /// Newest protocol version of the caller.
     pub newest: Version,

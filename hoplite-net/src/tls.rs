@@ -174,7 +174,7 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// Expiry of this daemon's certificate; `None` if it cannot be parsed.
+    /// Expiry of this daemon's certificate; `None` if unparsable.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.current().expiry
     }

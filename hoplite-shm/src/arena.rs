@@ -57,7 +57,7 @@ impl Arena {
         Ok(Arc::new(Self { region, backing, writable, read_only }))
     }
 
-    /// The arena's size in bytes.
+    /// Arena's size in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }

@@ -38,7 +38,7 @@ pub enum Error {
     NotInMemory { path: PathBuf },
     #[error("cannot {operation} the arena's path {}", path.display())]
     File {
-        /// The failed step, as a verb.
+        /// Failed step, as a verb.
         operation: &'static str,
         path: PathBuf,
         #[source]

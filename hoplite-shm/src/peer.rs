@@ -13,8 +13,8 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(credentials(socket)?.uid)
 }
 
-/// Returns the number of the peer process. For a client, the peer is the listener. `None` if the
-/// process is in a PID namespace that this process cannot see.
+/// Returns the number of the peer process. `None` if the process is in a PID namespace that this
+/// process cannot see.
 ///
 /// # Errors
 /// The kernel's error: the descriptor is no Unix socket.

@@ -15,7 +15,7 @@ impl Trace {
         Self { lines: Rc::default(), limit }
     }
 
-    /// The lines, oldest first.
+    /// Lines, oldest first.
     pub fn lines(&self) -> Vec<String> {
         self.lines.borrow().iter().cloned().collect()
     }

@@ -24,7 +24,7 @@ pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), Tl
 
 #[derive(Debug, Clone)]
 pub(crate) struct Advertised {
-    /// The configured `HOST:PORT`; `None` to report the data plane's address.
+    /// Configured `HOST:PORT`; `None` to report the data plane's address.
     name: Option<String>,
     listened: SocketAddr,
     address: Arc<Mutex<SocketAddr>>,

@@ -11,12 +11,12 @@ use hoplite_daemon::Tracer;
 use hoplite_net::Credentials;
 use hoplite_shm::Backing;
 
-/// The location of the directory: the service that finds the stores with an object.
+/// Location of the directory: the service that finds the stores with an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
     /// One shard (server of the directory), in this process.
     Embedded {
-        /// The address on which other stores reach the shard; `None` if no other store can join.
+        /// Address on which other stores reach the shard; `None` if no other store can join.
         listen: Option<SocketAddr>,
         /// Addresses for the shard's dashboard, which takes the first free one; empty for none.
         dashboard: Vec<SocketAddr>,
@@ -25,19 +25,19 @@ pub enum Directory {
     Shards(Vec<String>),
 }
 
-/// The configuration of a store.
+/// Configuration of a store.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct StoreConfig {
-    /// The node's name, unique in the cluster.
+    /// Node's name, unique in the cluster.
     pub node: NodeId,
     pub cluster: ClusterId,
-    /// The newest version of the protocol that the store speaks.
+    /// Newest version of the protocol that the store speaks.
     pub newest_version: Version,
-    /// The address of the data plane; port 0 for any free port; `None` for a store without peers.
+    /// Address of the data plane; port 0 for any free port; `None` for a store without peers.
     pub listen: Option<SocketAddr>,
     pub credentials: Credentials,
-    /// The `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`.
+    /// `HOST:PORT` at which other stores reach the data plane, if it differs from `listen`.
     pub advertise: Option<String>,
     pub directory: Directory,
     pub socket: PathBuf,
@@ -106,19 +106,19 @@ pub struct LinkSettings {
     pub max_lanes: Option<usize>,
 }
 
-/// The spill files, for objects that do not fit into memory.
+/// Spill files, for objects that do not fit into memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SpillSettings {
-    /// The directories; empty if the store does not spill.
+    /// Directories; empty if the store does not spill.
     pub directories: Vec<PathBuf>,
-    /// The largest size of all spill files together; `None` if only the disks limit it.
+    /// Largest size of all spill files together; `None` if only the disks limit it.
     pub limit_bytes: Option<u64>,
     /// `true` to recover the objects of killed stores that had this setting, and to let a later run
     /// recover this run's objects.
     pub recover: bool,
 }
 
-/// The time of the first access to the pages of the shared memory.
+/// Time of the first access to the pages of the shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefault {
     /// In the background, from the start of the store.

@@ -173,7 +173,7 @@ impl LiveCopy {
     }
 
     /// Waits until more than `offset_bytes` are valid, or all bytes are. Returns the number of
-    /// valid bytes. An empty object is ready only once it is complete. Cancel safe.
+    /// valid bytes. An empty object is ready only once complete. Cancel safe.
     pub(crate) async fn beyond(&self, offset_bytes: u64) -> Result<u64, Error> {
         self.beyond_within(offset_bytes, self.size_bytes()).await
     }

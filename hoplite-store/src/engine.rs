@@ -1,4 +1,4 @@
-//! The store's state. The engine performs the decisions of the node.
+//! The store's state.
 //!
 //! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`) in order,
 //! under one short lock that never waits. `tasks` has the longer work. Events come from the local

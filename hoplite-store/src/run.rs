@@ -112,7 +112,7 @@ struct Places {
     spill: Option<SpillFiles>,
 }
 
-/// The data plane's socket, which is not served yet.
+/// The data plane's socket, not served yet.
 struct DataPlace {
     listener: TcpListener,
     address: SocketAddr,

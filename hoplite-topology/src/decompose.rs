@@ -10,9 +10,9 @@
 
 use thiserror::Error;
 
-/// Maximum number of levels of a hierarchy.
+/// Most levels of a hierarchy.
 pub const MAX_LEVELS: usize = 8;
-/// Maximum number of ranks, and of nodes in a directory.
+/// Most ranks, and most nodes in a directory.
 pub const MAX_NODES: u64 = 65_536;
 
 /// A level of a hierarchy of networks.

@@ -12,7 +12,7 @@ pub enum Error {
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
     NoRadices {
         nodes: usize,
-        /// The largest group.
+        /// Largest group.
         base: u32,
     },
     #[error("the product of the levels is {product}, not {nodes} nodes")]

@@ -18,7 +18,7 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
 pub struct FileError {
-    /// The file.
+    /// File.
     pub path: PathBuf,
     /// Reason why the file is unusable.
     #[source]
@@ -49,7 +49,7 @@ pub enum Problem {
 /// A matrix with the nodes' groups.
 #[derive(Debug)]
 pub struct Fabric {
-    /// The matrix.
+    /// Matrix.
     pub matrix: Matrix,
     /// Each node's groups, outermost first.
     pub groups: Option<Vec<Vec<String>>>,

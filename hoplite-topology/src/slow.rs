@@ -1,4 +1,4 @@
-//! Finds pairs of nodes that are slower than other pairs of their groups, as over a bad cable.
+//! Finds pairs of nodes slower than others in their groups, as over a bad cable.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,7 @@ pub struct SlowPair {
 
 type Pair = (u64, u32, u32);
 
-/// Returns the pairs that are slower than others in the same group, or between the same groups,
-/// worst first.
+/// Returns the pairs slower than others in the same group, or between the same groups, worst first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);

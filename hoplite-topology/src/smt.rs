@@ -10,7 +10,7 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// Maximum number of nodes: the query grows with their fourth power.
+/// Most nodes: the query grows with their fourth power.
 pub const MAX_NODES: usize = 16;
 
 /// A solver's answer about cheaper orders.

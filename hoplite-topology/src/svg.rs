@@ -5,7 +5,7 @@ use std::fmt::Write;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// Maximum number of cells per side of a heat map. A cell may stand for several nodes.
+/// Most cells per side of a heat map. A cell may stand for several nodes.
 const MAX_CELLS: usize = 256;
 const SIDE: f64 = 640.0;
 const TREE: f64 = 160.0;

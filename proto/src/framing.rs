@@ -60,7 +60,7 @@ pub fn make_room(buffer: &mut BytesMut) {
     buffer.reserve(READ_BYTES);
 }
 
-/// Removes a message from the front of `buffer`; `None` if it is incomplete.
+/// Removes a message from the front of `buffer`; `None` if incomplete.
 ///
 /// At most `limit_bytes` are buffered.
 ///
@@ -73,7 +73,7 @@ pub fn decode<M: Message + Default>(
     decode_on(Plane::Local, buffer, limit_bytes)
 }
 
-/// Returns the front message's length, including the length field, once it is known.
+/// Returns the front message's length, including the length field, once known.
 pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
     let prefix = buffer.first_chunk::<LENGTH_BYTES>()?;
     Some(

@@ -75,7 +75,7 @@ impl View {
     }
 }
 
-/// A reader or writer, which is taken out during a call.
+/// A reader or writer, taken out during a call.
 pub(crate) type Between<T> = Arc<Mutex<Option<T>>>;
 
 /// Takes the reader or writer out. `None` during a call, and after a failed call or the last one.

@@ -30,7 +30,7 @@ pub fn program(name: &str) -> PathBuf {
     path
 }
 
-/// A child process that is killed on drop.
+/// A child process, killed on drop.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,

@@ -1,4 +1,4 @@
-//! Bytes for the objects of tests, which are equal for equal seeds.
+//! Bytes for the objects of tests, equal for equal seeds.
 
 /// Returns bytes without repetition, which reveal a shifted, repeated or swapped block.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {

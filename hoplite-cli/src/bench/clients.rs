@@ -145,7 +145,7 @@ impl Crowd {
         Ok(Self { tasks, is_over, started: Instant::now() })
     }
 
-    /// Returns the number of calls that all clients made in each second.
+    /// Returns the calls per second of all clients.
     fn stop(mut self, runtime: &Runtime) -> anyhow::Result<f64> {
         self.is_over.store(true, Ordering::Relaxed);
         let mut calls = 0;

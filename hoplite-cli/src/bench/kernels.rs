@@ -82,7 +82,7 @@ fn timed(work: impl FnOnce()) -> Duration {
     started.elapsed()
 }
 
-/// The cheapest operation, for comparison with other kernels.
+/// Cheapest operation, for comparison with other kernels.
 fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     for (acc, input) in acc.iter_mut().zip(input) {
         *acc ^= input;

@@ -1,4 +1,4 @@
-//! `hoplite bench`: measures Hoplite, and in the same run the machine's own speed for comparison.
+//! `hoplite bench`: measures Hoplite and, in the same run, the machine's own speed.
 //!
 //! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Compared measurements
 //! alternate, except in `objects` and `clients`, so that disturbances affect both.

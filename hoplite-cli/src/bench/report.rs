@@ -59,8 +59,8 @@ pub(super) struct Broadcast {
     pub(super) origin_sent_objects: f64,
 }
 
-/// The largest number of bytes that any node sent and received (median of rounds), as multiples of
-/// the object's size.
+/// Largest number of bytes that any node sent and received (median of rounds), as multiples of the
+/// object's size.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Traffic {
     pub(super) sent_objects: f64,

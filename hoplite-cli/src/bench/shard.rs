@@ -14,7 +14,7 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use super::report::{Figure, Measurement, Report};
 
-/// Messages in a batch, which is timed as a whole.
+/// Messages in a batch, timed as a whole.
 const BATCH: u64 = 10_000;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const TARGET_OPERATIONS: f64 = 100_000.0;

@@ -82,7 +82,7 @@ impl Daemon {
         Err(self.has_ended(status))
     }
 
-    /// Waits for the daemon's end. Cancel safe.
+    /// Cancel safe.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,

@@ -11,7 +11,7 @@ use crate::output::size;
 pub(super) const ARRAY_BYTES: u64 = 16 << 20;
 const SUM: &str = "demo/sum";
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The elements are integers below this, so that sums are exact.
+/// Elements are integers below this, so sums are exact.
 const ELEMENTS_BELOW: u64 = 1000;
 
 pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {

@@ -21,9 +21,9 @@ pub(super) enum Question {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     pub(super) store: NodeStatus,
-    /// The first shard's answer, or the reason why no shard answers.
+    /// First shard's answer, or the reason why no shard answers.
     pub(super) directory: Result<StatusReply, String>,
-    /// The cluster's problems, or this node's problems if no shard answers.
+    /// Cluster's problems, or this node's problems if no shard answers.
     pub(super) problems: Vec<Problem>,
     pub(super) more: More,
 }

@@ -54,7 +54,7 @@ pub(super) struct Screen {
     is_paused: bool,
     is_typing: bool,
     prefix: String,
-    /// The last id before each page, up to the shown page.
+    /// Last id before each page, up to the shown page.
     pages: Vec<Vec<u8>>,
     object: Option<ObjectId>,
     chosen_in: View,

@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
 struct Made {
     certificate: PathBuf,
     key: PathBuf,
-    /// The names in a certificate; empty for the authority.
+    /// Names in a certificate; empty for the authority.
     names: Vec<String>,
 }
 

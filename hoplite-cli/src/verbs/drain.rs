@@ -180,7 +180,7 @@ async fn check_directory(client: &Client, node: Option<&str>) -> anyhow::Result<
     Ok(())
 }
 
-/// Prints the result unless it was printed as JSON. Fails if some objects were not moved.
+/// Prints the result unless printed as JSON. Fails if some objects were not moved.
 pub(crate) fn conclude(report: &DrainReport, is_printed: bool) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     if !is_printed {

@@ -10,7 +10,7 @@ pub(super) struct Lifetime {
     owner: Option<String>,
     ttl_ms: Option<u64>,
     ttl_action: Option<&'static str>,
-    /// The object's end, if this node's store will delete it.
+    /// Object's end, if this node's store will delete it.
     here: Option<End>,
 }
 

@@ -77,7 +77,7 @@ struct Limits {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// The user's name, or number if this machine knows no name; `None` for a prefix's quota.
+    /// User's name, or number if this machine knows no name; `None` for a prefix's quota.
     user: Option<String>,
     uid: Option<u32>,
     prefix: Option<Id>,

@@ -59,7 +59,7 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
 struct Report {
     #[serde(flatten)]
     target: Id,
-    /// Ids of the reduced sources, in the order in which they joined.
+    /// Ids of the reduced sources, in the order of joining.
     reduced: Vec<Id>,
 }
 

@@ -16,10 +16,10 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// The data plane's port, which the guide names for firewalls.
+/// Data plane's port, which the guide names for firewalls.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
-/// The dashboard's port, or any free loopback port if it is taken.
+/// Dashboard's port, or any free loopback port if taken.
 const DASHBOARD: &str = "7402,0";
 
 const EXAMPLES: &str = "Examples:

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Serialize)]
 struct Report {
     socket: PathBuf,
-    /// The store's process id; `null` if no store was started here.
+    /// Store's process id; `null` if no store was started here.
     process: Option<u32>,
 }
 

@@ -61,7 +61,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Must be called in a tokio runtime.
+    /// Needs a tokio runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
         Self::start_in(std::process::id(), greeted)
     }
@@ -139,7 +139,7 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, if it is not yet. `PermissionDenied` for a client that may only
+    /// Maps the arena for writing, if necessary. `PermissionDenied` for a client that may only
     /// read.
     pub(crate) fn map_writable(&self) -> Result<()> {
         if self.shared.arena.is_writable() {

@@ -59,7 +59,7 @@ pub struct ReduceRecord {
     pub latency: Duration,
     /// Time from the call to the target's last byte, or until now.
     pub elapsed: Duration,
-    /// Number of failures that were repaired.
+    /// Number of repaired failures.
     pub mendings: u32,
     /// Restarts of the target.
     pub restarts: u32,
@@ -80,7 +80,7 @@ pub struct MemberPosition {
     pub members: u32,
     /// Stage of the work, or its outcome.
     pub stage: String,
-    /// Target bytes that are final at this member.
+    /// Final target bytes at this member.
     pub final_bytes: u64,
     /// Target bytes that will be final at this member.
     pub size_bytes: u64,

@@ -17,7 +17,7 @@ pub struct ProbeReport {
     /// Unmeasured pairs in probes of over 2,000 nodes, which get the link of other pairs of their
     /// groups.
     pub estimated: u64,
-    /// Pairs that were measured over TCP.
+    /// Pairs measured over TCP.
     pub by_tcp: u32,
     /// Answered round trips.
     pub echoes: u64,
@@ -27,7 +27,7 @@ pub struct ProbeReport {
     pub train_bytes: u64,
     /// Duration of the probe.
     pub elapsed: Duration,
-    /// Node groups that daemons now use; `None` if they were not applied.
+    /// Node groups that daemons now use; `None` if not applied.
     pub applied: Option<AppliedPlaces>,
 }
 

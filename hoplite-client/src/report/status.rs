@@ -93,7 +93,7 @@ pub struct Troubles {
     pub stores: Vec<PeerFault>,
     /// Unusable directories for spill files, each with the reason.
     pub spill: Vec<(String, String)>,
-    /// The last refused client or store of an incompatible version, if recent. Its name is unknown.
+    /// Last refused client or store of an incompatible version, if recent. Its name is unknown.
     pub incompatible: Option<PeerFault>,
 }
 
@@ -134,7 +134,7 @@ pub struct PlaceKeys {
 /// A shard of the directory, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardStatus {
-    /// The shard's address.
+    /// Shard's address.
     pub address: String,
     /// `true` if connected; otherwise the numbers are zero.
     pub connected: bool,
@@ -150,7 +150,7 @@ pub struct ShardStatus {
     pub waiting_queries: u64,
     /// Objects with too few pinned copies.
     pub under_replicated: u64,
-    /// Sets of label keys. Nodes with different keys share no group, even if they are close.
+    /// Sets of label keys. Nodes with different keys share no group, even if close.
     pub place_keys: Vec<PlaceKeys>,
     /// Version of the measured groups of nodes (places) in use; zero if none.
     pub places_version: u64,

@@ -20,7 +20,7 @@ pub enum AttemptState {
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// Release a member that is no longer needed.
+    /// Release an unneeded member.
     Dismiss(EnlistmentId),
     /// Take the general path (a reduce and a broadcast) for this reason.
     FallBack(String),

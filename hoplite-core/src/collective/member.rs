@@ -14,7 +14,7 @@ pub enum MemberStage {
     },
     /// Has all bytes in its copy and still sends. Waits for the coordinator's decision.
     Filled {
-        /// The filled copy.
+        /// Filled copy.
         copy: CopyId,
     },
     /// The member's copy is the target. The member still sends.

@@ -164,7 +164,7 @@ impl Plan {
     }
 
     /// Returns the index of the source that holds byte `at` of the member's data, and that source's
-    /// start there. Only for sources that are not combined.
+    /// start there. Only for uncombined sources.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),

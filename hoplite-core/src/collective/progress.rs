@@ -55,9 +55,9 @@ pub enum Reading {
     Target,
     /// Range of one of the member's sources.
     Source {
-        /// The source's index.
+        /// Source's index.
         index: usize,
-        /// The range of the source.
+        /// Range of the source.
         range: Range<u64>,
         /// End of the part in the source. Until the source is sealed, the part's last byte must not
         /// be sent, because a receiver with a whole part takes the object for complete.

@@ -97,7 +97,7 @@ impl Members {
 
 #[derive(Debug)]
 pub(super) enum SearchState {
-    /// Waits for missing sources, until this time if the wait is limited.
+    /// Waits for missing sources, until this time if limited.
     Waiting(Option<Time>),
     Ready(Members),
     General(&'static str),

@@ -22,7 +22,7 @@ pub struct LifetimeReport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Ownerless {
-    /// The object.
+    /// Object.
     pub id: ObjectId,
     pub size_bytes: u64,
     pub owner: Option<Owner>,

@@ -15,7 +15,7 @@ use crate::shard::ShardRun;
 pub struct SpilledObject {
     /// Record's offset in the file.
     pub offset_bytes: u64,
-    /// The object.
+    /// Object.
     pub id: ObjectId,
     pub put: PutId,
     pub size_bytes: u64,
@@ -76,7 +76,7 @@ pub enum Unrecovered {
     Deleted,
     /// The directory lists another put of the id.
     Conflict {
-        /// The listed put.
+        /// Listed put.
         winner: PutId,
     },
 }

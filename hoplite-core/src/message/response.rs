@@ -56,8 +56,7 @@ pub enum Response {
     Ready {
         indices: Vec<usize>,
     },
-    /// Indices into the request's list, in the order in which the sources joined the reduce;
-    /// ascending for a fixed order.
+    /// Indices into the request's list, in the order of joining; ascending for a fixed order.
     Reduced {
         indices: Vec<usize>,
     },

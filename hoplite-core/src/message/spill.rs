@@ -80,7 +80,7 @@ impl fmt::Display for SpillFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct SpillStatus {
-    /// Objects that are only in spill files.
+    /// Objects only in spill files.
     pub objects: u64,
     /// Size of these objects.
     pub bytes: u64,

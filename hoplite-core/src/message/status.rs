@@ -6,7 +6,7 @@ use crate::plan::collective::SchedulePreference;
 use crate::shard::Placed;
 use crate::topology::place::Path;
 
-/// The settings of a [`Node`](crate::node::Node).
+/// Settings of a [`Node`](crate::node::Node).
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct NodeConfig {

@@ -15,7 +15,7 @@ use crate::time::Time;
 
 /// Time after which a waiting call is reported.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
-/// Most long waits that are reported.
+/// Most reported long waits.
 pub const MAX_LONG_WAITS: usize = 16;
 
 pub(super) struct View<'a> {
@@ -87,7 +87,7 @@ impl View<'_> {
         self.objects.missing_of_verdict(copy)
     }
 
-    /// Returns the memory or quota that a reduce awaits to open its target.
+    /// Returns the memory or quota that a reduce's target awaits.
     fn missing_of_reduce(&self, key: CallKey, target: &ObjectId) -> Option<Missing> {
         let waiter = SpaceWaiter::Target(target.clone());
         let size_bytes = self.reductions.target_size(target)?;

@@ -1,7 +1,5 @@
 //! The state machine of one store.
 //!
-//! [`Event`]s go into a [`Node`], [`Effect`]s come out.
-//!
 //! This file routes each event, deadline and notice to its machine:
 //!
 //! * `objects`: copies, calls of clients, fetches, queries and publication.
@@ -411,7 +409,7 @@ impl Node {
         View { objects, reductions, collectives }
     }
 
-    /// Returns clients with references to copies that are deleted or could be evicted.
+    /// Returns clients with references to deleted or evictable copies.
     pub fn holders(&self) -> Holders {
         self.objects.holders()
     }

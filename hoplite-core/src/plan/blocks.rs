@@ -27,7 +27,7 @@ pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 /// Over a shorter window, a burst may show any rate. A block that is then too long delays all hops
 /// behind it for good, because links of equal rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
-/// Shortest time over which a rate is computed: the first bytes show a rate that is too high.
+/// Shortest time over which a rate is computed: the first bytes show too high a rate.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
 /// Returns the size in bytes of a block at this rate. The block takes [`BLOCK_TIME`] on links of up

@@ -7,9 +7,8 @@
 //!
 //! Therefore, beyond [`MAX_UNPACED`] transfers of an object, the shard extends a chain only when
 //! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver pulls
-//! from the first copy that is complete, or from the end of a chain that has bytes. So chains end
-//! after S/B without knowledge of S, B or n, and n receivers take about S/B + min(n h, S/B + sqrt(2
-//! n) h).
+//! from the first complete copy, or from the end of a chain that has bytes. So chains end after S/B
+//! without knowledge of S, B or n, and n receivers take about S/B + min(n h, S/B + sqrt(2 n) h).
 //!
 //! Receivers of a small object, with few blocks, wait for copies that are complete or about to have
 //! bytes. They form a tree, which takes about log2(n) (S/B + h).

@@ -49,7 +49,7 @@ pub enum LaneAction {
     Rest,
 }
 
-/// Decision for a lane that is about to send a frame.
+/// Decision for a lane about to send a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// Next action.
@@ -90,7 +90,7 @@ struct Stream {
     peer: NodeId,
     plan: LanePlan,
     next_lane: usize,
-    /// Connections that are open or requested.
+    /// Connections, open or requested.
     asked: usize,
     news: u64,
 }
@@ -169,7 +169,7 @@ impl HostLanes {
         self.memory.last(peer)
     }
 
-    /// Returns the next action of a lane that is ready to send.
+    /// Returns the next action of a lane ready to send.
     pub fn turn(&mut self, now: Time, id: StreamId, lane: LaneId, progress: &Progress) -> Turn {
         let host = Host {
             acknowledged_bytes: progress.acknowledged_bytes,

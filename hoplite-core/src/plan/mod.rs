@@ -14,7 +14,7 @@ use std::time::Duration;
 /// A chosen schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice<S> {
-    /// The schedule.
+    /// Schedule.
     pub schedule: S,
     /// Operation's predicted time.
     pub estimate: Duration,

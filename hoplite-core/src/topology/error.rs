@@ -57,9 +57,9 @@ pub enum TopologyError {
     #[error("{quantity} from node {row} to node {column} is {entry}")]
     BadEntry {
         quantity: Quantity,
-        /// The sender.
+        /// Sender.
         row: usize,
-        /// The receiver.
+        /// Receiver.
         column: usize,
         entry: BadEntry,
     },

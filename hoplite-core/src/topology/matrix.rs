@@ -178,7 +178,7 @@ impl<'a> Links<'a> {
         Ok(Self { matrix, size_bytes })
     }
 
-    /// The matrix.
+    /// Matrix.
     pub const fn matrix(&self) -> &'a Matrix {
         self.matrix
     }

@@ -1,6 +1,6 @@
 //! Blocks: the unit of a copy's progress (its valid leading bytes).
 
-/// A page, the smallest transfer that is worth a system call.
+/// A page, the smallest transfer worth a system call.
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// Returns the number of leading bytes that a store may forward: whole blocks, or all bytes of a

@@ -18,7 +18,7 @@ pub use crate::vocabulary::call::{Operation, Plane};
 pub use crate::vocabulary::quota::QuotaExcess;
 pub use code::ErrorCode;
 
-/// The result of an operation on objects.
+/// Result of an operation on objects.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Failure of an operation on objects.
@@ -49,7 +49,7 @@ pub enum Error {
     /// The id already names an object with other content.
     #[error("object {id} already exists, with other bytes, or of another dtype or shape")]
     AlreadyExists {
-        /// Id that is taken.
+        /// Taken id.
         id: ObjectId,
     },
     /// An accepted put lost to another put of its id after a network split. Reported once, to the
@@ -196,7 +196,7 @@ pub enum Error {
     /// The daemon, or the directory behind it, is unreachable now.
     #[error("{}", Unreachable(what))]
     Unavailable {
-        /// Unreachable daemon, then the cause in parentheses if it is known.
+        /// Unreachable daemon, then the cause in parentheses if known.
         what: Cow<'static, str>,
     },
     /// The daemon is shutting down.
@@ -324,7 +324,7 @@ pub enum Missing {
     },
     /// A store is unreachable or refuses this one.
     Peer {
-        /// The other store.
+        /// Other store.
         node: NodeId,
         /// Last failure.
         reason: Box<Error>,

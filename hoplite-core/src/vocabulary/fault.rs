@@ -59,7 +59,7 @@ pub struct Fault {
     pub at: Time,
 }
 
-/// Peers that were unreachable at the last attempt.
+/// Peers unreachable at the last attempt.
 #[derive(Debug, Default)]
 pub struct PeerFaults {
     faults: BTreeMap<NodeId, (Fault, LoggedFailures)>,
@@ -95,7 +95,7 @@ impl PeerFaults {
         (now.since(fault.at) <= FAULT_TTL).then_some(fault)
     }
 
-    /// All failures that are at most [`FAULT_TTL`] old.
+    /// All failures at most [`FAULT_TTL`] old.
     pub fn recent(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
         let faults = self.faults.iter().map(|(peer, (fault, _))| (peer, fault));
         faults.filter(move |(_, fault)| now.since(fault.at) <= FAULT_TTL)

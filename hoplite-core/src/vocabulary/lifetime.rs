@@ -14,7 +14,7 @@ pub const MAX_OWNERS_PER_CLIENT: usize = 8;
 /// Longest time to live.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// Events that end an object. Without any, the object stays until it is deleted.
+/// Events that end an object. Without any, the object stays until deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifetime {
     /// A name that clients hold. The store deletes the object when no client has held it for the
@@ -25,7 +25,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Makes a lifetime; `None` if the object stays until it is deleted.
+    /// Makes a lifetime; `None` if the object stays until deleted.
     pub fn of(owner: Option<Owner>, ttl: Option<Ttl>) -> Option<Arc<Self>> {
         (owner.is_some() || ttl.is_some()).then(|| Arc::new(Self { owner, ttl }))
     }
@@ -33,7 +33,7 @@ impl Lifetime {
 
 /// Name of an owner: 1 to 255 bytes of text without control characters.
 ///
-/// Clients hold owners while they are connected. Each client also holds one that is unique to it.
+/// Clients hold owners while they are connected. Each client also holds a unique one.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(Arc<str>);
 

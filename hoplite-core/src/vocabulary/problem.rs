@@ -74,7 +74,7 @@ pub struct Problem {
     pub kind: ProblemKind,
     /// Number of nodes or objects with the problem.
     pub count: usize,
-    /// The first [`MAX_PLACES`] nodes or objects.
+    /// First [`MAX_PLACES`] nodes or objects.
     pub places: Vec<Place>,
 }
 

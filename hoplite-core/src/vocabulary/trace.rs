@@ -51,8 +51,8 @@ impl TraceContext {
         bytes
     }
 
-    /// Reads the binary form; `None` if it is invalid. The standard then demands to continue
-    /// without a trace.
+    /// Reads the binary form; `None` if invalid. The standard then demands to continue without a
+    /// trace.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (trace, rest) = bytes.split_first_chunk::<16>()?;

@@ -4,7 +4,7 @@ use hoplite_core::plan::collective::{
 
 const UNIT_BYTES: u64 = 64;
 
-/// Number of contributions of each member; `None` for bytes that were never written.
+/// Number of contributions of each member; `None` for bytes never written.
 pub(crate) type Value = Option<Vec<u32>>;
 
 pub(crate) struct Interpreter {

@@ -54,7 +54,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
-/// The protocol below HTTP.
+/// Protocol below HTTP.
 #[derive(Debug, Clone)]
 pub enum Scheme {
     /// Plain TCP.

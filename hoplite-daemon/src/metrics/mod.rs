@@ -1,6 +1,4 @@
 //! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
-//!
-//! A [`GaugeUpdate`] updates gauges at each scrape of `/metrics`.
 
 mod process;
 mod register;
@@ -125,8 +123,7 @@ impl Metrics {
         counters
     }
 
-    /// A counter for each pair of values of two labels; the counters for `values` exist from the
-    /// start.
+    /// Acts as [`counters`](Self::counters) for pairs of values of two labels.
     pub fn counters_by_pair(
         &self,
         name: &str,

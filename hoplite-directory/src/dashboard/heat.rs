@@ -11,7 +11,7 @@ use serde::Serialize;
 
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// The places with the most slow links.
+/// Places with the most slow links.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
     places: Vec<String>,

@@ -1,5 +1,4 @@
-//! Totals of a shard's objects by prefix, computed in short turns. Kept totals answer later
-//! requests, too.
+//! Totals of a shard's objects by prefix, computed in short turns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

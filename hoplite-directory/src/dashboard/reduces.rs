@@ -110,7 +110,6 @@ struct Schedule {
 struct Row {
     node: String,
     senders: Vec<String>,
-    /// Senders not listed.
     more_senders: u64,
     /// `true` for an intermediate result.
     hop: bool,

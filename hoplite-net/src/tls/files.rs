@@ -21,7 +21,6 @@ use rustls::{
 use crate::facts::{CertificateFacts, is_authority};
 use crate::file::{self, FileError};
 
-/// Longest file of certificates in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reason why TLS files are unusable.
@@ -75,9 +74,9 @@ pub enum TlsError {
 pub struct TlsFiles {
     /// This daemon's certificate, and intermediate certificates.
     pub cert: PathBuf,
-    /// The certificate's key.
+    /// Certificate's key.
     pub key: PathBuf,
-    /// The cluster's authority.
+    /// Cluster's authority.
     pub ca: PathBuf,
 }
 

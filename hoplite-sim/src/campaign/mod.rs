@@ -65,7 +65,7 @@ pub struct Summary {
     pub sessions: u64,
     /// Stores that got all their parts in a collective of parts.
     pub exchanged: u64,
-    /// Participants that got all their parts in a collective of parts.
+    /// Participants that got all their parts.
     pub parts: u64,
     /// Participants that must get their parts otherwise, after a failure.
     pub parts_left: u64,

@@ -241,7 +241,7 @@ impl Simulation {
     }
 
     /// Returns `true` if `made` combines the requested number of sources (exactly `indices`, if
-    /// given), in the requested order if it is fixed.
+    /// given), in the requested order if fixed.
     pub(super) fn is_reduced(
         &self,
         call: &ReduceCall,

@@ -18,7 +18,7 @@ pub struct Scenario {
     pub stores: usize,
     pub shards: usize,
     pub clients_per_store: usize,
-    /// Number of ids of objects that are never reduced.
+    /// Number of ids of objects never reduced.
     pub ids: usize,
     pub sources: usize,
     /// Number of ids of reduce targets. Several reduces may share one.

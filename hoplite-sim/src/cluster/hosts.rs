@@ -30,7 +30,7 @@ pub(crate) struct StoreHost {
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
     pub(super) attempts: Vec<Attempts>,
-    /// The simulation's numbers of the shards that this run knows, by the store's index.
+    /// Simulation's numbers of the shards that this run knows, by the store's index.
     pub(super) shards: Vec<usize>,
     /// Removed shards that this run of the store has left.
     pub(super) left: BTreeSet<usize>,

@@ -122,8 +122,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Returns `true` if permissions to read copies are checked. The check takes linear time, which
-    /// is too slow for thousands of nodes.
+    /// Returns `true` if permissions to read copies are checked. The check takes linear time, too
+    /// slow for thousands of nodes.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }

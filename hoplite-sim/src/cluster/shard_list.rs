@@ -45,7 +45,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Removes a shard from the list, by the steps of `store`.
     pub(crate) fn remove_shard(&mut self, store: usize, shard: usize) {
         self.change_list(store, &ShardChange::Remove(shard_name(shard)), None);
     }

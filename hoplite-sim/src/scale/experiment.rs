@@ -26,7 +26,7 @@ pub enum Arrivals {
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Experiment {
-    /// The number of stores.
+    /// Number of stores.
     pub nodes: usize,
     pub shards: usize,
     /// Simulated collective.

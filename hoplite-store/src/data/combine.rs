@@ -38,7 +38,7 @@ impl CombineRequest {
 pub(crate) enum CombineSource {
     Local {
         live: Arc<LiveCopy>,
-        /// The start of the input's range, at which an element begins.
+        /// Start of the input's range, at which an element begins.
         base_bytes: u64,
     },
     Remote(HopInput),

@@ -24,7 +24,7 @@ pub(crate) struct DataConfig {
     pub(crate) token: Option<Token>,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) sizes: Sizes,
-    /// Maximum number of connections after their handshake. Further ones are closed at once.
+    /// Most connections after their handshake. Further ones are closed at once.
     pub(crate) max_connections: usize,
     pub(crate) max_lanes: usize,
     pub(crate) first_lanes: Start,

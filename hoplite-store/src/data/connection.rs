@@ -80,12 +80,12 @@ pub(super) struct PeerConnection {
     /// Longest silence of the peer; `None` while the peer has nothing to send.
     read_timeout: Option<Duration>,
     write_timeout: Duration,
-    /// The time when bytes last arrived, or were first expected.
+    /// Time when bytes last arrived, or were first expected.
     received_at: Instant,
     sent_at: Instant,
     unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
-    /// The arrived and unconsumed part of `buffered`.
+    /// Arrived and unconsumed part of `buffered`.
     unread: Range<usize>,
 }
 

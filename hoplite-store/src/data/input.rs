@@ -30,7 +30,7 @@ enum Origin<'a> {
 struct Remote<'a> {
     stream: InputStream<'a>,
     held: HeldBytes,
-    /// The output, if the only input's bytes go there directly.
+    /// Output, if the only input's bytes go there directly.
     destination: Option<&'a Buffer>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Input<'a> {
         Self { base_bytes, size_bytes, available_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// Bytes go to `destination` if there is one. The first `done_bytes` are combined already.
+    /// Bytes go to `destination` if there is one.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,

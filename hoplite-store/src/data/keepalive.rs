@@ -17,13 +17,13 @@ use crate::copies::LiveCopy;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
-    /// The longest time for which this store sends no frame.
+    /// Longest time for which this store sends no frame.
     pub(super) interval: Duration,
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,
 }
 
-/// The source of the keepalives' signs that a producer of the bytes is alive.
+/// Source of the keepalives' signs that a producer of the bytes is alive.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
     Copy(&'a LiveCopy),

@@ -36,7 +36,7 @@ impl Pool {
         Self { max_idle_per_peer, idle_timeout, state: Mutex::default() }
     }
 
-    /// Takes the last used connection to `peer` that is not known to be dead.
+    /// Takes the last used connection to `peer` not known to be dead.
     pub(super) fn take(&self, peer: &Peer) -> Option<PeerConnection> {
         let mut state = self.lock();
         let idle = state.idle.get_mut(peer)?;
@@ -53,8 +53,7 @@ impl Pool {
         found
     }
 
-    /// Returns a connection to the pool. If the peer has too many, closes the one that was idle
-    /// longest.
+    /// Returns a connection to the pool. If the peer has too many, closes the longest idle one.
     pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {
@@ -67,7 +66,7 @@ impl Pool {
         idle.push(Idle { connection, since: Instant::now() });
     }
 
-    /// Closes connections that were idle for too long, or closed by the peer.
+    /// Closes connections idle for too long or closed by the peer.
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {
@@ -76,7 +75,7 @@ impl Pool {
         });
     }
 
-    /// Closes all connections, and each connection that is returned later.
+    /// Closes all connections, and each one returned later.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;

@@ -129,7 +129,7 @@ impl Puller {
         Time::ZERO + self.origin.elapsed()
     }
 
-    /// Closes connections that have been idle for too long. After `shutdown`, closes all.
+    /// Closes connections idle for too long. After `shutdown`, closes all.
     pub(crate) async fn maintain(&self, shutdown: CancellationToken) {
         let mut checks = interval(self.config.pool_idle_timeout / 2);
         while shutdown.run_until_cancelled(checks.tick()).await.is_some() {

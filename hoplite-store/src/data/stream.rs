@@ -62,11 +62,11 @@ pub(super) struct InputStream<'a> {
     puller: &'a Puller,
     from: RemoteCopy<'a>,
     end_bytes: u64,
-    /// The latest sign of the producer, from earlier transfers.
+    /// Latest sign of the producer, from earlier transfers.
     known: Sign,
     /// `None` before the request.
     lanes: Option<(Incoming<'a>, StallDetector)>,
-    /// The lane of a partly received block for [`Sink::Memory`], and the received bytes.
+    /// Lane of a partly received block for [`Sink::Memory`], and the received bytes.
     arriving: Option<(LaneId, usize)>,
 }
 

@@ -126,7 +126,7 @@ pub(crate) struct LocalListener {
     access: SocketAccess,
     directory_mode: u32,
     file: FileIdentity,
-    /// The last logged failure to create the file again.
+    /// Last logged failure to create the file again.
     complaint: Option<String>,
 }
 

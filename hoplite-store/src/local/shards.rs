@@ -88,7 +88,7 @@ pub(super) async fn change_shards(
     Ok(describe_shards(plane).await)
 }
 
-/// Connects to a shard that is about to join.
+/// Connects to a shard about to join.
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] for an invalid address, and for a shard that has served stores: it may

@@ -21,7 +21,7 @@ const CREDIT: u64 = 64;
 const CONTENDED_TURNS: u32 = 256;
 /// Number of buffered bytes from which a connection waits for its turn, even alone.
 const LONG_BYTES: usize = 4 << 10;
-/// Most turns that are granted between two looks at all sockets. A long turn is the last.
+/// Most turns granted between two looks at all sockets. A long turn is the last.
 const TURNS_AT_ONCE: usize = 8;
 /// Number of later arrivals after which a waiter is overtaken. It goes before others, because new
 /// connections must not starve it.

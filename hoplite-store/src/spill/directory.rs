@@ -16,11 +16,11 @@ use super::run_log::{Origin, RunLog};
 
 const LOCK_NAME: &str = "hoplite-spill.lock";
 const RUN_PREFIX: &str = "hoplite-spill.run.";
-/// The share of a file system that stays free, unless [`FREE_BYTES`] are less.
+/// Share of a file system that stays free, unless [`FREE_BYTES`] are less.
 const FREE_PERCENT: u64 = 5;
 const FREE_BYTES: u64 = 1 << 30;
 
-/// The reason why a directory cannot be used for spill files.
+/// Reason why a directory cannot be used for spill files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages say it")]
@@ -120,7 +120,7 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// Removes the log, so that no later run recovers an object that has been deleted.
+    /// Removes the log, so that no later run recovers a deleted object.
     pub(super) fn end_log(&self) {
         *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
         RunLog::remove(&self.path);

@@ -135,7 +135,7 @@ pub(super) fn record_header(copy: CopyId, size_bytes: u64) -> [u8; HEADER_BYTES]
     header
 }
 
-/// Writes a file, and waits until it is on the disk.
+/// Blocks until the file is on the disk.
 pub(super) fn write(
     path: &Path,
     (owner, number): (&Owner, u64),

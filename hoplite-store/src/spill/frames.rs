@@ -14,7 +14,7 @@ pub(super) const MAGIC: &[u8; 4] = b"HLOG";
 /// Longest content of a log's frame. The longest metadata of an object has about 6 KiB.
 const MAX_CONTENT_BYTES: usize = 16 << 10;
 
-/// The reason why a file of a killed store is not recovered.
+/// Reason why a file of a killed store is not recovered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Flaw {
     #[error("it is incomplete")]

@@ -42,9 +42,9 @@ pub(crate) use reader::{NotRead, SpilledCopy};
 use recovery::Takeover;
 use run_log::Origin;
 
-/// Most whole objects that are read into memory at once.
+/// Most whole objects read into memory at once.
 const MAX_LOADS: usize = 16;
-/// Most blocks that are read for other stores at once.
+/// Most blocks read for other stores at once.
 const MAX_SERVES: usize = 16;
 /// Longest wait for a permit to read, and again for one block from a disk.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);

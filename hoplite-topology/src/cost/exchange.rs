@@ -1,7 +1,7 @@
 //! Collectives in stages of exchanges within groups: halving-doubling, BCube, hierarchical.
 //!
-//! In a stage, each group consists of `group` ranks that are `stride` apart. The cost is the sum of
-//! the slowest messages of all stages.
+//! In a stage, each group consists of `group` ranks `stride` apart. The cost is the sum of the
+//! slowest messages of all stages.
 
 use super::{Model, max_tree::MaxTree};
 use crate::error::Error;

@@ -151,7 +151,7 @@ impl<'a> Evaluator<'a> {
         Ok(Self { links, order: order.to_vec(), form, swaps: Vec::new() })
     }
 
-    /// The current order.
+    /// Current order.
     pub fn order(&self) -> &[u32] {
         &self.order
     }

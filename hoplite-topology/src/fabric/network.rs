@@ -12,7 +12,7 @@ pub use super::link::LinkId;
 use super::measured::MeasuredNetwork;
 use hoplite_core::placement::mix;
 
-/// Maximum number of hosts, and of nodes in a directory.
+/// Most hosts, and most nodes in a directory.
 pub const MAX_HOSTS: u32 = 65_536;
 
 /// Choice among equally short paths.
@@ -192,8 +192,8 @@ impl Network {
     }
 }
 
-/// Splits `hosts` into hosts per switch, and the smallest number of switches that is at least twice
-/// as large.
+/// Splits `hosts` into hosts per switch, and the smallest number of switches at least twice as
+/// large.
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {

@@ -13,7 +13,7 @@ use thiserror::Error;
 const SWITCH_NS: u32 = 5_000;
 /// Assumed rate of each link: 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;
-/// Maximum number of switches above a node; a longer path is a cycle.
+/// Most switches above a node; a longer path is a cycle.
 const MAX_DEPTH: usize = 16;
 /// Most digits of a number in a host's name, with leading zeros.
 const MAX_DIGITS: usize = 20;

@@ -12,7 +12,7 @@ use hoplite_core::topology::random::Random;
 /// `done` at the end of a search, for [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
-/// The last fifth of each round, which rejects worse orders.
+/// Last fifth of each round, which rejects worse orders.
 const QUIET: u32 = ROUND / 5;
 /// Number of sample swaps, whose mean difference sets the first temperature.
 const SAMPLES: u32 = 64;

@@ -12,8 +12,8 @@ use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Maximum number of partitions of the nodes that [`exchange_bound`] tries: the clusters below the
-/// largest jumps of the distance.
+/// Most partitions of the nodes that [`exchange_bound`] tries: the clusters below the largest jumps
+/// of the distance.
 const MAX_PARTITIONS: usize = 16;
 /// Most changes of [`OneTree`]'s multipliers. The last change is 1/400 of the first.
 const MAX_STEPS: u32 = 600;

@@ -9,7 +9,7 @@ pub(super) const MAX_RING: usize = 16;
 /// Most nodes of a chain: Held and Karp's program runs for each different time per byte of 55
 /// links.
 pub(super) const MAX_CHAIN: usize = 11;
-/// Most nodes for other models: 8! orders.
+/// 8! orders.
 pub(super) const MAX_NODES_OF_OTHER_MODELS: usize = 8;
 
 pub(super) fn optimum(

@@ -237,7 +237,7 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// Reverses a path, or the rest of the ring if that is shorter.
+    /// Reverses a path, or the rest of the ring if shorter.
     fn reverse(&mut self, from: u32, to: u32) {
         let nodes = self.order.len();
         let mut start = self.positions[from as usize] as usize;

@@ -114,8 +114,7 @@ fn a_hierarchy_costs_its_slowest_hops() {
     let links = Links::new(&matrix, 12 * 4096).unwrap();
     let order = made::shuffled(12, 6);
     let hop = |a: usize, b: usize, parts| u128::from(links.part(order[a], order[b], parts));
-    // First four groups of three consecutive ranks, then three groups of ranks that are three
-    // apart.
+    // First four groups of three consecutive ranks, then three groups of ranks three apart.
     let inner = (0..4).flat_map(|group| {
         (0..3).map(move |member| (3 * group + member, 3 * group + (member + 1) % 3))
     });

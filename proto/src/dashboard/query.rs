@@ -1,6 +1,6 @@
 //! Parses the dashboard's URLs and forms.
 
-/// Returns the decoded value of `name` in `a=b&c=d`; `None` if it is missing or invalid.
+/// Returns the decoded value of `name` in `a=b&c=d`; `None` if missing or invalid.
 pub fn value(query: &[u8], name: &str) -> Option<Vec<u8>> {
     let pairs = query.split(|byte| *byte == b'&');
     let mut values =

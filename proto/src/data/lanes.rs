@@ -45,8 +45,7 @@ pub fn encode_lane(key: StreamKey, other_streams: usize) -> v1::Lane {
     v1::Lane { key: key.0.to_vec().into(), other_streams }
 }
 
-/// Decodes the message that makes its connection a lane: the stream's key, and the number of other
-/// streams that the receiver takes in.
+/// Decodes the message of [`encode_lane`]: the stream's key, and the number of other streams.
 pub fn decode_lane(lane: &v1::Lane) -> Result<(StreamKey, usize)> {
     Ok((decode_key(&lane.key)?, usize::try_from(lane.other_streams).unwrap_or(usize::MAX)))
 }

@@ -65,7 +65,7 @@ pub fn encode_packet(packet: &Packet) -> [u8; PACKET_BYTES] {
     bytes
 }
 
-/// Decodes a datagram; `None` if it is invalid.
+/// Decodes a datagram; `None` if invalid.
 pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     let bytes: &[u8; PACKET_BYTES] = bytes.try_into().ok()?;
     let [m0, m1, m2, m3, kind, 0, 0, 0, rest @ ..] = *bytes else { return None };

@@ -1,4 +1,4 @@
-//! Stores that were frozen while their objects changed.
+//! Stores frozen while their objects changed.
 
 use std::process::Command;
 use std::time::Duration;

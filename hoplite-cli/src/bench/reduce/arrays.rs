@@ -1,7 +1,7 @@
 use hoplite_client::{Dtype, ReduceOp};
 use hoplite_core::reduce::combine;
 
-/// The elements are integers below this, so that sums are exact.
+/// Elements are integers below this, so sums are exact.
 const ELEMENTS_BELOW: u32 = 1000;
 const ELEMENTS_APART: usize = 1024;
 

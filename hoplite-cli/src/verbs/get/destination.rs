@@ -59,7 +59,7 @@ fn begins_as_text(bytes: &[u8]) -> bool {
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
-    /// `None` for a pipe or device, which is written directly.
+    /// `None` for a pipe or device, written directly.
     rename: Option<Rename>,
 }
 

@@ -47,7 +47,7 @@ fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: 
     (0..ranks.len()).map(plan).collect()
 }
 
-/// Each element is `None` until it is written, then counts each rank's contributions in one byte.
+/// Each element is `None` until written, then counts each rank's contributions in one byte.
 struct Machine {
     plan: Plan,
     progress: Progress,

@@ -110,7 +110,7 @@ impl ToShard {
     }
 }
 
-/// Announces a copy: at its start, when it is complete, and again in a new session. The shard that
+/// Announces a copy: at its start, when complete, and again in a new session. The shard that
 /// granted the slot already knows of the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]

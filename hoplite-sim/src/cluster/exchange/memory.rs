@@ -8,7 +8,7 @@ use crate::cluster::contents::{Contents, EMPTY, MIXED, Operand, shape_of};
 pub(super) struct Value {
     pub(super) tag: u64,
     pub(super) shape: u64,
-    /// `true` for a partial result, which a further combination replaces by its operands.
+    /// As [`Operand::is_of_hop`].
     pub(super) is_combined: bool,
 }
 

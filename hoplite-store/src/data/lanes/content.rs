@@ -37,7 +37,7 @@ pub(in super::super) struct ProgramBlocks {
 
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
-    /// The first byte that no connection has taken.
+    /// First byte that no connection has taken.
     pub(super) next_bytes: u64,
     pub(super) end_bytes: u64,
     program: Option<Stream>,

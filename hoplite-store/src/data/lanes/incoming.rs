@@ -52,7 +52,7 @@ struct Lane<'a> {
     /// `false` if the lane joined a running stream.
     is_request: bool,
     block: Option<Header>,
-    /// The arriving control frame, and the arrived length of its payload.
+    /// Arriving control frame, and the arrived length of its payload.
     control: Option<(Header, usize)>,
     payload: Vec<u8>,
 }

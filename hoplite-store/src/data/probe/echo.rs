@@ -10,7 +10,7 @@ use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The pause after a socket error, so that a permanent error does not spin.
+/// Pause after a socket error, so that a permanent error does not spin.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]

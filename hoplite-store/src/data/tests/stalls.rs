@@ -1,4 +1,4 @@
-//! Senders that are alive but have no bytes, with and without a live producer.
+//! Live senders without bytes, with and without a live producer.
 
 use super::*;
 
