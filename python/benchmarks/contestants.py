@@ -1,4 +1,4 @@
-"""The measured stores. A timed loop has only the call and the clock."""
+"""Measured stores. A timed loop has only the call and the clock."""
 
 from __future__ import annotations
 

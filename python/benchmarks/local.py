@@ -69,7 +69,7 @@ def measure(sizes: list[int], rounds: int, cold_samples: int, *, with_ray: bool)
 
 def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustProgram) -> Cell:
     batch = _batch(size)
-    # Not zeros, which could be one page that is mapped many times.
+    # Not zeros, which could be one page, mapped many times.
     array = np.full(size, 7, np.uint8)
     puts: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
     gets: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}

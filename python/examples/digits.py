@@ -1,7 +1,6 @@
 """The model of the parameter servers: a small network in numpy that reads scikit-learn's digits.
 
-The weights form one object, and a gradient another one. `parameters` appends zeros, to simulate
-a larger model.
+`parameters` appends zeros, to simulate a larger model.
 """
 
 from __future__ import annotations

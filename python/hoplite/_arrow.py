@@ -25,7 +25,7 @@ TAG_ARROW = b"py1:arrow"
 TAG_POLARS = b"py1:polars"
 
 _FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
-#: The oldest pyarrow that runs no pickles in a schema (CVE-2023-47248) and has string views.
+#: Oldest pyarrow that runs no pickles in a schema (CVE-2023-47248) and has string views.
 _OLDEST = (16,)
 _REFUSALS = (
     ValueError,

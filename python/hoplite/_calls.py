@@ -1,4 +1,4 @@
-"""The methods of both clients, as coroutines over a native client.
+"""Methods of both clients, as coroutines over a native client.
 
 `hoplite.aio.Client` inherits them. `hoplite.Client` performs each with `run`: its native client
 blocks, so the coroutines never suspend.

@@ -1,4 +1,4 @@
-"""The client for threads."""
+"""Client for threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of a delete."""
+"""Result of a delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dtypes that reduces support, by their names in the stores, numpy and torch."""
+"""Dtypes that reduces support, by their names in the stores, numpy and torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headers of arrays whose dtype the stores do not know.
+"""Headers of arrays whose dtype the stores do not know.
 
 A header is the `repr` of the dtype's description (of torch, its name) and the shape. Because it may
 be forged, readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 MAX_METADATA_BYTES = 4096
-#: The limit of numpy.
+#: Limit of numpy.
 MAX_DIMENSIONS = 64
 #: Levels of lists in a header. A nested structured dtype takes two.
 MAX_DEPTH = 32

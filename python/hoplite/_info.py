@@ -1,4 +1,4 @@
-"""The descriptions of objects that `stat` and `list` return."""
+"""Descriptions of objects that `stat` and `list` return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mailbox of each event loop, through which native clients complete futures."""
+"""Mailbox of each event loop, through which native clients complete futures."""
 
 from __future__ import annotations
 

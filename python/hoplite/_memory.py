@@ -1,4 +1,4 @@
-"""The bytes of arrays and tensors, in place."""
+"""Bytes of arrays and tensors, in place."""
 
 from __future__ import annotations
 

@@ -244,13 +244,14 @@ class _Context(threading.local):
 _context = _Context()
 
 
+# Stored pickles name the functions below: keep their names and arguments.
+
+
 def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Stored pickles name this function: keep its name and arguments."""
     return np.ndarray(shape, dtype, contents)
 
 
 def rebuild_subclass(array: npt.NDArray[Any], kind: type[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Stored pickles name this function: keep its name and arguments."""
     return array.view(kind)
 
 
@@ -262,7 +263,6 @@ def rebuild_tensor(
     *,
     in_place: bool | None = None,
 ) -> torch.Tensor:
-    """Stored pickles name this function: keep its name and arguments."""
     torch = import_torch()
     in_place = _context.tensors_in_place if in_place is None else in_place
     source = (

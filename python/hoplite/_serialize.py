@@ -63,7 +63,7 @@ TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
 TAG_JAX = b"py1:jax"
-#: The libraries of arrays whose dtype the stores know, by tag.
+#: Libraries of arrays whose dtype the stores know, by tag.
 _OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax"}
 
 #: kDLCPU and kDLCUDAHost, in host memory.

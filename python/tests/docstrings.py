@@ -1,4 +1,4 @@
-"""The examples in the docstrings of public names."""
+"""Examples in the docstrings of public names."""
 
 from __future__ import annotations
 

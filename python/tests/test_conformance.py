@@ -1,4 +1,4 @@
-"""The cases of `tests/tests/conformance.rs`, through both clients."""
+"""Cases of `tests/tests/conformance.rs`, through both clients."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ class BenchError(Exception):
 
 
 class Missing(BenchError):
-    """A system that is not installed; the message names the packages."""
+    """A system not installed; the message names the packages."""
 
 
 class Wedged(BenchError):

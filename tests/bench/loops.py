@@ -1,7 +1,7 @@
 """Training loops: the communication of the paper's figures 8 and 9, without the training.
 
-Instead of computing, workers sleep for times that are equal for all systems. Models are smaller
-than the paper's by as much as the links are slower.
+Instead of computing, workers sleep for times equal for all systems. Models are smaller than the
+paper's by as much as the links are slower.
 """
 
 from dataclasses import dataclass

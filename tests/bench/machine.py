@@ -1,4 +1,4 @@
-"""The measuring machine: its description, and the load of its processors."""
+"""Measuring machine: its description, and the load of its processors."""
 
 import os
 import platform

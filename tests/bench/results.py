@@ -1,4 +1,4 @@
-"""The stored measurements: one JSON file for each run of the suite."""
+"""Stored measurements: one JSON file for each run of the suite."""
 
 import json
 import operator
@@ -15,7 +15,7 @@ _FORMAT: Final = 1
 
 @dataclass
 class Measurement:
-    """One system, one workload, one size, one number of hosts.
+    """One system, workload, size and number of hosts.
 
     Attributes:
         interval_s: the time between the arrivals of two hosts.

@@ -1,4 +1,4 @@
-"""The targets of Hoplite, for S bytes on n hosts with links of B bytes per second.
+"""Targets of Hoplite, for S bytes on n hosts with links of B bytes per second.
 
 | what | target |
 | --- | --- |

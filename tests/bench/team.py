@@ -1,4 +1,4 @@
-"""The workers of one system, one on each host.
+"""Workers of one system, one on each host.
 
 They share the line protocol of `hoplite-bench-worker`, over a Unix socket, which every network
 namespace reaches.

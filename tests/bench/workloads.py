@@ -1,4 +1,4 @@
-"""The workloads of the paper's figures 5 to 9 (section 6.1), their clocks, and their least times.
+"""Workloads of the paper's figures 5 to 9 (section 6.1), their clocks, and their least times.
 
 Every host first puts its sources. The clock runs from the first call of the collective until the
 last receiving host has all its bytes. Elements are f32, the operation is the sum.

@@ -1,3 +1,1 @@
-"""Tests of user interfaces: the dashboard over HTTP and in a browser, and `hoplite top` in a
-terminal.
-"""
+"""Tests of the dashboard over HTTP and in a browser, and of `hoplite top` in a terminal."""

@@ -1,4 +1,4 @@
-"""The dashboard with TLS: for users with the token or, without a token, for holders of a
+"""Dashboard with TLS: for users with the token or, without a token, for holders of a
 certificate."""
 
 import http.client

@@ -1,4 +1,4 @@
-"""The page in a browser. HOPLITE_WRITE_DOCS=1 renews the screenshots in the documentation."""
+"""Page in a browser. HOPLITE_WRITE_DOCS=1 renews the screenshots in the documentation."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""The Pod Security Standards of Kubernetes 1.35, `baseline` and `restricted`.
+"""Pod Security Standards of Kubernetes 1.35, `baseline` and `restricted`.
 
 As in the API server, each port of a container with `hostNetwork` counts as a port of the host.
 """

@@ -1,4 +1,4 @@
-"""The units of systemd, and the Debian package in an empty root directory."""
+"""Units of systemd, and the Debian package in an empty root directory."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The units under a real systemd: process 1 of new namespaces, with a private /etc."""
+"""Units under a real systemd: process 1 of new namespaces, with a private /etc."""
 
 import os
 import shutil

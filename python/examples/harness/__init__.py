@@ -1,4 +1,4 @@
-"""The common code of the examples."""
+"""Common code of the examples."""
 
 from harness.crew import Crew, RayCrew, WorkerLost, hoplite_crew, ray_crew
 from harness.options import options

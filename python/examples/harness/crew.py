@@ -1,4 +1,4 @@
-"""The workers of an example: objects in separate processes, on the nodes of a cluster.
+"""Workers of an example: objects in separate processes, on the nodes of a cluster.
 
 A process calls its object's methods one after the other.
 """

@@ -1,4 +1,4 @@
-"""The thread that performs this process's collectives, and its connections to stores."""
+"""Thread that performs this process's collectives, and its connections to stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection to a store, with an event loop and thread, for all groups that use the store."""
+    """A connection to a store, with an event loop and thread, for all groups of the store."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str

@@ -84,7 +84,7 @@ class Group:
         self._sequence = 0
         self._messages: dict[asyncio.Task[None], Operation] = {}
         self._discards = Discards(link)
-        #: The known end that names the earliest collective.
+        #: Known end that names the earliest collective.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0

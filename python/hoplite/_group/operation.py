@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hoplite._group.round import Round
 
-#: The source of a receive from any rank.
+#: Source of a receive from any rank.
 ANY = -1
 
 

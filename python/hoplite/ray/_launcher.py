@@ -40,7 +40,7 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """A process that is restarted when it ends. Its first line of output has its addresses."""
+    """A process, restarted when it ends. Its first line of output has its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -197,7 +197,7 @@ def launch(place: Path) -> None:
 
 
 def lock_soon(lock: int) -> bool:
-    """Takes the lock, which supervisors briefly test. Returns `True` on success."""
+    """Takes the lock, which supervisors briefly test."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,7 +207,7 @@ def lock_soon(lock: int) -> bool:
 
 
 def wake_up_on_signals() -> int:
-    """Returns a descriptor that becomes readable at each SIGTERM and SIGCHLD."""
+    """Returns a descriptor, readable at each SIGTERM and SIGCHLD."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):

@@ -1,4 +1,4 @@
-"""The files of a Ray node, and the id prefixes of a Ray cluster."""
+"""Files of a Ray node, and the id prefixes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def _root() -> Path:
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: The socket of a store outside Ray. None if a parent process exported a socket of Ray, perhaps of
-#: another node.
+#: Socket of a store outside Ray. None if a parent process exported a socket of Ray.
 OUTER_SOCKET = _outer_socket()
 
 

@@ -1,4 +1,4 @@
-"""The supervisor: an actor that manages the store of its Ray node."""
+"""Supervisor: an actor that manages the store of its Ray node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The torch backend: checks arguments, and lends tensors to collectives."""
+"""Torch backend: checks arguments, and lends tensors to collectives."""
 
 from __future__ import annotations
 

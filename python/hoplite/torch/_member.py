@@ -16,7 +16,7 @@ from hoplite.torch import NAME
 from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
 from hoplite.torch._work import Work, forward_from_wrapper
 
-#: The value that torch passes for no timeout.
+#: Value that torch passes for no timeout.
 _UNSET = timedelta(milliseconds=-1)
 
 

@@ -1,4 +1,4 @@
-"""The connection and the versions that a call uses."""
+"""Connection and versions of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum of sparse tensors."""
+"""Sum of sparse tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The structure of a state dict, and a process's parts of tensors, without I/O."""
+"""Structure of a state dict, and a process's parts of tensors, without I/O."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 #: Smaller parts share objects: an object costs as much time as about 1 MiB.
 ALONE_BYTES = 1 << 20
-#: The target size of a shared object.
+#: Target size of a shared object.
 BUNDLE_BYTES = 4 << 20
 ALIGNMENT = 64
 

@@ -1,4 +1,4 @@
-"""The versions of a state dict in the stores.
+"""Versions of a state dict in the stores.
 
 | object | content |
 | --- | --- |

@@ -10,7 +10,7 @@ from example_runs import Place, complaints, is_png
 from stores import PATIENCE, await_that
 
 SERVERS = ("sync_parameter_server", "async_parameter_server")
-#: The accuracy of a trained model. Random answers reach 0.1.
+#: Accuracy of a trained model. Random answers reach 0.1.
 LEARNED = 0.6
 QUICK = ("--delay", "0.002", "--json")
 WITHOUT = """

@@ -1,4 +1,4 @@
-"""The engines for vLLM and verl, with stand-ins: see stand_ins/README.md."""
+"""Engines for vLLM and verl, with stand-ins: see stand_ins/README.md."""
 
 from __future__ import annotations
 

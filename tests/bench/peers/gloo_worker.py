@@ -1,4 +1,4 @@
-"""The worker of one rank for Gloo, through torch."""
+"""Worker of one rank for Gloo, through torch."""
 
 import datetime
 import socket

@@ -1,4 +1,4 @@
-"""The measured systems.
+"""Measured systems.
 
 `tests/bench/README.md` says how to add one.
 """

@@ -1,4 +1,4 @@
-"""The interface of a system."""
+"""Interface of a system."""
 
 import subprocess
 import time
