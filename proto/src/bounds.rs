@@ -45,7 +45,7 @@ pub const MAX_TEXT_BYTES: usize = 1024;
 const MAX_ADDRESS_BYTES: usize = 64;
 
 pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
-    Bytes::copy_from_slice(id.as_bytes())
+    Bytes::from_owner(id.clone())
 }
 
 pub(crate) fn encode_timeout(timeout: Duration) -> u64 {

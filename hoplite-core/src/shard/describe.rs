@@ -102,7 +102,7 @@ impl Shard {
     pub fn add_origins(&self, now: Time, objects: &mut [Locations]) {
         for Locations { id, object, .. } in objects {
             if let (Some(object), Some(entry)) = (object, self.entries.get(id)) {
-                let (creator, age) = (entry.creator.clone(), now.since(entry.created));
+                let (creator, age) = (NodeId::clone(&entry.creator), now.since(entry.created));
                 object.origin =
                     Some(Origin { creator, age, unused: entry.used().map(|at| now.since(at)) });
             }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -16,28 +17,22 @@ use crate::vocabulary::directory::{GrantId, InlineBytes, Publish};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) put: PutId,
-    /// First node that published the object at this shard.
-    pub(super) creator: NodeId,
+    /// First node that published the object at this shard. Objects share its name.
+    pub(super) creator: Arc<NodeId>,
     pub(super) created: Time,
     /// [`Time::NEVER`] before the first use.
     used: Time,
     pub(super) size_bytes: u64,
     pub(super) metadata: BoxedMetadata,
-    inline: Option<Bytes>,
+    /// Own memory, because a slice of a received frame would keep the whole frame. Half as large
+    /// as `Bytes`.
+    inline: Option<Box<[u8]>>,
     inline_crc: u32,
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
     pub(super) pin: Pin,
-    stage: Stage,
-    /// `due` if rootless, `forget_at` if lost.
-    stage_time: Time,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Stage {
-    Live,
-    Rootless,
-    Lost,
+    /// `None` if live, as most objects are.
+    state: Option<Box<EntryState>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,7 +214,7 @@ pub(super) fn groups_left(from: Path, to: Path) -> Vec<Path> {
 }
 
 impl Entry {
-    pub(super) fn new(publish: &Publish, creator: NodeId, created: Time) -> Self {
+    pub(super) fn new(publish: &Publish, creator: Arc<NodeId>, created: Time) -> Self {
         Self {
             put: publish.put,
             creator,
@@ -232,8 +227,7 @@ impl Entry {
             copies: Copies::default(),
             transfers: Transfers::default(),
             pin: Pin::Held,
-            stage: Stage::Live,
-            stage_time: Time::NEVER,
+            state: None,
         }
     }
 
@@ -255,36 +249,29 @@ impl Entry {
     }
 
     pub(super) fn inline(&self) -> Option<InlineBytes> {
-        self.inline.clone().map(|bytes| InlineBytes::new(bytes, self.inline_crc))
+        let bytes = Bytes::copy_from_slice(self.inline.as_deref()?);
+        Some(InlineBytes::new(bytes, self.inline_crc))
     }
 
     pub(super) fn has_inline(&self, inline: &InlineBytes) -> bool {
-        self.inline.as_ref() == Some(inline.bytes()) && self.inline_crc == inline.crc()
+        self.inline.as_deref() == Some(&**inline) && self.inline_crc == inline.crc()
     }
 
-    pub(super) fn set_inline(&mut self, inline: InlineBytes) {
+    pub(super) fn set_inline(&mut self, inline: &InlineBytes) {
         self.inline_crc = inline.crc();
-        self.inline = Some(inline.into());
+        self.inline = Some(Box::from(&**inline));
     }
 
-    pub(super) const fn state(&self) -> EntryState {
-        match self.stage {
-            Stage::Live => EntryState::Live,
-            Stage::Rootless => EntryState::Rootless { due: self.stage_time },
-            Stage::Lost => EntryState::Lost { forget_at: self.stage_time },
-        }
+    pub(super) fn state(&self) -> EntryState {
+        self.state.as_deref().copied().unwrap_or(EntryState::Live)
     }
 
-    pub(super) const fn set_state(&mut self, state: EntryState) {
-        (self.stage, self.stage_time) = match state {
-            EntryState::Live => (Stage::Live, Time::NEVER),
-            EntryState::Rootless { due } => (Stage::Rootless, due),
-            EntryState::Lost { forget_at } => (Stage::Lost, forget_at),
-        };
+    pub(super) fn set_state(&mut self, state: EntryState) {
+        self.state = (state != EntryState::Live).then(|| Box::new(state));
     }
 
     pub(super) fn is_lost(&self) -> bool {
-        matches!(self.stage, Stage::Lost)
+        matches!(self.state(), EntryState::Lost { .. })
     }
 
     pub(super) fn has_root(&self) -> bool {

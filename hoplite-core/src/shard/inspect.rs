@@ -295,7 +295,7 @@ impl Shard {
             size_bytes: entry.size_bytes,
             dtype,
             shape: shape.clone(),
-            creator: entry.creator.clone(),
+            creator: NodeId::clone(&entry.creator),
             created: entry.created,
             copies: entry.copies.len(),
             complete: entry.copies.complete(),

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::id::{NodeId, ObjectId, PutId};
@@ -25,6 +26,8 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
+    /// For objects, which keep it longer than the node stays.
+    pub(super) name: Arc<NodeId>,
     /// Node's position, a hash of its name, on the ring of candidates for copies.
     pub(super) point: u64,
     pub(super) place: Place,
@@ -123,6 +126,7 @@ impl Nodes {
                 point,
                 place,
                 slow_peers: Vec::new(),
+                name: Arc::new(info.node.clone()),
                 info,
                 presence: Presence::Connected { sweep_at: None },
                 is_draining: false,

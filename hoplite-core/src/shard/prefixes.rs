@@ -70,7 +70,7 @@ impl PrefixSum {
             oldest: Some(entry.created),
             newest: Some(entry.created),
             used: entry.used(),
-            creators: BTreeSet::from([entry.creator.clone()]),
+            creators: BTreeSet::from([NodeId::clone(&entry.creator)]),
             has_more_creators: false,
         }
     }

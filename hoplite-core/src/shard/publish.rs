@@ -1,6 +1,7 @@
 //! Adds and removes copies. The first put of an id wins.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use super::copies::LocationRecord;
 use super::entry::{Entry, EntryState, Pin};
@@ -127,9 +128,8 @@ impl Shard {
     fn record(&mut self, turn: &mut Turn<'_>, node: NodeIndex, publish: Publish) {
         let id = publish.id.clone();
         if !self.entries.contains_key(&id) {
-            let Some(creator) = self.nodes.get(node).map(|record| record.info.node.clone()) else {
-                return;
-            };
+            let Some(record) = self.nodes.get(node) else { return };
+            let creator = Arc::clone(&record.name);
             let entry = Entry::new(&publish, creator, turn.now);
             self.entries.insert(id.clone(), Box::new(entry));
             self.renew_wait_limits(turn.now, &id);
@@ -179,8 +179,7 @@ impl Shard {
         let is_whole = publish.state == LocationState::Complete
             && u64::try_from(bytes.len()) == Ok(size_bytes);
         if is_whole && !entry.is_inline() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES {
-            // A slice of a received frame would keep the whole frame allocated.
-            entry.set_inline(bytes.to_owned_memory());
+            entry.set_inline(bytes);
             self.inline_bytes += size_bytes;
         }
     }

@@ -29,10 +29,6 @@ impl InlineBytes {
     pub const fn crc(&self) -> u32 {
         self.crc
     }
-
-    pub(crate) fn to_owned_memory(&self) -> Self {
-        Self { bytes: Bytes::copy_from_slice(&self.bytes), crc: self.crc }
-    }
 }
 
 impl From<Bytes> for InlineBytes {
@@ -68,6 +64,5 @@ mod tests {
             Some(inline.clone())
         );
         assert_eq!(InlineBytes::checked(Bytes::from_static(b"Hoplitf"), inline.crc()), None);
-        assert_eq!(inline.to_owned_memory(), inline);
     }
 }
