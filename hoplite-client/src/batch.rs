@@ -70,9 +70,9 @@ impl Client {
     pub async fn put_many_with(
         &self,
         objects: Vec<NewObject<'_>>,
-        options: PutOptions,
+        mut options: PutOptions,
     ) -> Result<Results<()>> {
-        let call = self.begin(options.timeout).await?;
+        let call = self.begin(&mut options.timeout).await?;
         let connection = &call.connection;
         check_count(objects.len(), connection.max_ids())?;
         let Some(first) = objects.first().map(|object| object.id.clone()) else {
@@ -97,8 +97,8 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let options = options.into();
-        let call = self.begin(options.timeout).await?;
+        let mut options = options.into();
+        let call = self.begin(&mut options.timeout).await?;
         let connection = &call.connection;
         let ids = checked(ids, connection.max_ids())?;
         let get = pin!(get(connection, &ids, options));
@@ -112,11 +112,11 @@ impl Client {
     /// # Errors
     /// `LimitExceeded` for more than [`Client::max_ids`] ids; nothing is deleted then. Results have
     /// the errors of [`Client::delete`].
-    pub async fn delete_many<I>(&self, ids: I, timeout: Duration) -> Result<Results<bool>>
+    pub async fn delete_many<I>(&self, ids: I, mut timeout: Duration) -> Result<Results<bool>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let call = self.begin(timeout).await?;
+        let call = self.begin(&mut timeout).await?;
         let connection = &call.connection;
         let ids = checked(ids, connection.max_ids())?;
         connection.check_usable()?;

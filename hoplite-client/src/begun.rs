@@ -45,6 +45,8 @@ pub(crate) struct Lasting {
 pub(crate) struct Single {
     pub(crate) connection: Arc<Connection>,
     pub(crate) user: User,
+    /// Time that the caller has waited for the connection.
+    pub(crate) waited: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,14 +88,15 @@ impl Lasting {
         Self { link: Link::new(options, connection), turn: sync::Mutex::new(()) }
     }
 
-    async fn connected(self: &Arc<Self>) -> Result<Arc<Connection>> {
+    /// Returns the connection, and the wait for it.
+    async fn connected(self: &Arc<Self>) -> Result<(Arc<Connection>, Duration)> {
         if let Some(connection) = self.link.ready()? {
-            return Ok(connection);
+            return Ok((connection, Duration::ZERO));
         }
         let asked_at = Instant::now();
         let _turn = self.turn.lock().await;
         if let Some(connection) = self.link.ready()? {
-            return Ok(connection);
+            return Ok((connection, asked_at.elapsed()));
         }
         let this = Arc::clone(self);
         let greeted = spawn_blocking(move || this.link.greet(asked_at)).await;
@@ -104,7 +107,7 @@ impl Lasting {
         })??;
         let connection = Connection::start(greeted)?;
         self.link.replace(Arc::clone(&connection));
-        Ok(connection)
+        Ok((connection, asked_at.elapsed()))
     }
 }
 
@@ -156,15 +159,19 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    pub(crate) async fn new(access: &Access, timeout: Duration) -> Result<Self> {
-        let (connection, user) = match access {
+    pub(crate) async fn new(access: &Access, timeout: &mut Duration) -> Result<Self> {
+        let (connection, waited, user) = match access {
             Access::Lasting(lasting) => {
-                (lasting.connected().await?, Some(User::from(lasting.link.options())))
+                let (connection, waited) = lasting.connected().await?;
+                (connection, waited, Some(User::from(lasting.link.options())))
             }
-            Access::Single(Single { connection, user }) => (Arc::clone(connection), Some(*user)),
-            Access::Inner(connection) => (Arc::clone(connection), None),
+            Access::Single(Single { connection, user, waited }) => {
+                (Arc::clone(connection), *waited, Some(*user))
+            }
+            Access::Inner(connection) => (Arc::clone(connection), Duration::ZERO, None),
         };
-        Ok(Self { connection, timeout, user })
+        *timeout = timeout.saturating_sub(waited);
+        Ok(Self { connection, timeout: *timeout, user })
     }
 
     pub(crate) async fn report(

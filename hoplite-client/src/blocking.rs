@@ -47,16 +47,20 @@ struct Shared {
 #[derive(Debug)]
 struct Piped {
     connection: Arc<Connection>,
-    client: crate::Client,
+    user: User,
     pump: Arc<Pump>,
 }
 
 impl Piped {
     fn new(greeted: handshake::Greeted, options: &ConnectOptions) -> Result<Arc<Self>> {
         let (connection, pump) = Connection::pumped(greeted)?;
-        let single = Single { connection: Arc::clone(&connection), user: User::from(options) };
-        let client = crate::Client { access: Access::Single(single) };
-        Ok(Arc::new(Self { connection, client, pump: Arc::new(pump) }))
+        Ok(Arc::new(Self { connection, user: User::from(options), pump: Arc::new(pump) }))
+    }
+
+    /// Returns a client for one call, which has waited for the connection.
+    fn client(&self, waited: Duration) -> crate::Client {
+        let (connection, user) = (Arc::clone(&self.connection), self.user);
+        crate::Client { access: Access::Single(Single { connection, user, waited }) }
     }
 }
 
@@ -129,8 +133,8 @@ impl Client {
         size_bytes: u64,
         options: PutOptions,
     ) -> Result<ObjectWriter> {
-        let piped = self.shared.connected()?;
-        let writer = piped.pump.run(piped.client.create(id, size_bytes, options))?;
+        let (piped, client) = self.shared.connected()?;
+        let writer = piped.pump.run(client.create(id, size_bytes, options))?;
         Ok(ObjectWriter { writer, pump: Arc::clone(&piped.pump) })
     }
 
@@ -145,15 +149,15 @@ impl Client {
         id: impl AsRef<[u8]>,
         options: GetOptions,
     ) -> Result<ObjectReader> {
-        let piped = self.shared.connected()?;
-        let reader = piped.pump.run(piped.client.get_reader_with(id, options))?;
+        let (piped, client) = self.shared.connected()?;
+        let reader = piped.pump.run(client.get_reader_with(id, options))?;
         Ok(ObjectReader { reader, pump: Arc::clone(&piped.pump) })
     }
 
     /// See [`crate::Client::watch`].
     pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
-        let piped = self.shared.connected()?;
-        let watch = piped.pump.run(piped.client.watch(id))?;
+        let (piped, client) = self.shared.connected()?;
+        let watch = piped.pump.run(client.watch(id))?;
         Ok(LocationWatch { watch, pump: Arc::clone(&piped.pump) })
     }
 
@@ -182,12 +186,12 @@ impl Client {
                 pause()?;
             }
         };
-        let piped = match self.shared.connected_with(sleep)? {
-            Ok(piped) => piped,
+        let (piped, client) = match self.shared.connected_with(sleep)? {
+            Ok(connected) => connected,
             Err(error) => return Ok(Err(error)),
         };
         piped.pump.run(async {
-            let mut work = pin!(work(&piped.client));
+            let mut work = pin!(work(&client));
             loop {
                 match piped.connection.within(interval, work.as_mut()).await {
                     Some(output) => return Ok(output),
@@ -199,7 +203,7 @@ impl Client {
 }
 
 impl Shared {
-    fn connected(&self) -> Result<Arc<Piped>> {
+    fn connected(&self) -> Result<(Arc<Piped>, crate::Client)> {
         let sleep = |time| {
             thread::sleep(time);
             Ok::<_, Infallible>(())
@@ -212,23 +216,29 @@ impl Shared {
     fn connected_with<E>(
         &self,
         sleep: impl FnMut(Duration) -> Result<(), E>,
-    ) -> Result<Result<Arc<Piped>>, E> {
+    ) -> Result<Result<(Arc<Piped>, crate::Client)>, E> {
+        let with_client = |piped: Arc<Piped>, waited| {
+            let client = piped.client(waited);
+            (piped, client)
+        };
         match self.link.ready() {
-            Ok(Some(piped)) => return Ok(Ok(piped)),
+            Ok(Some(piped)) => return Ok(Ok(with_client(piped, Duration::ZERO))),
             Ok(None) => {}
             Err(error) => return Ok(Err(error)),
         }
         let asked_at = Instant::now();
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         match self.link.ready() {
-            Ok(Some(piped)) => return Ok(Ok(piped)),
+            Ok(Some(piped)) => return Ok(Ok(with_client(piped, asked_at.elapsed()))),
             Ok(None) => {}
             Err(error) => return Ok(Err(error)),
         }
         let options = self.link.options();
         let greeted = self.link.greet_with(asked_at, sleep)?;
-        Ok(greeted.and_then(|greeted| Piped::new(greeted, options)).inspect(|piped| {
-            self.link.replace(Arc::clone(piped));
+        let piped = greeted.and_then(|greeted| Piped::new(greeted, options));
+        Ok(piped.map(|piped| {
+            self.link.replace(Arc::clone(&piped));
+            with_client(piped, asked_at.elapsed())
         }))
     }
 }
@@ -239,8 +249,8 @@ macro_rules! calls {
             $(
                 #[doc = concat!($summary, "; see [`crate::Client::", stringify!($name), "`].\n\n# Errors\nThe same errors.")]
                 pub fn $name(&self, $($argument: $type),*) -> Result<$answer> {
-                    let piped = self.shared.connected()?;
-                    piped.pump.run(piped.client.$name($($argument),*))
+                    let (piped, client) = self.shared.connected()?;
+                    piped.pump.run(client.$name($($argument),*))
                 }
             )*
         }

@@ -136,8 +136,13 @@ impl Client {
         self.access.connection()
     }
 
-    pub(crate) async fn begin(&self, timeout: Duration) -> Result<Begun> {
+    /// Connects if necessary, and subtracts the time for it from `timeout`.
+    pub(crate) async fn begin(&self, timeout: &mut Duration) -> Result<Begun> {
         Begun::new(&self.access, timeout).await
+    }
+
+    pub(crate) async fn begin_report(&self) -> Result<Begun> {
+        self.begin(&mut { REPORT_TIMEOUT }).await
     }
 
     /// Puts plain bytes as [`Client::put_with`] does, with the default [`PutOptions`].
@@ -159,9 +164,9 @@ impl Client {
         &self,
         id: impl AsRef<[u8]>,
         bytes: &[u8],
-        options: PutOptions,
+        mut options: PutOptions,
     ) -> Result<()> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
+        let (id, call) = (ObjectId::new(id)?, self.begin(&mut options.timeout).await?);
         let put = pin!(writer::put(&call.connection, id.clone(), bytes, options));
         call.run(Wait::of("put", &id), Repeat::Harmless, put).await
     }
@@ -174,9 +179,9 @@ impl Client {
         &self,
         id: impl AsRef<[u8]>,
         size_bytes: u64,
-        options: PutOptions,
+        mut options: PutOptions,
     ) -> Result<ObjectWriter> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
+        let (id, call) = (ObjectId::new(id)?, self.begin(&mut options.timeout).await?);
         let create = pin!(ObjectWriter::create(&call.connection, id.clone(), size_bytes, options));
         call.run(Wait::of("put", &id), Repeat::Harmless, create).await
     }
@@ -193,9 +198,13 @@ impl Client {
 
     /// Acts as [`Client::get`]. If the options allow it, the object may be
     /// [stale](ObjectView::is_stale): already deleted or replaced.
-    pub async fn get_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectView> {
+    pub async fn get_with(
+        &self,
+        id: impl AsRef<[u8]>,
+        mut options: GetOptions,
+    ) -> Result<ObjectView> {
+        let (id, call) = (ObjectId::new(id)?, self.begin(&mut options.timeout).await?);
         let GetOptions { timeout, allow_stale } = options;
-        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let request =
             node::Request::Get { id: id.clone(), until: Until::Contents, timeout, allow_stale };
         let get = pin!(async {
@@ -220,16 +229,16 @@ impl Client {
         &self,
         id: impl AsRef<[u8]>,
         out: &mut [u8],
-        timeout: Duration,
+        mut timeout: Duration,
     ) -> Result<usize> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+        let (id, call) = (ObjectId::new(id)?, self.begin(&mut timeout).await?);
         let get = pin!(reader::get_into(&call.connection, id.clone(), out, timeout));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
     /// Copies the object into a new vector while it arrives. Fails as [`Client::get`].
-    pub async fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+    pub async fn get_vec(&self, id: impl AsRef<[u8]>, mut timeout: Duration) -> Result<Vec<u8>> {
+        let (id, call) = (ObjectId::new(id)?, self.begin(&mut timeout).await?);
         let get = pin!(reader::get_vec(&call.connection, id.clone(), timeout));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
@@ -251,9 +260,9 @@ impl Client {
     pub async fn get_reader_with(
         &self,
         id: impl AsRef<[u8]>,
-        options: GetOptions,
+        mut options: GetOptions,
     ) -> Result<ObjectReader> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
+        let (id, call) = (ObjectId::new(id)?, self.begin(&mut options.timeout).await?);
         let open = pin!(ObjectReader::open_with(&call.connection, id.clone(), options));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
     }
@@ -265,12 +274,12 @@ impl Client {
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.
-    pub async fn wait<I>(&self, ids: I, count: usize, timeout: Duration) -> Result<Vec<usize>>
+    pub async fn wait<I>(&self, ids: I, count: usize, mut timeout: Duration) -> Result<Vec<usize>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let ids = checked(ids, usize::MAX)?;
-        let call = self.begin(timeout).await?;
+        let call = self.begin(&mut timeout).await?;
         if count > ids.len() {
             return Err(ObjectError::invalid_request(
                 "cannot wait for more objects than there are ids",
@@ -295,8 +304,8 @@ impl Client {
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
-    pub async fn locate(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Locations> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+    pub async fn locate(&self, id: impl AsRef<[u8]>, mut timeout: Duration) -> Result<Locations> {
+        let (id, call) = (ObjectId::new(id)?, self.begin(&mut timeout).await?);
         let request = node::Request::Locate { id: id.clone(), timeout };
         let locate = pin!(async {
             match call.connection.call_node(request, Operation::Locate, timeout).await? {
@@ -310,7 +319,7 @@ impl Client {
     /// Yields the object's present locations, and each change. A watch ends with its connection, or
     /// with an error that [`LocationWatch::next`] returns.
     pub async fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(REPORT_TIMEOUT).await?);
+        let (id, call) = (ObjectId::new(id)?, self.begin_report().await?);
         LocationWatch::open(&call.connection, id)
     }
 
@@ -337,7 +346,7 @@ impl Client {
             after: bounded(after.as_ref())?,
             limit,
         };
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         match call.report("list", None, request).await? {
             local::Response::Listing { objects, more } => {
                 let next = more.then(|| objects.last().map(|last| last.id.clone())).flatten();
@@ -353,7 +362,7 @@ impl Client {
     /// `Unavailable` if no directory shard of the object answers.
     pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         let id = ObjectId::new(id)?;
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         match call.report("describe", Some(&id), Inspection::Describe { id: id.clone() }).await? {
             local::Response::Description(description) => {
                 Ok(Description::decode(&id, *description)?)
@@ -364,7 +373,7 @@ impl Client {
 
     /// Returns the counters of this node's store and directory shards.
     pub async fn status(&self) -> Result<NodeStatus> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         match call.report("status", None, Inspection::Status).await? {
             local::Response::Status(status) => Ok((*status).into()),
             _ => Err(call.connection.unexpected()),
@@ -377,7 +386,7 @@ impl Client {
     /// `Unavailable` if no shard answers.
     #[doc(hidden)]
     pub async fn directory_status(&self) -> Result<hoplite_proto::v1::StatusReply> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         match call.report("status", None, Inspection::Cluster).await? {
             local::Response::Cluster(status) => Ok(*status),
             _ => Err(call.connection.unexpected()),
@@ -398,7 +407,7 @@ impl Client {
         options: SurveyOptions,
         mut report_progress: impl FnMut(SurveyProgress),
     ) -> Result<ProbeReport> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         let request = Request::Node(node::Request::Inspect(Inspection::Probe { nodes, options }));
         let mut probe = pin!(call.connection.call(request, Operation::Connect, PROBE_TIMEOUT));
         loop {

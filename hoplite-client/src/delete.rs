@@ -68,12 +68,12 @@ impl Client {
     /// # Errors
     /// As for [`Client::delete`]. If all nodes must confirm, `Timeout` names the nodes that did
     /// not. A shard forgets a lost node after 10 minutes.
-    pub async fn delete_with<I>(&self, ids: I, options: DeleteOptions) -> Result<Deletion>
+    pub async fn delete_with<I>(&self, ids: I, mut options: DeleteOptions) -> Result<Deletion>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let ids = checked(ids, usize::MAX)?;
-        let call = self.begin(options.timeout).await?;
+        let call = self.begin(&mut options.timeout).await?;
         let connection = &call.connection;
         connection.check_usable()?;
         ids.iter().for_each(|id| connection.recent_puts().forget(id));

@@ -26,7 +26,7 @@ impl Client {
         limit: Duration,
         report_progress: impl FnMut(&DrainReport),
     ) -> Result<DrainReport> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         let drain = [node::Request::Drain { timeout: limit }, node::Request::DrainProgress];
         drained(&call.connection, drain, limit, PROGRESS_INTERVAL, report_progress).await
     }
@@ -44,7 +44,7 @@ impl Client {
         limit: Duration,
         report_progress: impl FnMut(&DrainReport),
     ) -> Result<DrainReport> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         if call.connection.node().as_str() == node {
             return self.drain(limit, report_progress).await;
         }
@@ -59,7 +59,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::drain_node`]. Every client may query this node's store.
     pub async fn drain_progress(&self, node: Option<&str>) -> Result<DrainReport> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         let connection = &call.connection;
         let request = match node.filter(|node| connection.node().as_str() != *node) {
             Some(node) => node::Request::Inspect(Inspection::DrainNode {

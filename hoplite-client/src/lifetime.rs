@@ -26,7 +26,7 @@ impl Client {
         limit: usize,
     ) -> Result<OwnerlessPage> {
         let (prefix, after) = (prefix.as_ref(), after.as_ref());
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         let connection = &call.connection;
         let request = node::Request::ListOwnerless {
             prefix: Bytes::copy_from_slice(prefix),

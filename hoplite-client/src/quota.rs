@@ -32,7 +32,7 @@ impl Client {
     }
 
     async fn call_for_quotas(&self, request: node::Request) -> Result<Vec<Quota>> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         let connection = &call.connection;
         let list = pin!(async {
             match connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await? {

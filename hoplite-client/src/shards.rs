@@ -86,7 +86,7 @@ impl Client {
     /// # Errors
     /// `VersionMismatch` if the store's protocol is older than version 10. See [`Client`].
     pub async fn shards(&self) -> Result<DirectoryShards> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         match call.report("shards", None, Inspection::Shards).await? {
             local::Response::Shards(shards) => Ok((*shards).into()),
             _ => Err(call.connection.unexpected()),
@@ -107,7 +107,7 @@ impl Client {
     /// user. `VersionMismatch` if the protocol of the store, a shard or another store is older than
     /// version 10.
     pub async fn change_shards(&self, change: ShardChange, force: bool) -> Result<DirectoryShards> {
-        let call = self.begin(REPORT_TIMEOUT).await?;
+        let call = self.begin_report().await?;
         let connection = &call.connection;
         let request = node::Request::Inspect(Inspection::ChangeShards { change, force });
         match connection.call(Request::Node(request), Operation::Connect, REPORT_TIMEOUT).await? {

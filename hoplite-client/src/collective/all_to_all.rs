@@ -60,10 +60,10 @@ impl Client {
         name: impl AsRef<[u8]>,
         parts: &[P],
         rank: usize,
-        options: PutOptions,
+        mut options: PutOptions,
     ) -> Result<Vec<ObjectView>> {
+        let call = self.begin(&mut options.timeout).await?;
         let timeout = options.timeout;
-        let call = self.begin(timeout).await?;
         let (client, connection) = (call.client(), &call.connection);
         let exchange = AllToAll::new(&client, connection, name, parts, rank, options)?;
         let all = pin!(async {
@@ -94,10 +94,10 @@ impl Client {
         parts: &[P],
         rank: usize,
         out: &mut [u8],
-        options: PutOptions,
+        mut options: PutOptions,
     ) -> Result<Vec<usize>> {
+        let call = self.begin(&mut options.timeout).await?;
         let timeout = options.timeout;
-        let call = self.begin(timeout).await?;
         let (client, connection) = (call.client(), &call.connection);
         let exchange = AllToAll::new(&client, connection, name, parts, rank, options)?;
         let all = pin!(async {

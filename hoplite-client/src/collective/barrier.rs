@@ -36,14 +36,14 @@ impl Client {
         name: impl AsRef<[u8]>,
         participants: usize,
         rank: usize,
-        timeout: Duration,
+        mut timeout: Duration,
     ) -> Result<()> {
         if rank >= participants {
             return Err(no_such_rank());
         }
         let name = ObjectId::new(name)?;
         let id = |rank: usize| [name.as_bytes(), format!("/{rank}").as_bytes()].concat();
-        let call = self.begin(timeout).await?;
+        let call = self.begin(&mut timeout).await?;
         let (client, connection) = (call.client(), &call.connection);
         let ranks = checked((0..participants).map(id), connection.max_ids())?;
         let deadline = Deadline::after(timeout);

@@ -28,11 +28,11 @@ impl Client {
     ///
     /// # Errors
     /// As for [`Client::get`], as soon as one get fails.
-    pub async fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
+    pub async fn gather<I>(&self, ids: I, mut timeout: Duration) -> Result<Vec<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let call = self.begin(timeout).await?;
+        let call = self.begin(&mut timeout).await?;
         let (client, connection) = (call.client(), &call.connection);
         let ids = checked(ids, connection.max_ids())?;
         let views = pin!(views(&client, connection, ids.clone(), Deadline::after(timeout)));
@@ -51,12 +51,12 @@ impl Client {
         &self,
         ids: I,
         out: &mut [u8],
-        timeout: Duration,
+        mut timeout: Duration,
     ) -> Result<Vec<usize>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let call = self.begin(timeout).await?;
+        let call = self.begin(&mut timeout).await?;
         let connection = &call.connection;
         let ids = checked(ids, connection.max_ids())?;
         let deadline = Deadline::after(timeout);
@@ -85,13 +85,13 @@ impl Client {
         ids: I,
         rank: usize,
         bytes: &[u8],
-        options: PutOptions,
+        mut options: PutOptions,
     ) -> Result<Vec<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
+        let call = self.begin(&mut options.timeout).await?;
         let timeout = options.timeout;
-        let call = self.begin(timeout).await?;
         let (client, connection) = (call.client(), &call.connection);
         let ids = checked(ids, connection.max_ids())?;
         let own = ids.get(rank).cloned().ok_or_else(no_such_rank)?;

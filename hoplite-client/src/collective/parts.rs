@@ -114,13 +114,13 @@ impl Client {
         sources: I,
         rank: usize,
         mut out: Out<'_>,
-        options: AllreduceOptions,
+        mut options: AllreduceOptions,
     ) -> Result<usize>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
+        let call = self.begin(&mut options.timeout).await?;
         let timeout = options.timeout;
-        let call = self.begin(timeout).await?;
         let (client, connection) = (call.client(), &call.connection);
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;

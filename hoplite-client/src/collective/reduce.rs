@@ -58,12 +58,12 @@ impl Client {
         &self,
         target: impl AsRef<[u8]>,
         sources: I,
-        options: ReduceOptions,
+        mut options: ReduceOptions,
     ) -> Result<Vec<ObjectId>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let (target, call) = (ObjectId::new(target)?, self.begin(options.timeout).await?);
+        let (target, call) = (ObjectId::new(target)?, self.begin(&mut options.timeout).await?);
         let sources = checked(sources, call.connection.max_ids())?;
         let reduce =
             pin!(tracked_reduce(&call.connection, target.clone(), sources.clone(), options));

@@ -94,6 +94,42 @@ async fn a_runtime_that_was_busy_while_the_store_went_makes_no_difference() {
     assert!(other.state().has("a"));
 }
 
+fn is_put_in_the_rest_of_the_time(request: &Request) -> bool {
+    matches!(request, Request::Node(NodeRequest::Put { timeout, .. }) if *timeout <= LONG - BRIEF)
+}
+
+fn return_later(store: &FakeStore, other: &FakeStore) {
+    std::fs::remove_file(store.socket()).unwrap();
+    store.close_all();
+    let (from, to) = (other.socket(), store.socket());
+    std::thread::spawn(move || {
+        std::thread::sleep(BRIEF);
+        std::fs::rename(from, to).unwrap();
+    });
+}
+
+#[tokio::test]
+async fn the_wait_for_a_store_counts_towards_the_timeout() {
+    let (store, other) = (FakeStore::start(), FakeStore::start());
+    let client = Client::connect_with(options(&store.socket())).await.unwrap();
+    return_later(&store, &other);
+    let put = PutOptions { timeout: LONG, ..PutOptions::default() };
+    client.put_with("a", b"1", put).await.unwrap();
+    assert_eq!(other.state().count(is_put_in_the_rest_of_the_time), 1);
+}
+
+#[test]
+fn the_wait_for_a_store_counts_towards_the_timeout_of_a_blocking_call() {
+    let (store, other) = (FakeStore::start(), FakeStore::start());
+    let client = blocking::Client::connect_with(options(&store.socket())).unwrap();
+    return_later(&store, &other);
+    let put = PutOptions { timeout: LONG, ..PutOptions::default() };
+    client.put_with("a", b"1", put.clone()).unwrap();
+    assert_eq!(other.state().count(is_put_in_the_rest_of_the_time), 1);
+    client.put_with("b", b"2", put).unwrap();
+    assert_eq!(other.state().count(is_put_in_the_rest_of_the_time), 1, "it had not to wait");
+}
+
 #[tokio::test]
 async fn a_crowd_connects_once() {
     let (store, other) = (FakeStore::start(), FakeStore::start());
