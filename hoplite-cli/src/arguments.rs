@@ -1,6 +1,6 @@
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -31,6 +31,9 @@ pub(crate) struct StoreArguments {
         help_heading = "Store options"
     )]
     timeout: Option<Duration>,
+    /// Time that connecting has taken.
+    #[arg(skip)]
+    connected_after: OnceLock<Duration>,
 }
 
 /// The lifetime of a put.
@@ -58,20 +61,25 @@ impl LifetimeArguments {
 
 impl StoreArguments {
     pub(crate) async fn connect(&self) -> hoplite_client::Result<Client> {
-        Client::connect_with(self.connect_options()).await
+        self.connect_with(AfterLoss::default()).await
     }
 
     pub(crate) async fn connect_to_watch(&self) -> hoplite_client::Result<Client> {
-        let after_loss = AfterLoss::Fail;
-        Client::connect_with(ConnectOptions { after_loss, ..self.connect_options() }).await
+        self.connect_with(AfterLoss::Fail).await
     }
 
-    fn connect_options(&self) -> ConnectOptions {
-        ConnectOptions {
+    async fn connect_with(&self, after_loss: AfterLoss) -> hoplite_client::Result<Client> {
+        let started = Instant::now();
+        let client = Client::connect_with(ConnectOptions {
             socket: self.socket(),
+            timeout: self.call_timeout().min(DEFAULT_CONNECT_TIMEOUT),
             listener: print_notice,
+            after_loss,
             ..ConnectOptions::default()
-        }
+        });
+        let client = client.await?;
+        self.connected_after.get_or_init(|| started.elapsed());
+        Ok(client)
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -79,7 +87,13 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
+    /// Returns the time that is left after connecting.
     pub(crate) fn timeout(&self) -> Duration {
+        let connected_after = self.connected_after.get().copied().unwrap_or_default();
+        self.given_timeout().saturating_sub(connected_after)
+    }
+
+    pub(crate) fn given_timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
@@ -101,7 +115,7 @@ impl StoreArguments {
             _ => format!("{} objects", ids.len()),
         };
         let missing = missing.map_or_else(String::new, |missing| format!(": {missing}"));
-        TimedOut { operation, objects, timeout: self.timeout(), missing }.into()
+        TimedOut { operation, objects, timeout: self.given_timeout(), missing }.into()
     }
 }
 
@@ -167,8 +181,11 @@ mod tests {
     #[test]
     fn timeouts_name_what_was_waited_for() {
         let explained = |seconds, ids: &[&str]| {
-            let store =
-                StoreArguments { socket: None, timeout: Some(Duration::from_secs(seconds)) };
+            let store = StoreArguments {
+                socket: None,
+                timeout: Some(Duration::from_secs(seconds)),
+                connected_after: OnceLock::new(),
+            };
             let waited = Duration::from_micros(1_000_061);
             let missing = ids
                 .first()

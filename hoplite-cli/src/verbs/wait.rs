@@ -82,7 +82,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         bail!(
             "{} of {count} objects were ready within {}; not ready: {}{more}",
             ready.len(),
-            humantime::format_duration(store.timeout()),
+            humantime::format_duration(store.given_timeout()),
             missing[..missing.len().min(MAX_NAMED)].join(", ")
         );
     }
