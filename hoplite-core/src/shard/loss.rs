@@ -81,25 +81,31 @@ impl Shard {
         }
     }
 
-    /// Fails queries for an unpublished object that only a lost node made; not before the warm-up
-    /// ends, because others may publish it until then.
-    pub(super) fn lose_unpublished(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
-        if self.held_deletes.contains_key(id) || self.entries.contains_key(id) {
+    /// Fails the queries that waited at `lost_at` for an object whose maker is lost, unless it is
+    /// published or another node makes it. During the warm-up, defers this to the end, because
+    /// nodes may still return.
+    pub(super) fn lose_unpublished(&mut self, turn: &mut Turn<'_>, id: ObjectId, lost_at: Time) {
+        if !self.waiting.contains_key(&id) || self.entries.contains_key(&id) {
             return;
         }
         if turn.now < self.warm_until {
-            if self.waiting.contains_key(id) && self.due.unpublished.len() < MAX_MARKERS {
-                self.due.unpublished.insert(self.warm_until, id.clone());
+            if self.due.unpublished.len() < MAX_MARKERS {
+                self.due.unpublished.insert(self.warm_until, (id, lost_at));
             }
-            return;
+        } else if !self.is_made(&id) {
+            let error = Error::ObjectLost { id: id.clone() };
+            self.fail_waiting(turn, &id, &error, |query| query.since <= lost_at);
         }
+    }
+
+    fn is_made(&self, id: &ObjectId) -> bool {
         let mut subscribers = self.subscribers.get(id).into_iter().flatten();
-        let is_made_elsewhere = subscribers.any(|(node, request)| {
-            self.nodes.get(*node).is_some_and(|record| record.making.contains_key(request))
+        let is_made = subscribers.any(|(node, request)| {
+            let requests = self.nodes.get(*node).map(|record| &record.requests);
+            let request = requests.and_then(|requests| requests.get(request));
+            matches!(request, Some(OpenRequest::Subscription(_, true)))
         });
-        if !is_made_elsewhere {
-            self.fail_waiting(turn, id, &Error::ObjectLost { id: id.clone() }, |_| true);
-        }
+        is_made || self.nodes.iter().any(|record| record.making.contains(id))
     }
 
     pub(super) fn forget_marker(&mut self, id: &ObjectId) {
@@ -144,7 +150,7 @@ impl Shard {
     ) -> Option<&WaitingQuery> {
         match self.nodes.get(node)?.requests.get(&request)? {
             OpenRequest::Query(query) => Some(query),
-            OpenRequest::Subscription(_)
+            OpenRequest::Subscription(..)
             | OpenRequest::Delete(..)
             | OpenRequest::HeldDelete(_)
             | OpenRequest::AwaitingDelete(_) => None,

@@ -203,7 +203,8 @@ struct Due {
     /// Loss of a node, or of copies that a reconnected node has not published again.
     nodes: Deadlines<NodeIndex>,
     rootless: Deadlines<ObjectId>,
-    unpublished: Deadlines<ObjectId>,
+    /// With the times at which the makers were lost.
+    unpublished: Deadlines<(ObjectId, Time)>,
     markers: Deadlines<ObjectId>,
     tombstones: Deadlines<(ObjectId, PutId)>,
     news: Deadlines<ObjectId>,
@@ -361,8 +362,8 @@ impl Shard {
         while let Some(id) = self.due.rootless.pop_due(turn.now) {
             self.lose(turn, &id);
         }
-        while let Some(id) = self.due.unpublished.pop_due(turn.now) {
-            self.lose_unpublished(turn, &id);
+        while let Some((id, lost_at)) = self.due.unpublished.pop_due(turn.now) {
+            self.lose_unpublished(turn, id, lost_at);
         }
         while let Some((node, request)) = self.due.queries.pop_due(turn.now) {
             self.time_out(turn, node, request);

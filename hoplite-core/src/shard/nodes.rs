@@ -40,7 +40,8 @@ pub(super) struct NodeRecord {
     pub(super) holdings: BTreeSet<ObjectId>,
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
     pub(super) receiving: BTreeMap<GrantId, ObjectId>,
-    pub(super) making: BTreeMap<RequestId, ObjectId>,
+    /// Objects that the node made when its last session ended. It may still make them.
+    pub(super) making: BTreeSet<ObjectId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,8 @@ pub(super) enum Presence {
 #[derive(Debug)]
 pub(super) enum OpenRequest {
     Query(WaitingQuery),
-    Subscription(ObjectId),
+    /// With `true` if the node makes the object.
+    Subscription(ObjectId, bool),
     Delete(ObjectId, PutId),
     HeldDelete(ObjectId),
     AwaitingDelete(ObjectId),
@@ -135,7 +137,7 @@ impl Nodes {
                 holdings: BTreeSet::new(),
                 requests: BTreeMap::new(),
                 receiving: BTreeMap::new(),
-                making: BTreeMap::new(),
+                making: BTreeSet::new(),
             },
         );
         Some(index)

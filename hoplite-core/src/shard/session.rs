@@ -10,7 +10,6 @@
 //!
 //! If another process of the node connects, the old copies are gone.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::copies::LocationRecord;
@@ -91,7 +90,6 @@ impl Shard {
         record.presence = Presence::Connected { sweep_at: Some(sweep_at) };
         record.session_number = record.session_number.wrapping_add(1);
         record.refreshed = turn.now;
-        record.making.clear();
         let path_before = record.place.path;
         self.nodes.renew(index, info);
         self.set_slow_peers(turn.now, index, Vec::new());
@@ -134,14 +132,15 @@ impl Shard {
         let until = turn.now + self.config.limits.node_grace.max(lease);
         record.presence = Presence::Away { since: turn.now, until };
         self.due.nodes.insert(until, index);
+        let made = record.requests.values().filter_map(|request| match request {
+            OpenRequest::Subscription(id, true) => Some(id.clone()),
+            _ => None,
+        });
+        record.making.extend(made);
         let requests: Vec<RequestId> = record.requests.keys().copied().collect();
         let receiving: Vec<_> = record.receiving.keys().copied().collect();
-        let making = std::mem::take(&mut record.making);
         for request in requests {
             self.close_request(index, request);
-        }
-        if let Some(record) = self.nodes.get_mut(index) {
-            record.making = making;
         }
         for grant in receiving {
             self.release(index, grant);
@@ -166,12 +165,7 @@ impl Shard {
         let requests = self.nodes.get_mut(node).map(|record| &mut record.requests);
         match requests.and_then(|requests| requests.remove(&request)) {
             Some(OpenRequest::Query(query)) => self.remove_from_queue(node, request, &query),
-            Some(OpenRequest::Subscription(id)) => {
-                if let Some(record) = self.nodes.get_mut(node) {
-                    record.making.remove(&request);
-                }
-                self.remove_subscriber(node, request, &id);
-            }
+            Some(OpenRequest::Subscription(id, _)) => self.remove_subscriber(node, request, &id),
             Some(OpenRequest::Delete(id, put)) => {
                 if let Some(deletion) = self.deletions.get_mut(&(id, put)) {
                     deletion.requesters.remove(&(node, request));
@@ -201,6 +195,7 @@ impl Shard {
             return;
         }
         record.presence = Presence::Connected { sweep_at: None };
+        record.making.clear();
         let current = record.session_number;
         let is_stale = |id: &&ObjectId| {
             let copy = self.entries.get(*id).and_then(|entry| entry.copies.get(index));
@@ -227,8 +222,8 @@ impl Shard {
         for id in &record.holdings {
             self.remove_location(turn, id, index, rootless_since + self.config.limits.node_grace);
         }
-        for id in record.making.values().collect::<BTreeSet<_>>() {
-            self.lose_unpublished(turn, id);
+        for id in record.making {
+            self.lose_unpublished(turn, id, turn.now);
         }
         self.node_left_deletions(turn, index, lost);
         self.store_lost(turn.now);

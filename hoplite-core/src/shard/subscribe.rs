@@ -36,10 +36,7 @@ impl Shard {
             self.answer_inline(turn, node, request, &id);
         }
         let Some(record) = self.nodes.get_mut(node) else { return };
-        record.requests.insert(request, OpenRequest::Subscription(id.clone()));
-        if makes {
-            record.making.insert(request, id.clone());
-        }
+        record.requests.insert(request, OpenRequest::Subscription(id.clone(), makes));
         self.subscribers.entry(id.clone()).or_default().insert((node, request));
         self.subscriptions += 1;
         let locations = self.locations(&id);
@@ -48,8 +45,7 @@ impl Shard {
 
     pub(super) fn unsubscribe(&mut self, node: NodeIndex, request: RequestId) {
         let Some(record) = self.nodes.get_mut(node) else { return };
-        record.making.remove(&request);
-        if let Some(OpenRequest::Subscription(id)) = record.requests.get(&request) {
+        if let Some(OpenRequest::Subscription(id, _)) = record.requests.get(&request) {
             let id = id.clone();
             record.requests.remove(&request);
             self.remove_subscriber(node, request, &id);

@@ -176,7 +176,7 @@ fn requests(shard: &Shard) {
                         "a query waits for an object that is lost or inline"
                     );
                 }
-                OpenRequest::Subscription(id) => {
+                OpenRequest::Subscription(id, _) => {
                     subscriptions += 1;
                     assert!(shard.subscribers[id].contains(&(node, *request)));
                 }

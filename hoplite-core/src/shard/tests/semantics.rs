@@ -80,6 +80,23 @@ fn an_object_is_lost_with_the_node_that_makes_it() {
 }
 
 #[test]
+fn a_maker_that_is_away_may_return_and_counts_until_it_is_lost() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    let grace = world.shard.config.limits.node_grace;
+    world.send("a", makes("x", 1));
+    world.send("b", makes("x", 1));
+    world.send("c", ToShard::Query(query("x", 1)));
+    world.disconnect("a", 1);
+    world.wait(grace / 2);
+    world.disconnect("b", 1);
+    assert_eq!(world.wait(grace / 2), []);
+    world.connect("b", 1);
+    world.disconnect("b", 1);
+    assert_ne!(world.wait(grace), [], "it was lost before it subscribed again");
+    assert_eq!(world.shard.status().waiting_queries, 0);
+}
+
+#[test]
 fn a_shard_that_warms_up_reports_unpublished_objects_lost_at_its_end() {
     let warm_up = 4 * Limits::default().node_grace;
     let mut world = World::new(ShardConfig { warm_up, ..ShardConfig::default() });
@@ -94,12 +111,14 @@ fn a_shard_that_warms_up_reports_unpublished_objects_lost_at_its_end() {
     }
     world.disconnect("a", 1);
     world.connect("a", 2);
+    world.now = world.now + Duration::from_millis(1);
+    world.send("c", ToShard::Query(query("x1", 9)));
     world.send("b", ToShard::Publish(complete("x2", 1)));
     assert_eq!(world.wait(warm_up / 2), []);
     let error = Error::ObjectLost { id: id("x1") };
     let lost = ToStore::Failed { request: RequestId(1), error };
     assert_eq!(world.wait(warm_up / 2), [Effect::Send { node: node("c"), message: lost }]);
-    assert_eq!(world.shard.status().waiting_queries, 1);
+    assert_eq!(world.shard.status().waiting_queries, 2);
 }
 
 #[test]

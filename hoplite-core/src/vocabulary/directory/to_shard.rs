@@ -49,7 +49,8 @@ pub enum ToShard {
         request: RequestId,
         id: ObjectId,
         wants: Wants,
-        /// `true` if the store makes the object. If the store is lost first, waiting queries fail.
+        /// `true` if the store makes the object. If the store is lost before it publishes the
+        /// object, waiting queries fail.
         makes: bool,
     },
     /// Ends a subscription. Changes may still be in flight.
