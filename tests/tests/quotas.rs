@@ -141,6 +141,25 @@ fn a_quota_of_disk_limits_spilled_objects() {
 }
 
 #[test]
+fn many_objects_beyond_their_quota_of_disk_stop_no_other_puts() {
+    let spilling = Spilling::start_as(&[], false, "16MiB");
+    let client = spilling.cluster.client(0);
+    let limits = QuotaLimits { disk_bytes: Some(0), ..QuotaLimits::default() };
+    client.set_quota(prefix("q/"), Some(limits)).unwrap();
+    let small = bytes(0, 1000);
+    let objects = (0..9000).map(|number| (format!("q/{number}"), &small));
+    let put = client.put_many(objects, PutOptions::default()).unwrap();
+    assert!(put.iter().all(Result::is_ok), "they fit into memory");
+    for number in 0..30 {
+        client.put_with(number.to_string(), &bytes(number, MIB), within(TIME_LIMIT)).unwrap();
+    }
+    assert_eq!(*client.get("0", TIME_LIMIT).unwrap(), bytes(0, MIB));
+    let [QuotaUse { disk_bytes: 0, objects: 9000, .. }] = used(&client)[..] else {
+        panic!("{:?}", used(&client))
+    };
+}
+
+#[test]
 fn the_command_sets_lists_and_removes_quotas() {
     let cluster = Cluster::of(1);
     let client = cluster.client(0);

@@ -3,67 +3,104 @@ use lru::LruCache;
 use crate::message::CopyId;
 
 /// Unused copies that may leave the arena, with the lengths of their extents, in the order of use.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct IdleCopies {
     /// Copies that no spill file has.
-    dirty: LruCache<CopyId, u64>,
+    dirty: List,
+    /// Copies that no spill file has, nor may have: a quota of disk lacks room.
+    barred: List,
     /// Copies that a spill file has too.
-    clean: LruCache<CopyId, u64>,
-    dirty_bytes: u64,
-    clean_bytes: u64,
+    clean: List,
 }
 
-impl Default for IdleCopies {
+#[derive(Debug)]
+struct List {
+    copies: LruCache<CopyId, u64>,
+    bytes: u64,
+}
+
+impl Default for List {
     fn default() -> Self {
-        let (dirty, clean) = (LruCache::unbounded(), LruCache::unbounded());
-        Self { dirty, clean, dirty_bytes: 0, clean_bytes: 0 }
+        Self { copies: LruCache::unbounded(), bytes: 0 }
+    }
+}
+
+impl List {
+    fn add(&mut self, copy: CopyId, bytes: u64) -> bool {
+        let is_new = self.copies.put(copy, bytes).is_none();
+        self.bytes += if is_new { bytes } else { 0 };
+        is_new
+    }
+
+    fn remove(&mut self, copy: CopyId) -> Option<u64> {
+        let bytes = self.copies.pop(&copy)?;
+        self.bytes -= bytes;
+        Some(bytes)
+    }
+
+    fn oldest_first(&self) -> impl Iterator<Item = (CopyId, u64)> {
+        self.copies.iter().rev().map(|(copy, bytes)| (*copy, *bytes))
     }
 }
 
 impl IdleCopies {
     /// Returns `true` if the copy was not listed.
     pub(crate) fn add(&mut self, copy: CopyId, bytes: u64, is_clean: bool) -> bool {
-        let (list, sum) = if is_clean {
-            (&mut self.clean, &mut self.clean_bytes)
-        } else {
-            (&mut self.dirty, &mut self.dirty_bytes)
-        };
-        let is_new = list.put(copy, bytes).is_none();
-        *sum += if is_new { bytes } else { 0 };
-        is_new
+        match is_clean {
+            true => self.clean.add(copy, bytes),
+            false => !self.barred.copies.contains(&copy) && self.dirty.add(copy, bytes),
+        }
     }
 
     /// Returns `true` if the copy was listed.
     pub(crate) fn remove(&mut self, copy: CopyId) -> bool {
-        let (dirty, clean) = (self.dirty.pop(&copy), self.clean.pop(&copy));
-        self.dirty_bytes -= dirty.unwrap_or(0);
-        self.clean_bytes -= clean.unwrap_or(0);
-        dirty.or(clean).is_some()
+        let lists = [&mut self.dirty, &mut self.barred, &mut self.clean];
+        lists.map(|list| list.remove(copy)).into_iter().any(|bytes| bytes.is_some())
     }
 
     pub(crate) fn touch(&mut self, copy: CopyId) {
-        self.dirty.promote(&copy);
-        self.clean.promote(&copy);
+        for list in [&mut self.dirty, &mut self.barred, &mut self.clean] {
+            list.copies.promote(&copy);
+        }
     }
 
-    /// Returns the dirty copies, least recently used first.
+    pub(crate) fn bar(&mut self, copy: CopyId) {
+        if let Some(bytes) = self.dirty.remove(copy) {
+            self.barred.add(copy, bytes);
+        }
+    }
+
+    pub(crate) fn readmit(&mut self, copy: CopyId) {
+        if let Some(bytes) = self.barred.remove(copy) {
+            self.dirty.add(copy, bytes);
+        }
+    }
+
     pub(crate) fn dirty(&self) -> impl Iterator<Item = (CopyId, u64)> {
-        self.dirty.iter().rev().map(|(copy, bytes)| (*copy, *bytes))
+        self.dirty.oldest_first()
+    }
+
+    pub(crate) fn barred(&self) -> impl Iterator<Item = (CopyId, u64)> {
+        self.barred.oldest_first()
     }
 
     pub(crate) fn clean(&self) -> impl Iterator<Item = (CopyId, u64)> {
-        self.clean.iter().rev().map(|(copy, bytes)| (*copy, *bytes))
+        self.clean.oldest_first()
     }
 
     pub(crate) fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.copies.is_empty()
+    }
+
+    pub(crate) const fn dirty_bytes(&self) -> u64 {
+        self.dirty.bytes
+    }
+
+    pub(crate) const fn barred_bytes(&self) -> u64 {
+        self.barred.bytes
     }
 
     pub(crate) const fn clean_bytes(&self) -> u64 {
-        self.clean_bytes
-    }
-
-    pub(crate) const fn bytes(&self) -> u64 {
-        self.dirty_bytes + self.clean_bytes
+        self.clean.bytes
     }
 }

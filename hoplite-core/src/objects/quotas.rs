@@ -2,8 +2,8 @@
 //!
 //! From its creation, a put is charged to its user, and to each quota whose prefix begins its id.
 //! The charge ends when the copy becomes evictable or is removed, for a deleted copy after the last
-//! client's release. A copy in a file is charged for disk, and without memory if it is only there. A
-//! reduce's target is charged from the reservation of its memory. Copies that gets or the
+//! client's release. A copy in a file is charged for disk, and without memory if it is only there.
+//! A reduce's target is charged from the reservation of its memory. Copies that gets or the
 //! directory's orders bring are charged to no quota.
 //!
 //! A put that does not fit waits until the use falls or the quota changes. If it lacks memory, the
@@ -44,6 +44,8 @@ struct Entry {
     idle: IdleCopies,
     /// Least memory that a waiting put needs.
     awaited_bytes: Option<u64>,
+    /// `true` if the use of disk has fallen since the last [`Quotas::take_readmitted`].
+    has_new_disk: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +71,7 @@ pub(crate) fn use_of<'a>(
 ) -> QuotaUse {
     let mut sum = QuotaUse::default();
     for Charge { used, .. } in charges.filter(|charge| charge.is_of(subject)) {
-        sum += used;
+        sum.add(used);
     }
     sum
 }
@@ -83,6 +85,9 @@ pub(crate) struct Quotas {
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
     pub(crate) has_new_room: bool,
+    has_new_disk: bool,
+    /// Barred copies of quotas that were changed or removed.
+    readmitted: Vec<CopyId>,
     /// Bytes of memory that the store has yet to spill for waiting puts.
     to_spill: BTreeMap<QuotaSubject, u64>,
 }
@@ -122,12 +127,12 @@ impl Quotas {
             return Err(Error::limit_exceeded("quotas of a store", MAX_QUOTAS as u64));
         }
         self.to_spill.remove(&subject);
-        let entry = Entry { limits, used, idle, awaited_bytes: None };
-        match subject.clone() {
+        let entry = Entry { limits, used, idle, ..Entry::default() };
+        let earlier = match subject.clone() {
             QuotaSubject::User(user) => self.users.insert(user, entry),
             QuotaSubject::Prefix(prefix) => self.prefixes.insert(prefix, entry),
         };
-        self.has_new_room = true;
+        self.limits_changed(earlier.map(|earlier| earlier.idle));
         Ok(Quota { subject, limits, used })
     }
 
@@ -136,14 +141,20 @@ impl Quotas {
             QuotaSubject::User(user) => self.users.remove(user),
             QuotaSubject::Prefix(prefix) => self.prefixes.remove(prefix),
         };
-        let Some(Entry { limits, used, .. }) = removed else {
+        let Some(Entry { limits, used, idle, .. }) = removed else {
             return Err(Error::InvalidRequest {
                 reason: format!("there is no quota of {subject}").into(),
             });
         };
         self.to_spill.remove(&subject);
-        self.has_new_room = true;
+        self.limits_changed(Some(idle));
         Ok(Quota { subject, limits, used })
+    }
+
+    fn limits_changed(&mut self, earlier: Option<IdleCopies>) {
+        self.has_new_room = true;
+        let barred = earlier.iter().flat_map(|idle| idle.barred());
+        self.readmitted.extend(barred.map(|(copy, _)| copy));
     }
 
     pub(crate) fn list(&self) -> impl Iterator<Item = Quota> {
@@ -161,13 +172,17 @@ impl Quotas {
 
     pub(crate) fn add(&mut self, charge: Charge<'_>) {
         let added = charge.used;
-        self.change(charge, |entry| entry.used += added);
+        self.change(charge, |entry| entry.used.add(added));
     }
 
     pub(crate) fn subtract(&mut self, charge: Charge<'_>) {
         let gone = charge.used;
-        let is_charged = self.change(charge, |entry| entry.used -= gone);
+        let is_charged = self.change(charge, |entry| {
+            entry.used.subtract(gone);
+            entry.has_new_disk |= gone.disk_bytes > 0;
+        });
         self.has_new_room |= is_charged;
+        self.has_new_disk |= is_charged && gone.disk_bytes > 0;
     }
 
     /// Of several exceeded quotas, prefers to report one that no wait can end, then one that no
@@ -249,7 +264,7 @@ impl Quotas {
             }
             let awaited_bytes = entry.awaited_bytes.filter(|_| !is_first).unwrap_or(needed_bytes);
             entry.awaited_bytes = Some(awaited_bytes.min(needed_bytes));
-            fits &= lacking_bytes <= entry.idle.bytes();
+            fits &= lacking_bytes <= entry.movable_bytes();
             clean = clean.or(entry.idle.clean().next());
             // More than it lacks, because the next put may follow soon.
             let limit_bytes = entry.limits.memory_bytes.unwrap_or(0);
@@ -276,6 +291,32 @@ impl Quotas {
             .filter(|(idle, _)| idle.has_dirty())
     }
 
+    pub(crate) fn bar(&mut self, charge: Charge<'_>, copy: CopyId) {
+        self.change(charge, |entry| entry.idle.bar(copy));
+    }
+
+    pub(crate) fn readmit(&mut self, charge: Charge<'_>, copy: CopyId) {
+        self.change(charge, |entry| entry.idle.readmit(copy));
+    }
+
+    /// Returns barred copies that may fit their quotas of disk now.
+    pub(crate) fn take_readmitted(&mut self) -> Vec<CopyId> {
+        let mut readmitted = std::mem::take(&mut self.readmitted);
+        if std::mem::take(&mut self.has_new_disk) {
+            for entry in self.users.values_mut().chain(self.prefixes.values_mut()) {
+                if std::mem::take(&mut entry.has_new_disk) {
+                    let mut room_bytes = entry.disk_room();
+                    readmitted.extend(entry.idle.barred().map_while(|(copy, bytes)| {
+                        let fits = room_bytes > 0;
+                        room_bytes = room_bytes.saturating_sub(bytes);
+                        fits.then_some(copy)
+                    }));
+                }
+            }
+        }
+        readmitted
+    }
+
     /// Adds a copy's record to a batch's `planned` bytes. Returns `false` if a quota of disk lacks
     /// room for it.
     pub(crate) fn plan_record(
@@ -288,9 +329,8 @@ impl Quotas {
             return true;
         }
         let limited = self.subjects_of(copy).into_iter().filter_map(|subject| {
-            let entry = self.entry(&subject)?;
-            let room_bytes = entry.limits.disk_bytes?.saturating_sub(entry.used.disk_bytes);
-            Some((subject, room_bytes))
+            let entry = self.entry(&subject).filter(|entry| entry.limits.disk_bytes.is_some())?;
+            Some((subject, entry.disk_room()))
         });
         let limited: Vec<_> = limited.collect();
         let fits = limited.iter().all(|(subject, room_bytes)| {
@@ -316,12 +356,12 @@ impl Quotas {
     pub(crate) fn add_idle(&mut self, charge: Charge<'_>, copy: CopyId, is_clean: bool) {
         let mut helps = false;
         self.change(charge, |entry| {
-            let earlier_bytes = entry.idle.bytes();
+            let earlier_bytes = entry.movable_bytes();
             entry.idle.add(copy, charge.used.memory_bytes, is_clean);
             let lacking_bytes = entry.awaited_bytes.map(|bytes| entry.lacking_bytes(bytes));
             // If the idle copies sufficed before, the store spills them already.
             helps |= lacking_bytes.is_some_and(|bytes| {
-                bytes <= entry.idle.bytes() && (is_clean || bytes > earlier_bytes)
+                bytes <= entry.movable_bytes() && (is_clean || bytes > earlier_bytes)
             });
         });
         self.has_new_room |= helps;
@@ -337,8 +377,8 @@ impl Quotas {
         self.change(charge, |entry| entry.idle.touch(copy));
     }
 
-    pub(crate) fn idle_bytes(&self, subject: &QuotaSubject) -> u64 {
-        self.entry(subject).map_or(0, |entry| entry.idle.bytes())
+    pub(crate) fn idle(&self, subject: &QuotaSubject) -> Option<&IdleCopies> {
+        self.entry(subject).map(|entry| &entry.idle)
     }
 
     fn entry(&self, subject: &QuotaSubject) -> Option<&Entry> {
@@ -398,6 +438,15 @@ impl Entry {
     fn lacking_bytes(&self, needed_bytes: u64) -> u64 {
         let limit = self.limits.memory_bytes.unwrap_or(u64::MAX);
         self.used.memory_bytes.saturating_add(needed_bytes).saturating_sub(limit)
+    }
+
+    fn disk_room(&self) -> u64 {
+        self.limits.disk_bytes.map_or(u64::MAX, |limit| limit.saturating_sub(self.used.disk_bytes))
+    }
+
+    /// Returns the memory that idle copies could free.
+    fn movable_bytes(&self) -> u64 {
+        self.idle.clean_bytes() + self.idle.dirty_bytes().min(self.disk_room())
     }
 
     /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless it is not final

@@ -1,7 +1,6 @@
 //! Quotas: a store's limits for the objects of a user or a prefix of ids.
 
 use std::fmt;
-use std::ops::{AddAssign, SubAssign};
 
 use crate::vocabulary::id::ObjectId;
 use crate::vocabulary::text::sizes;
@@ -49,16 +48,14 @@ pub struct QuotaUse {
     pub objects: u64,
 }
 
-impl AddAssign for QuotaUse {
-    fn add_assign(&mut self, added: Self) {
+impl QuotaUse {
+    pub(crate) const fn add(&mut self, added: Self) {
         self.memory_bytes += added.memory_bytes;
         self.disk_bytes += added.disk_bytes;
         self.objects += added.objects;
     }
-}
 
-impl SubAssign for QuotaUse {
-    fn sub_assign(&mut self, gone: Self) {
+    pub(crate) const fn subtract(&mut self, gone: Self) {
         self.memory_bytes -= gone.memory_bytes;
         self.disk_bytes -= gone.disk_bytes;
         self.objects -= gone.objects;

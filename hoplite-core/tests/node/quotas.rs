@@ -323,7 +323,12 @@ fn objects_over_their_quota_of_disk_stay_in_memory_and_others_are_spilled() {
     assert_eq!(h.disk(), [2 * record, 3 * record]);
     assert!(h.troubles().spill.is_empty(), "no disk is full");
     h.drop_put(0, "1", views[0].put, DropReason::Deleted);
-    assert_eq!(h.disk(), [record, 3 * record]);
+    assert_eq!(h.write_all(), [copies[2]], "it fits now");
+    assert_eq!(h.disk(), [2 * record, 3 * record]);
+    h.quota(QuotaSubject::User(ALICE), None);
+    let last = h.create(B, "last", 4 * EXTENT - HEADER_BYTES);
+    assert_eq!(h.write_all(), [copies[3]]);
+    h.view(last);
 }
 
 #[test]

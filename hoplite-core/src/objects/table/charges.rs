@@ -13,6 +13,10 @@ const fn charge_of(payer: Payer, id: &ObjectId, size_bytes: u64) -> Charge<'_> {
     Charge { payer, id, used: QuotaUse { memory_bytes, disk_bytes: 0, objects: 1 } }
 }
 
+fn sums(idle: &IdleCopies) -> [u64; 3] {
+    [idle.dirty_bytes(), idle.barred_bytes(), idle.clean_bytes()]
+}
+
 impl Table {
     fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
         self.copies.values().map(|local| local.charge()).chain(self.quotas.reserved())
@@ -38,18 +42,23 @@ impl Table {
     pub(crate) fn are_quotas_exact(&self) -> bool {
         self.quotas.list().all(|quota| {
             quota.used == use_of(&quota.subject, self.charges())
-                && self.quotas.idle_bytes(&quota.subject) == self.idle_of(&quota.subject).bytes()
+                && self.quotas.idle(&quota.subject).map(sums)
+                    == Some(sums(&self.idle_of(&quota.subject)))
         })
     }
 
     fn idle_of(&self, subject: &QuotaSubject) -> IdleCopies {
         let mut idle = IdleCopies::default();
         let Some(spills) = &self.spills else { return idle };
-        let dirty = spills.idle.dirty().map(|copy| (copy, false));
-        for ((copy, bytes), is_clean) in dirty.chain(spills.idle.clean().map(|copy| (copy, true))) {
-            if self.copies[&copy].charge().is_of(subject) {
-                idle.add(copy, bytes, is_clean);
+        let is_of = |copy: CopyId| self.copies[&copy].charge().is_of(subject);
+        for (copy, bytes) in spills.idle.dirty().chain(spills.idle.barred()) {
+            if is_of(copy) {
+                idle.add(copy, bytes, false);
             }
+        }
+        spills.idle.barred().for_each(|(copy, _)| idle.bar(copy));
+        for (copy, bytes) in spills.idle.clean().filter(|(copy, _)| is_of(*copy)) {
+            idle.add(copy, bytes, true);
         }
         idle
     }
@@ -76,6 +85,16 @@ impl Table {
     pub(crate) fn reserve_quota(&mut self, payer: Payer, id: &ObjectId, room: Extent) {
         let used = QuotaUse { memory_bytes: room.length_bytes, disk_bytes: 0, objects: 1 };
         self.quotas.reserve(Charge { payer, id, used });
+    }
+
+    /// Lets copies be spilled again whose quotas of disk may have room for them.
+    pub(super) fn readmit_barred(&mut self) {
+        for copy in self.quotas.take_readmitted() {
+            if let (Some(spills), Some(local)) = (&mut self.spills, self.copies.get(&copy)) {
+                spills.idle.readmit(copy);
+                self.quotas.readmit(local.charge(), copy);
+            }
+        }
     }
 
     pub(crate) fn wait_for_quota(&mut self, waiter: SpaceWaiter) {

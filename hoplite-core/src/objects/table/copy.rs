@@ -144,7 +144,7 @@ impl LocalCopy {
         let mut charge = self.charge_of_memory();
         charge.used.objects = 1;
         if self.spilled.is_some() {
-            charge.used += self.charge_of_disk().used;
+            charge.used.add(self.charge_of_disk().used);
         }
         charge
     }

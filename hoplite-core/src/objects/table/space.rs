@@ -150,6 +150,7 @@ impl Table {
 
     pub(crate) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
         let of_space = std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take());
+        self.readmit_barred();
         let of_quotas = self.quotas.take_waiters();
         if of_space.is_none() && of_quotas.is_none() {
             return None;

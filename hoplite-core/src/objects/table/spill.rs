@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::super::context::Context;
 use super::super::idle::IdleCopies;
+use super::super::notice::Deadline;
 use super::spills::{Batch, MAX_BATCH_OBJECTS, SpillStep, Spilled, Spills};
 use super::{LocalCopy, Table};
 use crate::error::Error;
@@ -14,7 +16,25 @@ use crate::time::Time;
 
 const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
 
+/// Pause after a scan that found no copy to spill.
+const SCAN_PAUSE: Duration = Duration::from_millis(10);
+
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
+
+#[derive(Debug)]
+struct Picked {
+    batch: Batch,
+    /// Copies whose records exceed a quota of disk.
+    barred: Vec<CopyId>,
+    /// `true` if a copy lacks room in the files.
+    lacks_room: bool,
+}
+
+impl Default for Picked {
+    fn default() -> Self {
+        Self { batch: Batch::empty(), barred: Vec::new(), lacks_room: false }
+    }
+}
 
 /// Move of a spill file's remaining copies to a new file.
 #[derive(Debug)]
@@ -76,17 +96,17 @@ impl Table {
             return false;
         }
         let Some(directory) = spills.choose_directory(ctx) else { return false };
-        let (batch, over_quota) = self.next_batch(is_wanted, capacity_bytes);
-        for copy in &over_quota {
-            // Others come first now.
-            self.touch(*copy);
-        }
+        let Picked { batch, barred, lacks_room } = self.next_batch(is_wanted, capacity_bytes);
         let Some(spills) = &mut self.spills else { return false };
+        for copy in &barred {
+            spills.idle.bar(*copy);
+            self.quotas.bar(self.copies[copy].charge(), *copy);
+        }
         if batch.copies.is_empty() {
-            if over_quota.is_empty() {
+            if lacks_room {
                 spills.limit_reached(ctx, directory);
             } else {
-                spills.quotas_reached(ctx, directory);
+                ctx.schedule(ctx.now() + SCAN_PAUSE, Deadline::Spill);
             }
             return false;
         }
@@ -136,49 +156,50 @@ impl Table {
         true
     }
 
-    /// Returns the first batch that fits the files, and copies beyond their quotas of disk. Batches
-    /// of quotas and of all copies alternate.
-    fn next_batch(&self, is_wanted: bool, capacity_bytes: u64) -> (Batch, Vec<CopyId>) {
-        let Some(spills) = &self.spills else { return (Batch::empty(), Vec::new()) };
-        let mut over_quota = Vec::new();
+    /// Returns the next batch. Batches of quotas and of all copies alternate.
+    fn next_batch(&self, is_wanted: bool, capacity_bytes: u64) -> Picked {
+        let mut picked = Picked::default();
+        let Some(spills) = &self.spills else { return picked };
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
-        let all = || is_wanted.then(|| (self.pick(&spills.idle, batch_bytes), false)).into_iter();
+        let all = is_wanted.then_some((&spills.idle, batch_bytes, false));
         let quotas = self.quotas.to_spill();
-        let quotas = quotas.map(|(idle, bytes)| (self.pick(idle, bytes.min(batch_bytes)), true));
-        let first = spills.was_for_quota.then(all).into_iter().flatten();
-        let mut batches = first.chain(quotas).chain(all());
-        let found = batches.find_map(|((batch, mut over), is_for_quota)| {
-            over_quota.append(&mut over);
-            (!batch.copies.is_empty()).then_some(Batch { is_for_quota, ..batch })
-        });
-        (found.unwrap_or_else(Batch::empty), over_quota)
+        let quotas = quotas.map(|(idle, bytes)| (idle, bytes.min(batch_bytes), true));
+        let mut lists: Vec<_> = all.into_iter().chain(quotas).collect();
+        if !spills.was_for_quota && is_wanted {
+            lists.rotate_left(1);
+        }
+        for (idle, most_bytes, is_for_quota) in lists {
+            self.pick(idle, most_bytes, &mut picked);
+            if !picked.batch.copies.is_empty() {
+                picked.batch.is_for_quota = is_for_quota;
+                break;
+            }
+        }
+        picked
     }
 
-    fn pick(&self, idle: &IdleCopies, most_bytes: u64) -> (Batch, Vec<CopyId>) {
-        let (mut picked, mut over_quota) = (Batch::empty(), Vec::new());
-        let Some(spills) = &self.spills else { return (picked, over_quota) };
-        let mut planned = BTreeMap::new();
-        let room_bytes = spills.room_in_files();
+    fn pick(&self, idle: &IdleCopies, most_bytes: u64, picked: &mut Picked) {
+        let Some(spills) = &self.spills else { return };
+        let Picked { batch, barred, lacks_room } = picked;
+        let (room_bytes, mut planned) = (spills.room_in_files(), BTreeMap::new());
         for (copy, bytes) in idle.dirty().take(MAX_EXAMINED) {
-            let is_first = picked.copies.is_empty();
+            let is_first = batch.copies.is_empty();
             let is_full =
-                picked.copies.len() >= MAX_BATCH_OBJECTS || picked.arena_bytes >= most_bytes;
-            if !is_first && (is_full || picked.arena_bytes + bytes > most_bytes) {
+                batch.copies.len() >= MAX_BATCH_OBJECTS || batch.arena_bytes >= most_bytes;
+            if !is_first && (is_full || batch.arena_bytes + bytes > most_bytes) {
                 break;
             }
             let local = &self.copies[&copy];
             let length_bytes = SpillRecord::length_bytes(local.size_bytes);
-            if picked.length_bytes + length_bytes > room_bytes {
-                continue;
-            }
-            if self.quotas.plan_record(&mut planned, local.charge(), length_bytes) {
-                picked.push(copy, local.size_bytes);
-                picked.arena_bytes += bytes;
+            if batch.length_bytes + length_bytes > room_bytes {
+                *lacks_room = true;
+            } else if self.quotas.plan_record(&mut planned, local.charge(), length_bytes) {
+                batch.push(copy, local.size_bytes);
+                batch.arena_bytes += bytes;
             } else {
-                over_quota.push(copy);
+                barred.push(copy);
             }
         }
-        (picked, over_quota)
     }
 
     /// Handles a written file. Returns its live copies with their offsets.

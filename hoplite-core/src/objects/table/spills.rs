@@ -1,7 +1,6 @@
 //! Spill files, their directories, and the copies that may leave the arena.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::super::context::Context;
 use super::super::fetch::back_off;
@@ -21,7 +20,6 @@ const BATCH_BYTES: u64 = 100 << 20;
 const BATCHES_PER_ARENA: u64 = 8;
 pub(super) const MAX_BATCH_OBJECTS: usize = RecoveredFile::MAX_OBJECTS;
 const MAX_BATCHES: usize = 2;
-const QUOTA_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spilled {
@@ -178,14 +176,6 @@ impl Spills {
             self.status.failures += 1;
         }
         self.rest(ctx, directory, fault);
-    }
-
-    /// Pauses, because the examined copies do not fit their quotas of disk.
-    pub(super) fn quotas_reached(&mut self, ctx: &mut Context, directory: usize) {
-        if let Some(directory) = self.directories.get_mut(directory) {
-            directory.retry_at = ctx.now() + QUOTA_PAUSE;
-            ctx.schedule(directory.retry_at, Deadline::Spill);
-        }
     }
 
     pub(super) fn begin(&mut self, file: SpillFile, batch: Batch) {
