@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import hoplite
 
-from lab import Lab, Plan
+from lab import Lab, Plan, registry
 from lab.daemons import Hoplite
 
 from .faults import FAULTS, FILLERS, HALF, Target
 from .history import History, Key
+from .preload import KINDS, Preload
 from .workload import EXPECTED, STUCK_S, Cluster, Worker
 
 SHARDS: Final = 2
@@ -62,6 +63,7 @@ class Report:
         outcomes: the number of calls, by operation and outcome.
         longest_overrun_s: the longest time beyond a call's deadline; negative if none.
         spilled: objects that stores have spilled, counted between faults.
+        effects: of preloaded faults.
         violations: every broken promise.
     """
 
@@ -70,6 +72,7 @@ class Report:
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     longest_overrun_s: float = 0.0
     spilled: int = 0
+    effects: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
     def text(self) -> str:
@@ -79,9 +82,12 @@ class Report:
             f"The latest call ended {self.longest_overrun_s:+.2f} s after its deadline.",
             f"The stores have spilled {self.spilled} objects.",
             "",
-            "| fault | times |",
-            "| --- | --- |",
-            *(f"| {name} | {count} |" for name, count in sorted(self.faults.items())),
+            "| fault | times | effects |",
+            "| --- | --- | --- |",
+            *(
+                f"| {name} | {count} | {self.effects.get(name, '')} |"
+                for name, count in sorted(self.faults.items())
+            ),
             "",
             "| operation | outcomes |",
             "| --- | --- |",
@@ -113,29 +119,31 @@ class Campaign:
         )
         hosts = [f"h{number}" for number in range(SHARDS + self.settings.stores + 1)]
         shards, stores, spare = hosts[:SHARDS], hosts[SHARDS:-1], hosts[-1]
-        with (
-            Lab(Plan(hosts=len(hosts))) as lab,
-            Hoplite(
+        with Lab(Plan(hosts=len(hosts))) as lab:
+            preload = Preload(registry.STATE / lab.name, hosts)
+            with Hoplite(
                 lab,
                 self.settings.programs,
                 memory,
                 shards,
                 store_hosts=stores,
                 spill_limit=spill_limit,
-            ) as daemons,
-        ):
-            target = Target(lab, daemons, stores, shards, spare, self.random)
-            cluster = Cluster(
-                {host: daemons.socket(host) for host in stores},
-                self.settings.programs / "hoplite",
-            )
-            self._strain(target, cluster)
-            self._check_keys(cluster, self.history.keys)
-            self._check_empty(target, cluster)
-            ends = [*daemons.stores.values(), *daemons.shards.values(), *target.ended]
+                environment=preload.environment,
+            ) as daemons:
+                target = Target(lab, daemons, stores, shards, spare, self.random, preload)
+                cluster = Cluster(
+                    {host: daemons.socket(host) for host in stores},
+                    self.settings.programs / "hoplite",
+                )
+                self._strain(target, cluster)
+                self._check_keys(cluster, self.history.keys)
+                self._check_expired(cluster)
+                self._check_empty(target, cluster)
+                ends = [*daemons.stores.values(), *daemons.shards.values(), *target.ended]
         for daemon in ends:
             if daemon.process.returncode != 0:
                 self.history.violate(f"{daemon.name} ended with {daemon.process.returncode}")
+        self.report.effects = target.effects
         self.report.outcomes = self.history.outcomes
         self.report.longest_overrun_s = self.history.longest_overrun_s
         self.report.violations = self.history.violations
@@ -176,11 +184,14 @@ class Campaign:
     def _fault(self, target: Target) -> None:
         name = self.random.choice(self.settings.faults)
         fault, longest_s = FAULTS[name]
+        effects = target.effects[name]
         with fault(target) as said:
             holds_s = self.random.uniform(0.2, longest_s)
             self.say(f"{said}, for {holds_s:.1f} s")
             time.sleep(holds_s)
         self.report.faults[name] += 1
+        if name in KINDS and target.effects[name] == effects:
+            self.history.violate(f"fault: {name} had no effect")
         time.sleep(_SETTLE_S)
 
     def _count_spilled(self, target: Target) -> None:
@@ -238,6 +249,20 @@ class Campaign:
                     f"lost: {key.name} version {key.present} on {where}: {type(error).__name__}: {error}",
                     key,
                 )
+
+    def _check_expired(self, cluster: Cluster) -> None:
+        ends_at = time.monotonic() + self.settings.settled_s
+        left: list[Any] = ["unknown"]
+        while left and time.monotonic() < ends_at:
+            try:
+                with hoplite.connect(next(iter(cluster.sockets.values()))) as client:
+                    ids = [entry.id for entry in client.list()]
+                    left = [name for name in ids if name in self.history.expiring]
+            except EXPECTED as error:
+                self.say(f"listing: {error}")
+            time.sleep(_POLL_S)
+        if left:
+            self.history.violate(f"ttl: {left} are not deleted")
 
     def _check_empty(self, target: Target, cluster: Cluster) -> None:
         """Deletes all objects, also the names of lost ones, which shards remember but do not list,

@@ -5,6 +5,8 @@ import random
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -13,11 +15,16 @@ from typing import Final
 from lab import Lab
 from lab.daemons import Daemon, Hoplite
 
+from .preload import Preload
+
 _SLOW_BITS_S: Final = 2_000_000
 _GARBAGE_BYTES: Final = 4096
 _CONNECTIONS: Final = 20
 _FILL_BYTES: Final = 4 << 20
 _END_S: Final = 60.0
+_EFFECT_S: Final = 30.0
+_POLL_S: Final = 0.05
+_ODDS: Final = (3, 10, 30)
 FILLERS: Final = [f"filler/{number}" for number in range(64)]
 HALF: Final = "half"
 
@@ -31,6 +38,7 @@ class Target:
         spare: a host without daemons.
         random: chooses the broken part, and the time until its repair.
         ended: the daemons that faults have asked to end.
+        effects: counted by the preloaded library.
     """
 
     lab: Lab
@@ -39,7 +47,9 @@ class Target:
     shards: list[str]
     spare: str
     random: random.Random
+    preload: Preload
     ended: list[Daemon] = field(default_factory=list)
+    effects: Counter[str] = field(default_factory=Counter)
 
     def store(self) -> str:
         return self.random.choice(self.stores)
@@ -230,6 +240,47 @@ def killed_client(target: Target) -> Iterator[str]:
     os.close(writer)
 
 
+@contextmanager
+def _preloaded(target: Target, host: str, kind: str, setting: int) -> Iterator[None]:
+    faults = target.preload.faults[host]
+    before = faults.count(kind)
+    faults.set(kind, setting)
+    try:
+        yield
+        ends_at = time.monotonic() + _EFFECT_S
+        while faults.count(kind) == before and time.monotonic() < ends_at:
+            time.sleep(_POLL_S)
+    finally:
+        faults.set(kind, 0)
+    target.effects[kind] += faults.count(kind) - before
+
+
+@contextmanager
+def flipped_bytes(target: Target) -> Iterator[str]:
+    host, odds = target.random.choice(target.stores + target.shards), target.random.choice(_ODDS)
+    with _preloaded(target, host, "flip-bytes", odds):
+        yield f"bits flip in one of {odds} sends of {host}"
+
+
+@contextmanager
+def truncated_bytes(target: Target) -> Iterator[str]:
+    host, odds = target.random.choice(target.stores + target.shards), target.random.choice(_ODDS)
+    with _preloaded(target, host, "truncate-bytes", odds):
+        yield f"one of {odds} sends of {host} ends halfway, with its connection"
+
+
+@contextmanager
+def clock_jump(target: Target) -> Iterator[str]:
+    host = target.random.choice(target.stores + target.shards)
+    jump_s = target.random.choice((-3600, 3600))
+    # The daemon logs the end of sessions, with the time.
+    with (
+        _preloaded(target, host, "truncate-bytes", min(_ODDS)),
+        _preloaded(target, host, "clock-jump", jump_s),
+    ):
+        yield f"the wall clock of {host} jumps by {jump_s} s, and its connections end"
+
+
 Fault = Callable[[Target], AbstractContextManager[str]]
 
 # Each fault, with the longest time until its repair in seconds.
@@ -248,4 +299,7 @@ FAULTS: Final[dict[str, tuple[Fault, float]]] = {
     "full-arena": (full_arena, 4),
     "garbage": (garbage, 1),
     "kill-client": (killed_client, 2),
+    "flip-bytes": (flipped_bytes, 8),
+    "truncate-bytes": (truncated_bytes, 8),
+    "clock-jump": (clock_jump, 6),
 }

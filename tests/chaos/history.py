@@ -60,6 +60,7 @@ class History:
         self.began = time.monotonic()
         self.keys = [Key(f"k{number}") for number in range(keys)]
         self.names = [key.name for key in self.keys]
+        self.expiring: set[str] = set()
         self.violations: list[str] = []
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.longest_overrun_s = 0.0

@@ -1,4 +1,4 @@
-"""Workers that put, get, reduce and delete through random stores."""
+"""Workers that call random stores."""
 
 import random
 import subprocess
@@ -6,19 +6,23 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import hoplite
 import numpy as np
 
+from .collectives import collective
 from .history import History, Key, contents
+from .limits import expire, quota
 
 T = TypeVar("T")
 
 # A fault can explain these. Every other error is a violation.
 EXPECTED = (
     hoplite.Timeout,
+    hoplite.RanksMissing,
     hoplite.ObjectLost,
     hoplite.Deleted,
     hoplite.StoreFull,
@@ -78,6 +82,9 @@ class Worker(threading.Thread):
             self.reduce,
             self.look,
             self.command_line,
+            partial(collective, self),
+            partial(quota, self),
+            partial(expire, self),
         )
         while not self.stop.is_set():
             try:
@@ -204,6 +211,11 @@ class Worker(threading.Thread):
     def command_line(self) -> None:
         key, where = self.random.choice(self.history.keys), self.somewhere()
         floor = key.deleted
+        got = self.run_program(where, "get", key.name, "-o", "-")
+        if got.returncode == 0:
+            self.history.check_read(key, got.stdout, floor, where)
+
+    def run_program(self, where: str, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
         store = [
             "--socket",
             self.cluster.sockets[where],
@@ -211,22 +223,21 @@ class Worker(threading.Thread):
             f"{self.timeout_s}s",
         ]
         began = time.monotonic()
-        got = subprocess.run(
-            [self.cluster.program, *store, "get", key.name, "-o", "-"],
+        ended = subprocess.run(
+            [self.cluster.program, *store, *arguments],
             capture_output=True,
             timeout=STUCK_S,
             check=False,
         )
         overrun = time.monotonic() - began - self.timeout_s
         self.history.count(
-            "command line", "ok" if got.returncode == 0 else f"exit {got.returncode}"
+            "command line", "ok" if ended.returncode == 0 else f"exit {ended.returncode}"
         )
         if overrun > self.slack_s:
             self.history.violate(
                 f"late: the command line on {where}, {overrun:.1f} s after its deadline"
             )
-        if got.returncode == 0:
-            self.history.check_read(key, got.stdout, floor, where)
+        return ended
 
     def fresh(self, what: str) -> str:
         self.made += 1

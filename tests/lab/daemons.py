@@ -4,7 +4,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -76,11 +76,13 @@ class Hoplite:
         store_hosts: Sequence[str] | None = None,
         spill_limit: str | None = None,
         shard_arguments: Sequence[str] = (),
+        environment: Callable[[str], Mapping[str, str]] = lambda host: {},
     ) -> None:
         """Args:
             labels: of stores, such as `rack=0`, by host.
             store_hosts: the hosts with a store; by default all.
             spill_limit: the size of each store's spill files; by default stores do not spill.
+            environment: variables of the daemon on a host.
         """
         self.lab = lab
         self.programs = programs.resolve()
@@ -91,6 +93,7 @@ class Hoplite:
         self.security = list(security)
         self.shards: dict[str, Daemon] = {}
         self.stores: dict[str, Daemon] = {}
+        self._environment = environment
         self._spill_limit = spill_limit
         self._shard_hosts = [lab.host(name) for name in shard_hosts]
         self._store_hosts = (
@@ -188,9 +191,10 @@ class Hoplite:
 
     def _start(self, host: Host, program: str, arguments: list[str]) -> Daemon:
         log = self._files / f"{program}-{host.name}.log"
+        variables = [f"{name}={value}" for name, value in self._environment(host.name).items()]
         with log.open("a") as file:
             process = host.popen(
-                [self.programs / program, *arguments],
+                ["env", *variables, self.programs / program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=file,

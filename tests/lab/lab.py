@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from . import registry, system
-from .errors import LabError, NotAvailable
+from .errors import LabError
 from .plan import INTERFACE, SWITCH, Plan, namespace
 
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -124,7 +123,8 @@ class Lab:
         directory = registry.record(self.name, {"plan": asdict(self.plan)})
         (directory / "hosts").write_text(self.plan.hosts_file())
         if self.plan.flow_cap_bits_s is not None:
-            self._build_flow_cap(directory, self.plan.flow_cap_bits_s)
+            rate = f"-DHOPLITE_FLOW_CAP_BYTES_S={self.plan.flow_cap_bits_s // 8}UL"
+            system.compile_library(_FLOW_CAP, directory / "flow_cap.so", rate)
         self._watch()
         for name in self.plan.namespaces(self.name):
             system.run(["ip", "netns", "add", name])
@@ -136,24 +136,6 @@ class Lab:
             self._set(member, self.plan.sysctls())
             system.configure(member, self.plan.host_script(self.name, index))
         system.configure(switch, self.plan.ports_script())
-
-    @staticmethod
-    def _build_flow_cap(directory: Path, flow_cap_bits_s: int) -> None:
-        if shutil.which("cc") is None:
-            raise NotAvailable("a lab with a flow cap needs `cc`: install the package gcc")
-        rate = f"-DHOPLITE_FLOW_CAP_BYTES_S={flow_cap_bits_s // 8}UL"
-        system.run(
-            [
-                "cc",
-                "-O2",
-                "-shared",
-                "-fPIC",
-                rate,
-                "-o",
-                str(directory / "flow_cap.so"),
-                str(_FLOW_CAP),
-            ]
-        )
 
     def _set(self, member: str, sysctls: dict[str, str]) -> None:
         """Sets `sysctls`, and turns off IPv6, whose messages would be counted."""

@@ -48,6 +48,12 @@ def run(command: list[str], script: str | None = None) -> str:
     return result.stdout
 
 
+def compile_library(source: Path, library: Path, *options: str) -> None:
+    if shutil.which("cc") is None:
+        raise NotAvailable("a preloaded library needs `cc`: install the package gcc")
+    run(["cc", "-O2", "-shared", "-fPIC", *options, "-o", str(library), str(source)])
+
+
 def configure(namespace: str, scripts: tuple[str, str]) -> None:
     for program, script in zip(("ip", "tc"), scripts, strict=True):
         if script:

@@ -7,6 +7,7 @@ import sys
 import unittest
 
 from chaos.campaign import Campaign, Settings
+from chaos.collectives import COLLECTIVES
 from chaos.faults import FAULTS
 from lab.tests.test_daemons import PROGRAMS, lacking
 
@@ -29,6 +30,7 @@ class Short(unittest.TestCase):
             {"put", "get", "delete", "reduce", "put_many", "get_many", "command line"},
             done,
         )
+        self.assertTrue(done & set(COLLECTIVES))
 
 
 if __name__ == "__main__":
