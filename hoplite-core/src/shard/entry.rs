@@ -24,16 +24,22 @@ pub(super) struct Entry {
     used: Time,
     pub(super) size_bytes: u64,
     pub(super) metadata: BoxedMetadata,
-    /// Own memory, because a slice of a received frame would keep the whole frame. Half as large
-    /// as `Bytes`.
+    /// Bytes and their CRC-32C, in own memory, because a slice of a received frame would keep the
+    /// whole frame.
     inline: Option<Box<[u8]>>,
-    inline_crc: u32,
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
-    pub(super) pin: Pin,
-    /// `None` if live, as most objects are.
-    state: Option<Box<EntryState>>,
+    /// `None` for a live object with a pinned copy, as most are.
+    troubles: Option<Box<Troubles>>,
 }
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Troubles {
+    state: EntryState,
+    pin: Pin,
+}
+
+const NO_TROUBLES: Troubles = Troubles { state: EntryState::Live, pin: Pin::Held };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryState {
@@ -223,11 +229,9 @@ impl Entry {
             size_bytes: publish.size_bytes,
             metadata: publish.metadata.clone().into(),
             inline: None,
-            inline_crc: 0,
             copies: Copies::default(),
             transfers: Transfers::default(),
-            pin: Pin::Held,
-            state: None,
+            troubles: None,
         }
     }
 
@@ -249,25 +253,40 @@ impl Entry {
     }
 
     pub(super) fn inline(&self) -> Option<InlineBytes> {
-        let bytes = Bytes::copy_from_slice(self.inline.as_deref()?);
-        Some(InlineBytes::new(bytes, self.inline_crc))
+        let (bytes, crc) = self.inline.as_deref()?.split_last_chunk()?;
+        Some(InlineBytes::new(Bytes::copy_from_slice(bytes), u32::from_le_bytes(*crc)))
     }
 
     pub(super) fn has_inline(&self, inline: &InlineBytes) -> bool {
-        self.inline.as_deref() == Some(&**inline) && self.inline_crc == inline.crc()
+        self.inline().as_ref() == Some(inline)
     }
 
     pub(super) fn set_inline(&mut self, inline: &InlineBytes) {
-        self.inline_crc = inline.crc();
-        self.inline = Some(Box::from(&**inline));
+        self.inline = Some([&**inline, &inline.crc().to_le_bytes()].concat().into());
     }
 
     pub(super) fn state(&self) -> EntryState {
-        self.state.as_deref().copied().unwrap_or(EntryState::Live)
+        self.troubles().state
     }
 
     pub(super) fn set_state(&mut self, state: EntryState) {
-        self.state = (state != EntryState::Live).then(|| Box::new(state));
+        self.set_troubles(Troubles { state, ..self.troubles() });
+    }
+
+    pub(super) fn pin(&self) -> Pin {
+        self.troubles().pin
+    }
+
+    pub(super) fn set_pin(&mut self, pin: Pin) {
+        self.set_troubles(Troubles { pin, ..self.troubles() });
+    }
+
+    fn troubles(&self) -> Troubles {
+        self.troubles.as_deref().copied().unwrap_or(NO_TROUBLES)
+    }
+
+    fn set_troubles(&mut self, troubles: Troubles) {
+        self.troubles = (troubles != NO_TROUBLES).then(|| Box::new(troubles));
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -280,5 +299,15 @@ impl Entry {
 
     pub(super) fn has_followers(&self) -> bool {
         !self.copies.is_empty() || !self.transfers.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_small() {
+        assert!(size_of::<Entry>() <= 136, "{}", size_of::<Entry>());
     }
 }

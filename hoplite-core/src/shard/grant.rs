@@ -136,7 +136,7 @@ impl Shard {
             // The copy may be of an earlier session.
             own.session = session;
         });
-        let (put, metadata, pin) = (entry.put, entry.metadata.to_metadata(), entry.pin);
+        let (put, metadata, pin) = (entry.put, entry.metadata.to_metadata(), entry.pin());
         self.accept_all_senders(node, id);
         self.mark_changed(id);
         self.send(turn, node, ToStore::Inline { request, id: id.clone(), put, metadata, bytes });

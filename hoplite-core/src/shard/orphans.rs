@@ -69,7 +69,7 @@ impl Shard {
     pub(super) fn offer_to_next_store(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(orphan) = self.orphans.objects.get_mut(id) else { return };
         orphan.due = None;
-        let Some(entry) = self.entries.get(id).filter(|entry| entry.pin == Pin::Missing) else {
+        let Some(entry) = self.entries.get(id).filter(|entry| entry.pin() == Pin::Missing) else {
             return;
         };
         let Some(bytes) = entry.inline() else { return };

@@ -157,7 +157,7 @@ impl Shard {
         // A draining store has given its pin up, and the other pinned copies may be lost by now.
         let lost_its_pin =
             was_pinned && self.entries.get(&id).is_some_and(|entry| !entry.copies.is_pinned());
-        let pin = self.entries.get(&id).map(|entry| entry.pin);
+        let pin = self.entries.get(&id).map(|entry| entry.pin());
         match pin {
             _ if lost_its_pin => self.ensure_pinned(turn, &id),
             Some(Pin::Missing) => self.ensure_pinned(turn, &id),
@@ -239,7 +239,7 @@ impl Shard {
             was_promoted
         });
         if entry.copies.is_pinned() {
-            entry.pin = Pin::Held;
+            entry.set_pin(Pin::Held);
         }
         was_promoted.unwrap_or(false)
     }
@@ -247,7 +247,7 @@ impl Shard {
     /// Promotes (pins) a complete copy at a connected node, or notes that none exists yet.
     pub(super) fn ensure_pinned(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
-        entry.pin = Pin::Missing;
+        entry.set_pin(Pin::Missing);
         let complete = entry.copies.rooted().filter(|copy| copy.state == LocationState::Complete);
         let connected = complete.filter(|copy| !copy.is_disconnected);
         let (leaving, staying): (Vec<_>, Vec<_>) =
@@ -267,7 +267,7 @@ impl Shard {
             // The pin counts once the store confirms it.
             copy.is_published = false;
         });
-        entry.pin = Pin::Held;
+        entry.set_pin(Pin::Held);
         let put = entry.put;
         self.remove_orphan(id);
         self.send(turn, survivor, ToStore::Promote { id: id.clone(), put });

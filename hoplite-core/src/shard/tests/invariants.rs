@@ -103,14 +103,14 @@ fn entries(shard: &Shard) {
                 .is_some_and(|node| node.session_number == location.session)
         });
         assert!(
-            entry.pin == Pin::Held || !fresh,
+            entry.pin() == Pin::Held || !fresh,
             "a complete copy is pinned when the pinned one is lost"
         );
-        assert!(entry.pin == Pin::Held || !entry.copies.is_pinned());
+        assert!(entry.pin() == Pin::Held || !entry.copies.is_pinned());
     }
     for id in shard.orphans.ids() {
         let entry = &shard.entries[id];
-        assert!(entry.is_inline() && entry.pin == Pin::Missing, "a store keeps an orphan");
+        assert!(entry.is_inline() && entry.pin() == Pin::Missing, "a store keeps an orphan");
     }
     assert_eq!(inline_bytes, shard.inline_bytes);
     assert_eq!(links, shard.grants.len());
