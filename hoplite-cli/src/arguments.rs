@@ -21,7 +21,7 @@ pub(crate) struct StoreArguments {
     /// or /tmp/hoplite-UID/store.sock]
     #[arg(long, global = true, value_name = "PATH", help_heading = "Store options")]
     socket: Option<PathBuf>,
-    /// Longest wait for objects or for room: 500ms, 10s, 2min, never; 0 does not wait
+    /// Longest time for connecting and waiting: 500ms, 10s, 2min, never; 0 does not wait
     /// [env: HOPLITE_TIMEOUT] [default: 5min]
     #[arg(
         long,
@@ -90,7 +90,9 @@ impl StoreArguments {
     /// Returns the time that is left after connecting.
     pub(crate) fn timeout(&self) -> Duration {
         let connected_after = self.connected_after.get().copied().unwrap_or_default();
-        self.given_timeout().saturating_sub(connected_after)
+        let given = self.given_timeout();
+        // Zero would have another meaning.
+        given.saturating_sub(connected_after).max(given.min(Duration::from_millis(1)))
     }
 
     pub(crate) fn given_timeout(&self) -> Duration {

@@ -155,6 +155,8 @@ impl Repeat {
 pub(crate) struct Begun {
     pub(crate) connection: Arc<Connection>,
     timeout: Duration,
+    /// Time for the connection, as part of the timeout.
+    waited: Duration,
     user: Option<User>,
 }
 
@@ -170,8 +172,10 @@ impl Begun {
             }
             Access::Inner(connection) => (Arc::clone(connection), Duration::ZERO, None),
         };
-        *timeout = timeout.saturating_sub(waited);
-        Ok(Self { connection, timeout: *timeout, user })
+        let given = *timeout;
+        // Zero would have another meaning.
+        *timeout = given.saturating_sub(waited).max(given.min(Duration::from_millis(1)));
+        Ok(Self { connection, timeout: given, waited, user })
     }
 
     pub(crate) async fn report(
@@ -197,13 +201,14 @@ impl Begun {
         let done = if self.timeout <= user.long_wait {
             work.await
         } else {
-            match self.connection.within(user.long_wait, work.as_mut()).await {
+            let quiet = user.long_wait.saturating_sub(self.waited);
+            match self.connection.within(quiet, work.as_mut()).await {
                 Some(done) => done,
                 None => self.run_on(wait, user, work).await,
             }
         };
         done.map_err(|error| match user.after_loss {
-            AfterLoss::Reconnect => repeat.state_of(error),
+            AfterLoss::Reconnect => repeat.state_of(error.having_waited(self.waited)),
             AfterLoss::Fail => error.leaving(LostCall::Ended),
         })
     }

@@ -165,7 +165,8 @@ impl Client {
     /// `pause` fails, `work` is dropped, which cancels its calls.
     ///
     /// For programs with other duties, such as an interpreter that delivers signals. `work` may use
-    /// one connection, but nothing that needs a tokio runtime.
+    /// one connection, but nothing that needs a tokio runtime. A wait for a store counts towards
+    /// each call of `work`.
     ///
     /// # Errors
     /// The error of `pause`.

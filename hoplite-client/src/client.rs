@@ -41,7 +41,8 @@ pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
 /// * `Timeout`, which the store reports. If the store is suspended, the client reports it 0.75 s
-///   later, or within 6 s if a wait or a locate has a timeout of zero. Reconnecting adds time.
+///   later, or within 6 s if a wait or a locate has a timeout of zero. Reconnecting counts towards
+///   the timeout, and may take the connect timeout (5 s) even if the call's timeout is shorter.
 ///
 /// # Cancel safety
 /// Dropping a future at any time cancels the call at the store.

@@ -236,6 +236,16 @@ impl From<IdError> for Error {
 }
 
 impl Error {
+    /// Adds a wait before the call's request to a timeout.
+    pub(crate) fn having_waited(mut self, before: Duration) -> Self {
+        if let Self::Object(hoplite_core::Error::Timeout { waited, .. })
+        | Self::RanksMissing { waited, .. } = &mut self
+        {
+            *waited += before;
+        }
+        self
+    }
+
     pub(crate) const fn timeout(operation: Operation, waited: Duration) -> Self {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }

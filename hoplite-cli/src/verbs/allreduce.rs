@@ -58,16 +58,13 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     check_rank(rank, sources.len())?;
     let file = destination::file(output.as_deref());
     check_json(json, file)?;
-    let options = AllreduceOptions {
-        op,
-        order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
-        timeout: store.call_timeout(),
-    };
+    let order = if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any };
     let destination =
         file.map(Destination::create).transpose().with_context(|| cannot_write(file))?;
     let waiting = progress::of_wait("allreduce");
     let made = unless_interrupted(async {
         let client = store.connect().await?;
+        let options = AllreduceOptions { op, order, timeout: store.call_timeout() };
         let made = allreduce(&client, store, &target, &sources, rank, options).await;
         made.map_err(|error| store.explain(error, slice::from_ref(&target)))
     })

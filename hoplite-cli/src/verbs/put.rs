@@ -79,13 +79,11 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let replicas =
         Replicas { wanted: replicas.unwrap_or(0), awaited: confirm.unwrap_or(0), quorum };
     let shape = shape.map(|Shape(extents)| extents);
-    let options = PutOptions {
-        metadata: Metadata { dtype, shape, replicas, lifetime, ..Metadata::default() },
-        timeout: store.call_timeout(),
-        confirm: Confirmation::Confirmed,
-    };
+    let metadata = Metadata { dtype, shape, replicas, lifetime, ..Metadata::default() };
     let size_bytes = unless_interrupted(async {
         let client = store.connect().await?;
+        let (timeout, confirm) = (store.call_timeout(), Confirmation::Confirmed);
+        let options = PutOptions { metadata, timeout, confirm };
         let limit_bytes = client.status().await?.capacity_bytes;
         let path = file.clone();
         // A pipe may block for any time.

@@ -72,17 +72,17 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let message = format!("cannot reduce {count} of {} objects", sources.len());
         return Err(clap::Error::raw(ErrorKind::ValueValidation, message).into());
     }
-    let options = ReduceOptions {
+    let mut options = ReduceOptions {
         op,
         num_objects,
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
         replicas: replicas.unwrap_or(0),
-        timeout: store.call_timeout(),
         ..ReduceOptions::default()
     };
     let waiting = progress::of_wait("reduce");
     let reduced = unless_interrupted(async {
         let client = store.connect().await?;
+        options.timeout = store.call_timeout();
         let reduce = reduce(&client, store, &target, &sources, options);
         reduce.await.map_err(|error| store.explain(error, slice::from_ref(&target)))
     })
