@@ -17,7 +17,7 @@ use crate::vocabulary::directory::{GrantId, InlineBytes, Publish};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) put: PutId,
-    /// First node that published the object at this shard. Objects share its name.
+    /// First node that published the object at this shard. All its objects share this allocation.
     pub(super) creator: Arc<NodeId>,
     pub(super) created: Time,
     /// [`Time::NEVER`] before the first use.

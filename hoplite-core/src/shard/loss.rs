@@ -81,31 +81,31 @@ impl Shard {
         }
     }
 
-    /// Fails the queries that waited at `lost_at` for an object whose maker is lost, unless it is
-    /// published or another node makes it. During the warm-up, defers this to the end, because
-    /// nodes may still return.
+    /// Fails the queries that waited at `lost_at` for an object whose maker is lost, unless the
+    /// object is published or another node makes it. Waits for the end of the warm-up, and for
+    /// other makers that are away.
     pub(super) fn lose_unpublished(&mut self, turn: &mut Turn<'_>, id: ObjectId, lost_at: Time) {
-        if !self.waiting.contains_key(&id) || self.entries.contains_key(&id) {
+        if !self.waiting.contains_key(&id) || self.entries.contains_key(&id) || self.is_made(&id) {
             return;
         }
-        if turn.now < self.warm_until {
-            if self.due.unpublished.len() < MAX_MARKERS {
-                self.due.unpublished.insert(self.warm_until, (id, lost_at));
-            }
-        } else if !self.is_made(&id) {
+        let may_return = self.nodes.iter().any(|record| record.making.contains(&id));
+        let again_at = if may_return { turn.now + self.config.limits.node_grace } else { turn.now };
+        let again_at = again_at.max(self.warm_until);
+        if again_at <= turn.now {
             let error = Error::ObjectLost { id: id.clone() };
             self.fail_waiting(turn, &id, &error, |query| query.since <= lost_at);
+        } else if self.due.unpublished.len() < MAX_MARKERS {
+            self.due.unpublished.insert(again_at, (id, lost_at));
         }
     }
 
     fn is_made(&self, id: &ObjectId) -> bool {
         let mut subscribers = self.subscribers.get(id).into_iter().flatten();
-        let is_made = subscribers.any(|(node, request)| {
+        subscribers.any(|(node, request)| {
             let requests = self.nodes.get(*node).map(|record| &record.requests);
             let request = requests.and_then(|requests| requests.get(request));
             matches!(request, Some(OpenRequest::Subscription(_, true)))
-        });
-        is_made || self.nodes.iter().any(|record| record.making.contains(id))
+        })
     }
 
     pub(super) fn forget_marker(&mut self, id: &ObjectId) {

@@ -26,7 +26,7 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// For objects, which keep it longer than the node stays.
+    /// Shared with objects, which may outlive this record.
     pub(super) name: Arc<NodeId>,
     /// Node's position, a hash of its name, on the ring of candidates for copies.
     pub(super) point: u64,

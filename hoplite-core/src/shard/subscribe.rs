@@ -45,9 +45,12 @@ impl Shard {
 
     pub(super) fn unsubscribe(&mut self, node: NodeIndex, request: RequestId) {
         let Some(record) = self.nodes.get_mut(node) else { return };
-        if let Some(OpenRequest::Subscription(id, _)) = record.requests.get(&request) {
-            let id = id.clone();
+        if let Some(OpenRequest::Subscription(id, makes)) = record.requests.get(&request) {
+            let (id, makes) = (id.clone(), *makes);
             record.requests.remove(&request);
+            if makes {
+                record.making.remove(&id);
+            }
             self.remove_subscriber(node, request, &id);
         }
     }

@@ -97,6 +97,28 @@ fn a_maker_that_is_away_may_return_and_counts_until_it_is_lost() {
 }
 
 #[test]
+fn a_maker_that_gives_up_after_its_return_makes_nothing() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    let grace = world.shard.config.limits.node_grace;
+    for (node, object) in [("a", "x"), ("b", "x"), ("b", "y")] {
+        world.send(node, makes(object, 1 + u64::from(object == "y")));
+    }
+    world.send("c", ToShard::Query(query("x", 1)));
+    world.send("c", ToShard::Query(query("y", 2)));
+    world.disconnect("a", 1);
+    world.wait(grace - Duration::from_millis(10));
+    world.disconnect("b", 1);
+    world.connect("b", 1);
+    world.send("b", makes("y", 2));
+    world.send("b", ToShard::Unsubscribe { request: RequestId(2) });
+    assert_eq!(world.wait(grace / 2), [], "b may still make x");
+    world.disconnect("b", 1);
+    let lost = ToStore::Failed { request: RequestId(1), error: Error::ObjectLost { id: id("x") } };
+    assert_eq!(world.wait(3 * grace), [Effect::Send { node: node("c"), message: lost }]);
+    assert_eq!(world.shard.status().waiting_queries, 1, "nobody made y at last");
+}
+
+#[test]
 fn a_shard_that_warms_up_reports_unpublished_objects_lost_at_its_end() {
     let warm_up = 4 * Limits::default().node_grace;
     let mut world = World::new(ShardConfig { warm_up, ..ShardConfig::default() });
