@@ -11,7 +11,7 @@
 //! spilled copies are always permitted, so memory may exceed the limit. Copies beyond a quota of
 //! disk stay in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::idle::IdleCopies;
@@ -24,6 +24,8 @@ use crate::quota::{
     MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse,
 };
 
+/// More than the difference between a copy's memory and its record in a file.
+const MEMORY_BEYOND: u64 = 128;
 /// Least share of a quota's memory that is spilled at once: an eighth.
 const SPILLS_PER_QUOTA: u64 = 8;
 
@@ -44,6 +46,8 @@ struct Entry {
     idle: IdleCopies,
     /// Least memory that a waiting put needs.
     awaited_bytes: Option<u64>,
+    /// Idle copies for which this quota of disk lacks room, by memory.
+    barred: BTreeSet<(u64, CopyId)>,
     /// `true` if the use of disk has fallen since the last [`Quotas::take_readmitted`].
     has_new_disk: bool,
 }
@@ -132,7 +136,7 @@ impl Quotas {
             QuotaSubject::User(user) => self.users.insert(user, entry),
             QuotaSubject::Prefix(prefix) => self.prefixes.insert(prefix, entry),
         };
-        self.limits_changed(earlier.map(|earlier| earlier.idle));
+        self.limits_changed(earlier.map(|earlier| earlier.barred));
         Ok(Quota { subject, limits, used })
     }
 
@@ -141,20 +145,19 @@ impl Quotas {
             QuotaSubject::User(user) => self.users.remove(user),
             QuotaSubject::Prefix(prefix) => self.prefixes.remove(prefix),
         };
-        let Some(Entry { limits, used, idle, .. }) = removed else {
+        let Some(Entry { limits, used, barred, .. }) = removed else {
             return Err(Error::InvalidRequest {
                 reason: format!("there is no quota of {subject}").into(),
             });
         };
         self.to_spill.remove(&subject);
-        self.limits_changed(Some(idle));
+        self.limits_changed(Some(barred));
         Ok(Quota { subject, limits, used })
     }
 
-    fn limits_changed(&mut self, earlier: Option<IdleCopies>) {
+    fn limits_changed(&mut self, barred: Option<BTreeSet<(u64, CopyId)>>) {
         self.has_new_room = true;
-        let barred = earlier.iter().flat_map(|idle| idle.barred());
-        self.readmitted.extend(barred.map(|(copy, _)| copy));
+        self.readmitted.extend(barred.into_iter().flatten().map(|(_, copy)| copy));
     }
 
     pub(crate) fn list(&self) -> impl Iterator<Item = Quota> {
@@ -179,7 +182,7 @@ impl Quotas {
         let gone = charge.used;
         let is_charged = self.change(charge, |entry| {
             entry.used.subtract(gone);
-            entry.has_new_disk |= gone.disk_bytes > 0;
+            entry.has_new_disk |= gone.disk_bytes > 0 && !entry.barred.is_empty();
         });
         self.has_new_room |= is_charged;
         self.has_new_disk |= is_charged && gone.disk_bytes > 0;
@@ -291,25 +294,36 @@ impl Quotas {
             .filter(|(idle, _)| idle.has_dirty())
     }
 
-    pub(crate) fn bar(&mut self, charge: Charge<'_>, copy: CopyId) {
+    /// Bars an idle copy, because the quota of `subject` lacks room for it.
+    pub(crate) fn bar(&mut self, subject: &QuotaSubject, charge: Charge<'_>, copy: CopyId) {
         self.change(charge, |entry| entry.idle.bar(copy));
+        if let Some(entry) = self.entry_mut(subject) {
+            entry.barred.insert((charge.used.memory_bytes, copy));
+        }
     }
 
     pub(crate) fn readmit(&mut self, charge: Charge<'_>, copy: CopyId) {
-        self.change(charge, |entry| entry.idle.readmit(copy));
+        self.change(charge, |entry| {
+            entry.idle.readmit(copy);
+            entry.barred.remove(&(charge.used.memory_bytes, copy));
+        });
     }
 
-    /// Returns barred copies that may fit their quotas of disk now.
+    pub(crate) fn barred_copies(&self) -> usize {
+        let entries = self.users.values().chain(self.prefixes.values());
+        entries.map(|entry| entry.barred.len()).sum()
+    }
+
+    /// Returns barred copies that may fit their quotas of disk now, the smallest of each quota.
     pub(crate) fn take_readmitted(&mut self) -> Vec<CopyId> {
         let mut readmitted = std::mem::take(&mut self.readmitted);
         if std::mem::take(&mut self.has_new_disk) {
             for entry in self.users.values_mut().chain(self.prefixes.values_mut()) {
                 if std::mem::take(&mut entry.has_new_disk) {
                     let mut room_bytes = entry.disk_room();
-                    readmitted.extend(entry.idle.barred().map_while(|(copy, bytes)| {
-                        let fits = room_bytes > 0;
-                        room_bytes = room_bytes.saturating_sub(bytes);
-                        fits.then_some(copy)
+                    readmitted.extend(entry.barred.iter().map_while(|(bytes, copy)| {
+                        room_bytes = room_bytes.checked_sub(bytes.saturating_sub(MEMORY_BEYOND))?;
+                        Some(*copy)
                     }));
                 }
             }
@@ -317,31 +331,33 @@ impl Quotas {
         readmitted
     }
 
-    /// Adds a copy's record to a batch's `planned` bytes. Returns `false` if a quota of disk lacks
-    /// room for it.
+    /// Adds a copy's record to a batch's `planned` bytes.
+    ///
+    /// # Errors
+    /// The quota whose disk lacks room for it.
     pub(crate) fn plan_record(
         &self,
         planned: &mut BTreeMap<QuotaSubject, u64>,
         copy: Charge<'_>,
         length_bytes: u64,
-    ) -> bool {
+    ) -> Result<(), QuotaSubject> {
         if self.is_empty() || copy.payer == Payer::Nobody {
-            return true;
+            return Ok(());
         }
         let limited = self.subjects_of(copy).into_iter().filter_map(|subject| {
             let entry = self.entry(&subject).filter(|entry| entry.limits.disk_bytes.is_some())?;
             Some((subject, entry.disk_room()))
         });
         let limited: Vec<_> = limited.collect();
-        let fits = limited.iter().all(|(subject, room_bytes)| {
-            planned.get(subject).copied().unwrap_or(0) + length_bytes <= *room_bytes
-        });
-        if fits {
-            for (subject, _) in limited {
-                *planned.entry(subject).or_default() += length_bytes;
+        for (subject, room_bytes) in &limited {
+            if planned.get(subject).copied().unwrap_or(0) + length_bytes > *room_bytes {
+                return Err(subject.clone());
             }
         }
-        fits
+        for (subject, _) in limited {
+            *planned.entry(subject).or_default() += length_bytes;
+        }
+        Ok(())
     }
 
     pub(crate) fn begins_to_spill(&mut self, copy: Charge<'_>) {
@@ -370,6 +386,7 @@ impl Quotas {
     pub(crate) fn remove_idle(&mut self, charge: Charge<'_>, copy: CopyId) {
         self.change(charge, |entry| {
             entry.idle.remove(copy);
+            entry.barred.remove(&(charge.used.memory_bytes, copy));
         });
     }
 

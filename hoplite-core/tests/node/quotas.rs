@@ -332,6 +332,26 @@ fn objects_over_their_quota_of_disk_stay_in_memory_and_others_are_spilled() {
 }
 
 #[test]
+fn a_small_object_is_spilled_once_it_fits_though_a_larger_one_does_not() {
+    let record = SpillRecord::length_bytes(SIZE);
+    let mut h = Harness::spilling(None).with_users();
+    let disk = |bytes| Some(QuotaLimits { disk_bytes: Some(bytes), ..QuotaLimits::default() });
+    h.quota(prefix("q"), disk(2 * record));
+    h.quota(QuotaSubject::User(BOB), disk(0));
+    let spilled = ["q1", "q2"].map(|name| h.put(A, name, SIZE));
+    h.put(A, "q3", 2 * SIZE);
+    let small = [h.put(B, "q4", SIZE / 2).copy, h.put(A, "q5", SIZE).copy];
+    h.put(A, "other", 2 * SIZE);
+    let large = h.create(B, "large", 4 * EXTENT - HEADER_BYTES);
+    assert!(h.write_all().starts_with(&spilled.each_ref().map(|view| view.copy)));
+    h.view(large);
+    h.drop_put(0, "q1", spilled[0].put, DropReason::Deleted);
+    let last = h.create(A, "last", 2 * EXTENT - HEADER_BYTES);
+    assert_eq!(h.write_all(), [small[1]], "the user of the other has no disk");
+    h.view(last);
+}
+
+#[test]
 fn a_failed_write_and_a_changed_limit_change_the_use_of_a_disk() {
     let mut h = Harness::spilling(None).with_users();
     h.put(A, "x1", SIZE);

@@ -40,11 +40,13 @@ impl Table {
     }
 
     pub(crate) fn are_quotas_exact(&self) -> bool {
-        self.quotas.list().all(|quota| {
-            quota.used == use_of(&quota.subject, self.charges())
-                && self.quotas.idle(&quota.subject).map(sums)
-                    == Some(sums(&self.idle_of(&quota.subject)))
-        })
+        let barred = self.spills.as_ref().map_or(0, |spills| spills.idle.barred().count());
+        self.quotas.barred_copies() == barred
+            && self.quotas.list().all(|quota| {
+                quota.used == use_of(&quota.subject, self.charges())
+                    && self.quotas.idle(&quota.subject).map(sums)
+                        == Some(sums(&self.idle_of(&quota.subject)))
+            })
     }
 
     fn idle_of(&self, subject: &QuotaSubject) -> IdleCopies {

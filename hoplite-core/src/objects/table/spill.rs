@@ -12,11 +12,12 @@ use crate::message::{
     CopyId, Effect, Producer, ServeId, SpillConfig, SpillFault, SpillFile, SpillItem, SpillRecord,
     SpillStatus, SpillTrouble,
 };
+use crate::quota::QuotaSubject;
 use crate::time::Time;
 
 const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
 
-/// Pause after a scan that found no copy to spill.
+/// Latest time of the next scan after one that only barred copies.
 const SCAN_PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 };
@@ -24,15 +25,13 @@ pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 }
 #[derive(Debug)]
 struct Picked {
     batch: Batch,
-    /// Copies whose records exceed a quota of disk.
-    barred: Vec<CopyId>,
-    /// `true` if a copy lacks room in the files.
-    lacks_room: bool,
+    /// Copies whose records exceed a quota of disk, with the quota.
+    barred: Vec<(CopyId, QuotaSubject)>,
 }
 
 impl Default for Picked {
     fn default() -> Self {
-        Self { batch: Batch::empty(), barred: Vec::new(), lacks_room: false }
+        Self { batch: Batch::empty(), barred: Vec::new() }
     }
 }
 
@@ -96,16 +95,16 @@ impl Table {
             return false;
         }
         let Some(directory) = spills.choose_directory(ctx) else { return false };
-        let Picked { batch, barred, lacks_room } = self.next_batch(is_wanted, capacity_bytes);
+        let Picked { batch, barred } = self.next_batch(is_wanted, capacity_bytes);
         let Some(spills) = &mut self.spills else { return false };
-        for copy in &barred {
+        for (copy, subject) in &barred {
             spills.idle.bar(*copy);
-            self.quotas.bar(self.copies[copy].charge(), *copy);
+            self.quotas.bar(subject, self.copies[copy].charge(), *copy);
         }
         if batch.copies.is_empty() {
-            if lacks_room {
+            if barred.is_empty() {
                 spills.limit_reached(ctx, directory);
-            } else {
+            } else if spills.idle.has_dirty() {
                 ctx.schedule(ctx.now() + SCAN_PAUSE, Deadline::Spill);
             }
             return false;
@@ -180,7 +179,7 @@ impl Table {
 
     fn pick(&self, idle: &IdleCopies, most_bytes: u64, picked: &mut Picked) {
         let Some(spills) = &self.spills else { return };
-        let Picked { batch, barred, lacks_room } = picked;
+        let Picked { batch, barred } = picked;
         let (room_bytes, mut planned) = (spills.room_in_files(), BTreeMap::new());
         for (copy, bytes) in idle.dirty().take(MAX_EXAMINED) {
             let is_first = batch.copies.is_empty();
@@ -192,12 +191,14 @@ impl Table {
             let local = &self.copies[&copy];
             let length_bytes = SpillRecord::length_bytes(local.size_bytes);
             if batch.length_bytes + length_bytes > room_bytes {
-                *lacks_room = true;
-            } else if self.quotas.plan_record(&mut planned, local.charge(), length_bytes) {
-                batch.push(copy, local.size_bytes);
-                batch.arena_bytes += bytes;
-            } else {
-                barred.push(copy);
+                continue;
+            }
+            match self.quotas.plan_record(&mut planned, local.charge(), length_bytes) {
+                Ok(()) => {
+                    batch.push(copy, local.size_bytes);
+                    batch.arena_bytes += bytes;
+                }
+                Err(subject) => barred.push((copy, subject)),
             }
         }
     }
