@@ -1,7 +1,7 @@
 //! Unused pinned copies move to files to free memory, and return on demand.
 //!
 //! 1. Once the arena is 80% full, or a call waits for memory, the store writes the least recently
-//!    used copies to a file of up to 100 MiB (`Effect::Spill`), and stops at 70%. Copies that
+//!    used copies to a file of up to 100 MiB (`Effect::Spill`). It stops at 70%. Copies that
 //!    clients map, other stores read, or reduces need stay. For a put over a quota of memory, it
 //!    writes copies of that quota. Copies beyond a quota of disk stay.
 //! 2. A written copy is *clean*: in the arena and in the file. The store frees clean copies when it

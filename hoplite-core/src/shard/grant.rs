@@ -179,8 +179,8 @@ impl Shard {
         }
     }
 
-    /// Removes the assumed copy of a receiver that declined its grant, unless the receiver has
-    /// another grant, or has published the copy, perhaps for a grant of the id's other shard.
+    /// Removes the assumed copy of a receiver that declined its grant. The copy stays if the
+    /// receiver has another grant, or has published it, perhaps for a grant of the other shard.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);

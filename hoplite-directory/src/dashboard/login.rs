@@ -1,4 +1,4 @@
-//! Logins at the dashboard.
+//! Logins at the dashboard. If there is a token, only logged-in users see data.
 //!
 //! Wrong tokens slow down logins from their address. A browser with the cookie of an earlier login
 //! with this token is exempt: a stranger at its address must not lock its user out.

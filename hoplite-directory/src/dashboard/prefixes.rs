@@ -50,7 +50,7 @@ impl Default for Prefixes {
 
 impl Prefixes {
     /// Returns totals at most [`FRESH`] old. If counting takes longer, returns older totals, or
-    /// those of the objects counted so far.
+    /// the totals so far.
     pub(super) async fn of(&self, shard: &ShardHandle, prefix: Vec<u8>) -> Result<PrefixPage> {
         let until = Instant::now() + COUNT_LIMIT;
         // The shard counts one prefix at a time.

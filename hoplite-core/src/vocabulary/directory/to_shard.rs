@@ -200,7 +200,7 @@ pub struct Query {
     pub id: ObjectId,
     /// Longest wait at the shard.
     pub timeout: Duration,
-    /// Put of which the receiver has the first bytes.
+    /// Put whose first bytes the receiver has.
     pub resume: Option<PutId>,
     /// Senders that failed this receiver lately. The shard grants them only as a last resort.
     pub avoid: Vec<NodeId>,
