@@ -123,7 +123,7 @@ pub use progress::{Progress, tracked};
 pub use reader::ObjectReader;
 pub use report::{
     AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerFault, PeerLink, PlaceKeys,
-    ProbeReport, ReduceRecord, ShardStatus, Troubles,
+    ProbeReport, RailStatus, ReduceRecord, ShardStatus, Troubles,
 };
 pub use shards::{DirectoryShard, DirectoryShardState, DirectoryShards};
 pub use timeout::{

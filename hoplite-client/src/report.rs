@@ -4,4 +4,4 @@ mod status;
 
 pub use description::{Description, Grant, MemberPosition, ReduceRecord};
 pub use probe::{AppliedPlaces, ProbeReport};
-pub use status::{NodeStatus, PeerFault, PeerLink, PlaceKeys, ShardStatus, Troubles};
+pub use status::{NodeStatus, PeerFault, PeerLink, PlaceKeys, RailStatus, ShardStatus, Troubles};

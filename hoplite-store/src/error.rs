@@ -1,8 +1,9 @@
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use hoplite_core::error::Error;
 use hoplite_core::placement::MAX_SHARDS;
+use hoplite_core::plan::rails::MAX_RAILS;
 
 use crate::local::SocketError;
 use crate::spill::SpillDirError;
@@ -47,6 +48,13 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    /// Two addresses of the store belong to one network card.
+    #[error("{ip} is named twice: name one address for each network card")]
+    SameCard { ip: IpAddr },
+    #[error("{names} names to advertise do not fit {addresses} addresses to listen on")]
+    AdvertiseCount { names: usize, addresses: usize },
+    #[error("a store has at most {MAX_RAILS} addresses, one for each network card")]
+    TooManyAddresses,
     #[error("no other store could read from this one at {address}")]
     Certificate {
         address: SocketAddr,

@@ -9,7 +9,8 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::limits::Limits;
 use hoplite_core::node::{Event, Node};
 use hoplite_core::placement::ShardList;
-use hoplite_core::plan::lanes::DEFAULT_MAX_LANES;
+use hoplite_core::plan::lanes::{DEFAULT_MAX_LANES, Start};
+use hoplite_core::plan::rails::MAX_RAILS;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::{EventLoop, random_number};
@@ -24,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::advertised::{Advertised, check_certificate};
 use crate::config::{Prefault, StoreConfig};
-use crate::data::{self, DataConfig, DataMetrics, Puller};
+use crate::data::{self, DataConfig, DataMetrics, Puller, RailTable};
 use crate::embedded::{DirectoryFailure, start_directory};
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -112,36 +113,62 @@ struct Places {
     spill: Option<SpillFiles>,
 }
 
-/// The data plane's socket, not served yet.
+/// The data plane's sockets, not served yet.
 struct DataPlace {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     address: SocketAddr,
     advertised: Advertised,
 }
 
 impl DataPlace {
-    async fn take(config: &StoreConfig, address: SocketAddr) -> Result<Self, StoreError> {
-        let listen_error = |source| StoreError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listen_error)?;
-        let address = listener.local_addr().map_err(listen_error)?;
-        let unknown = |source| StoreError::AdvertiseUnknown {
-            name: config.advertise.clone().unwrap_or_default(),
-            source,
-        };
-        let advertised =
-            Advertised::find(config.advertise.clone(), address).await.map_err(unknown)?;
-        let told = advertised.address();
-        if told.ip().is_unspecified() || told.port() == 0 {
-            return Err(StoreError::AdvertiseNeeded { address: told });
+    async fn take(config: &StoreConfig) -> Result<Option<Self>, StoreError> {
+        let StoreConfig { listen, advertise, .. } = config;
+        let (names, addresses) = (advertise.len(), listen.len());
+        if addresses == 0 {
+            return Ok(None);
         }
-        if let Some(tls) = &config.credentials.tls {
-            check_certificate(tls, told).map_err(|source| StoreError::Certificate {
-                address: told,
-                source: source.into(),
-            })?;
+        if names.max(addresses) > MAX_RAILS {
+            return Err(StoreError::TooManyAddresses);
         }
-        Ok(Self { listener, address, advertised })
+        if names > 0 && addresses > 1 && names != addresses {
+            return Err(StoreError::AdvertiseCount { names, addresses });
+        }
+        check_cards(listen)?;
+        let (mut listeners, mut listened) = (Vec::new(), Vec::new());
+        for address in listen.iter().copied() {
+            let listen_error = |source| StoreError::Listen { address, source };
+            let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+            listened.push(listener.local_addr().map_err(listen_error)?);
+            listeners.push(listener);
+        }
+        let advertised = Advertised::find(advertise, &listened)
+            .await
+            .map_err(|(name, source)| StoreError::AdvertiseUnknown { name, source })?;
+        check_cards(&advertised.addresses())?;
+        for told in advertised.addresses() {
+            if told.ip().is_unspecified() || told.port() == 0 {
+                return Err(StoreError::AdvertiseNeeded { address: told });
+            }
+            if let Some(tls) = &config.credentials.tls {
+                check_certificate(tls, told).map_err(|source| StoreError::Certificate {
+                    address: told,
+                    source: source.into(),
+                })?;
+            }
+        }
+        if let [first, others @ ..] = advertised.addresses().as_slice()
+            && !others.is_empty()
+        {
+            tracing::info!(main = %first, ?others, "other stores reach this store over several network cards");
+        }
+        Ok(Some(Self { listeners, address: listened[0], advertised }))
     }
+}
+
+fn check_cards(addresses: &[SocketAddr]) -> Result<(), StoreError> {
+    let ips: Vec<_> = addresses.iter().map(|address| address.ip().to_canonical()).collect();
+    let twice = ips.iter().enumerate().find(|(number, ip)| ips[..*number].contains(ip));
+    twice.map_or(Ok(()), |(_, ip)| Err(StoreError::SameCard { ip: *ip }))
 }
 
 impl Places {
@@ -152,10 +179,7 @@ impl Places {
         let arena = arena
             .map_err(|error| StoreError::Thread(error.into()))?
             .map_err(|source| StoreError::Arena { memory_bytes, source })?;
-        let data = match config.listen {
-            Some(address) => Some(DataPlace::take(config, address).await?),
-            None => None,
-        };
+        let data = DataPlace::take(config).await?;
         let local = LocalListener::bind(&config.socket, &socket_access(config))?;
         let spill = SpillFiles::take(config).await?;
         Ok(Self { arena, data, local, spill })
@@ -216,10 +240,10 @@ impl Running {
         let engine = Engine::new(node, arena, puller, Arc::clone(&metrics), running, stop.clone());
         engine.spill_to(spill);
         start_upkeep(&engine, &stop, &tasks, &event_loop);
-        if let Some(DataPlace { listener, .. }) = data {
+        if let Some(DataPlace { listeners, .. }) = data {
             let for_small = Some(event_loop.handle().clone());
             let (engine, stop) = (Arc::clone(&engine), stop.clone());
-            tasks.spawn(data::run(listener, data_config, engine, metrics, for_small, stop));
+            tasks.spawn(data::run(listeners, data_config, engine, metrics, for_small, stop));
         }
         let prefaulted_bytes = Arc::new(AtomicU64::new(0));
         observe(&engine, &config, exported, &prefaulted_bytes);
@@ -272,10 +296,15 @@ impl Running {
 
 fn data_config(config: &StoreConfig, advertised: Option<Advertised>) -> DataConfig {
     let Credentials { token, tls, .. } = config.credentials.clone();
+    let own = advertised.as_ref().map(Advertised::own).unwrap_or_default();
+    let max_lanes = config.links.max_lanes.unwrap_or(own.len()).max(DEFAULT_MAX_LANES);
+    let first_lanes = Start { lanes: own.len().clamp(1, max_lanes), is_settled: false };
     DataConfig {
         newest: config.newest_version,
         links: config.links,
-        max_lanes: config.links.max_lanes.unwrap_or(DEFAULT_MAX_LANES),
+        max_lanes,
+        first_lanes,
+        rails: Arc::new(RailTable::new(own)),
         transport: tls.map_or(TransportKind::Plain, TransportKind::Tls),
         token,
         advertised,
@@ -412,9 +441,9 @@ mod tests {
             newest_version: hoplite_core::Version::NEWEST,
             node: NodeId::new("n").unwrap(),
             cluster: ClusterId::new("c").unwrap(),
-            listen: "127.0.0.1:0".parse().ok(),
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
             credentials: Credentials::default(),
-            advertise: None,
+            advertise: Vec::new(),
             directory: Directory::Shards(vec!["127.0.0.1:1".to_owned()]),
             socket: place.path().join("store.sock"),
             socket_mode: 0o600,
@@ -452,10 +481,35 @@ mod tests {
             StoreError::ShardTwice { .. }
         ));
         for address in ["0.0.0.0:7400", "10.0.0.1:0"] {
-            let error = refusal_of(|config| config.advertise = Some(address.to_owned())).await;
+            let error = refusal_of(|config| config.advertise = vec![address.to_owned()]).await;
             assert!(matches!(error, StoreError::AdvertiseNeeded { .. }), "{error}");
         }
-        let error = refusal_of(|config| config.advertise = Some("localhost".to_owned())).await;
+        let error = refusal_of(|config| config.advertise = vec!["localhost".to_owned()]).await;
         assert!(matches!(error, StoreError::AdvertiseUnknown { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn network_cards_that_cannot_work_are_refused_at_the_start() {
+        let cards = async |listen: &[&str], advertise: &[&str]| {
+            let error = refusal_of(|config| {
+                config.listen = listen.iter().map(|address| address.parse().unwrap()).collect();
+                config.advertise = advertise.iter().map(|&name| name.to_owned()).collect();
+            });
+            error.await.to_string()
+        };
+        let twice = "127.0.0.1 is named twice: name one address for each network card";
+        assert_eq!(cards(&["127.0.0.1:0", "127.0.0.1:0"], &[]).await, twice);
+        assert_eq!(cards(&["127.0.0.2:0"], &["127.0.0.1:1", "localhost:2"]).await, twice);
+        let missing = cards(&["127.0.0.1:0", "192.0.2.1:0"], &[]).await;
+        assert_eq!(missing, "cannot listen on 192.0.2.1:0");
+        assert_eq!(
+            cards(&["127.0.0.1:0", "127.0.0.2:0"], &["127.0.0.1:1"]).await,
+            "1 names to advertise do not fit 2 addresses to listen on"
+        );
+        let many: Vec<_> = (1..=17).map(|number| format!("127.0.0.{number}:0")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        let limit = "a store has at most 16 addresses, one for each network card";
+        assert_eq!(cards(&many, &[]).await, limit);
+        assert!(cards(&["127.0.0.1:0", "0.0.0.0:0"], &[]).await.contains("cannot reach 0.0.0.0"));
     }
 }

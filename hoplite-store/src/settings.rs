@@ -25,14 +25,14 @@ const DEFAULT_MEMORY_PERCENT: u64 = 30;
 /// The settings. Unset fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct Settings {
-    /// Address for other stores to reach this one; port 0 for any [default: none for a store
-    /// without peers, else 127.0.0.1:0]
-    #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
-    listen: Option<SocketAddr>,
-    /// Address to report to other stores, if it differs from --listen; a name is looked up again
+    /// Address for other stores to reach this one, or one for each network card, in the same order
+    /// at every store; port 0 for any [default: none for a store without peers, else 127.0.0.1:0]
+    #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT,...", value_delimiter = ',')]
+    listen: Option<Vec<SocketAddr>>,
+    /// Addresses to report to other stores, if they differ from --listen; names are looked up again
     /// before each session with a shard
-    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT")]
-    advertise: Option<String>,
+    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT,...", value_delimiter = ',')]
+    advertise: Option<Vec<String>>,
     /// All shards of the directory, spelled alike at every store; without it, one runs inside this
     /// store
     #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
@@ -151,7 +151,7 @@ pub(crate) struct Settings {
     link_latency: Option<TimeSpan>,
     /// Most connections of one large transfer, 1 to 64. With more than 1, the store adds
     /// connections while they make the transfer faster, as where the network caps single
-    /// connections [default: 1]
+    /// connections [default: the number of network cards]
     #[arg(long, env = "HOPLITE_LANES", value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
     lanes: Option<u8>,
     /// Schedule of the allreduces that this store coordinates: auto picks the one with the shortest
@@ -277,8 +277,9 @@ impl Settings {
             && self.advertise.is_none()
             && self.directory.is_none()
             && self.directory_listen.is_none();
-        let listen = (!is_alone).then(|| self.listen.unwrap_or(SocketAddr::new(LOOPBACK, 0)));
-        listen.map_or(Ok(()), |address| self.security.check(address))?;
+        let any_port = || vec![SocketAddr::new(LOOPBACK, 0)];
+        let listen = if is_alone { Vec::new() } else { self.listen.unwrap_or_else(any_port) };
+        listen.iter().try_for_each(|address| self.security.check(*address))?;
         let dashboard: Vec<_> =
             self.dashboard.unwrap_or_default().into_iter().map(|address| address.0).collect();
         dashboard.iter().try_for_each(|address| self.security.check(*address))?;
@@ -305,7 +306,7 @@ impl Settings {
                 true => self.security.named_credentials()?,
                 false => self.security.credentials()?,
             },
-            advertise: self.advertise,
+            advertise: self.advertise.unwrap_or_default(),
             directory,
             socket: self.socket.unwrap_or_else(default_socket_path),
             socket_mode,
@@ -465,7 +466,7 @@ mod tests {
     fn nothing_set_means_a_working_single_node() {
         let store = Settings::default().resolve().unwrap();
         assert_eq!(store.directory, Directory::Embedded { listen: None, dashboard: Vec::new() });
-        assert_eq!(store.listen, None, "it has no peers");
+        assert_eq!(store.listen, [], "it has no peers");
         assert!(store.memory_bytes > 64 << 20);
         assert_eq!(store.limits, Limits::default());
         assert_eq!(store.socket_mode, 0o660);
@@ -473,7 +474,10 @@ mod tests {
 
     #[test]
     fn a_listener_outside_loopback_needs_a_flag() {
-        let open = Settings { listen: "0.0.0.0:7400".parse().ok(), ..Settings::default() };
+        let open = Settings {
+            listen: Some(vec!["127.0.0.1:7400".parse().unwrap(), "0.0.0.0:7400".parse().unwrap()]),
+            ..Settings::default()
+        };
         assert!(matches!(open.clone().resolve(), Err(SettingsError::NotLoopback(_))));
         assert!(
             Settings { security: Security { insecure: Some(true), ..Security::default() }, ..open }

@@ -173,6 +173,7 @@ impl<'py> IntoPyObject<'py> for Status {
             ("put_conflicts", status.put_conflicts),
             ("max_lanes", status.max_lanes.into()),
             ("extra_lanes", status.extra_lanes),
+            ("failed_routes", status.failed_routes.into()),
         ];
         for (name, number) in numbers {
             dict.set_item(name, number)?;
@@ -187,6 +188,15 @@ impl<'py> IntoPyObject<'py> for Status {
             Ok(dict)
         });
         dict.set_item("shards", shards.collect::<PyResult<Vec<_>>>()?)?;
+        let rails = status.rails.into_iter().map(|rail| {
+            let dict = PyDict::new(py);
+            dict.set_item("address", rail.address)?;
+            dict.set_item("connections", rail.connections)?;
+            dict.set_item("sent_bytes", rail.sent_bytes)?;
+            dict.set_item("received_bytes", rail.received_bytes)?;
+            Ok(dict)
+        });
+        dict.set_item("rails", rails.collect::<PyResult<Vec<_>>>()?)?;
         let links = status.links.into_iter().map(|link| link_dict(py, link));
         dict.set_item("links", links.collect::<PyResult<Vec<_>>>()?)?;
         dict.set_item("troubles", status.troubles.lines())?;

@@ -1,7 +1,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use hoplite_client::{NodeStatus, ShardStatus, SpillStatus};
+use hoplite_client::{NodeStatus, RailStatus, ShardStatus, SpillStatus};
 use hoplite_core::problem::ProblemKind;
 use serde::Serialize;
 
@@ -156,6 +156,23 @@ struct Transfers {
     put_conflicts: u64,
     max_lanes: u32,
     extra_lanes: u64,
+    rails: Vec<Rail>,
+    failed_routes: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct Rail {
+    address: String,
+    connections: u32,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+impl From<RailStatus> for Rail {
+    fn from(rail: RailStatus) -> Self {
+        let RailStatus { address, connections, sent_bytes, received_bytes } = rail;
+        Self { address, connections, sent_bytes, received_bytes }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -227,6 +244,8 @@ impl From<NodeStatus> for Report {
                 put_conflicts: status.put_conflicts,
                 max_lanes: status.max_lanes,
                 extra_lanes: status.extra_lanes,
+                rails: status.rails.into_iter().map(Rail::from).collect(),
+                failed_routes: status.failed_routes,
             },
             reduces: Reduces {
                 coordinated: status.reduces,
@@ -333,6 +352,16 @@ impl Report {
                 out,
                 "lanes      at most {} connections for a transfer; sends use {} beyond the first",
                 transfers.max_lanes, transfers.extra_lanes,
+            )?;
+        }
+        for rail in &transfers.rails {
+            writeln!(
+                out,
+                "rail       {}: {} connections, {} received, {} sent",
+                rail.address,
+                rail.connections,
+                output::size(rail.received_bytes),
+                output::size(rail.sent_bytes),
             )?;
         }
         writeln!(

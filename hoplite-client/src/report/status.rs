@@ -74,6 +74,10 @@ pub struct NodeStatus {
     pub max_lanes: u32,
     /// Open connections of transfers to other stores, beyond each transfer's first.
     pub extra_lanes: u64,
+    /// Network cards; empty if the store has a single one.
+    pub rails: Vec<RailStatus>,
+    /// Pairs of this store's network cards and those of other stores that do not work.
+    pub failed_routes: u32,
     /// Present problems.
     pub troubles: Troubles,
 }
@@ -106,6 +110,19 @@ pub struct PeerFault {
     pub error: hoplite_core::Error,
     /// Time since the first failure.
     pub since: Duration,
+}
+
+/// Use of a network card (rail).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RailStatus {
+    /// IP address.
+    pub address: String,
+    /// Open connections from this card to other stores.
+    pub connections: u32,
+    /// Object bytes sent over this card so far.
+    pub sent_bytes: u64,
+    /// Object bytes received over this card so far.
+    pub received_bytes: u64,
 }
 
 /// Link to another store.
@@ -169,7 +186,15 @@ impl NodeStatus {
         }
         let slow = self.links.iter().filter(|link| link.is_slow);
         let slow = slow_links(slow.map(|link| link.node.as_str()));
-        kinds.extend(slow.map(|line| (ProblemKind::Slow, vec![format!("slow links {line}")])));
+        let slow = slow.map(|line| format!("slow links {line}"));
+        let failed = (self.failed_routes > 0).then(|| {
+            format!(
+                "{} pairs of network cards do not work; transfers use others",
+                self.failed_routes
+            )
+        });
+        let lines: Vec<_> = slow.into_iter().chain(failed).collect();
+        kinds.extend((!lines.is_empty()).then_some((ProblemKind::Slow, lines)));
         kinds
     }
 }
@@ -267,10 +292,23 @@ impl From<v1::NodeStatus> for NodeStatus {
             links: status.links.into_iter().map(PeerLink::from).collect(),
             max_lanes: status.max_lanes,
             extra_lanes: status.extra_lanes,
+            rails: status.rails.into_iter().map(RailStatus::from).collect(),
+            failed_routes: status.failed_routes,
             troubles: Troubles {
                 spill: status.spill.map(spill_troubles).unwrap_or_default(),
                 ..status.troubles.map(Troubles::from).unwrap_or_default()
             },
+        }
+    }
+}
+
+impl From<v1::RailStatus> for RailStatus {
+    fn from(rail: v1::RailStatus) -> Self {
+        Self {
+            address: escape(&rail.address),
+            connections: rail.connections,
+            sent_bytes: rail.sent_bytes,
+            received_bytes: rail.received_bytes,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Planners: senders, schedules, block sizes, connections, and links.
+//! Planners: senders, schedules, block sizes, connections, network cards, and links.
 
 pub mod blocks;
 pub mod broadcast;
@@ -7,6 +7,7 @@ pub mod collective;
 pub mod lanes;
 pub mod link;
 pub mod locality;
+pub mod rails;
 pub mod reduce;
 
 use std::time::Duration;

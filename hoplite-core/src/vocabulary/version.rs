@@ -21,6 +21,8 @@ impl Version {
     pub const WITH_TERMS: u32 = 9;
     /// First version with lists of shards that change.
     pub const WITH_SHARD_CHANGES: u32 = 10;
+    /// First version with several addresses for a host.
+    pub const WITH_RAILS: u32 = 11;
 
     /// Returns the version of this number, if supported.
     pub const fn new(number: u32) -> Option<Self> {

@@ -1,9 +1,11 @@
+use hoplite_core::plan::rails::RAIL_ANSWER_TIMEOUT;
 use hoplite_proto::data::frame::{Header, Kind};
 use prost::Message;
 
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 use super::puller::Puller;
+use super::rails::RailUse;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
@@ -24,6 +26,7 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
+    rail: RailUse,
     /// `true` if the connection is new, or the peer has sent a byte.
     is_proven: bool,
 }
@@ -35,27 +38,26 @@ impl<'a> Call<'a> {
         kind: Kind,
         message: &impl Message,
     ) -> Result<Self, CallError> {
-        let pooled = puller.pool.take(&peer);
-        let is_proven = pooled.is_none();
-        let connection = match pooled {
-            Some(connection) => connection,
-            None => puller.connect(&peer).await.map_err(CallError::Connect)?,
-        };
+        let (mut connection, rail, is_proven) =
+            puller.open(&peer).await.map_err(CallError::Connect)?;
         let payload = message.encode_to_vec();
-        let mut call = Self { puller, peer, kind, payload, connection, is_proven };
-        match send(puller, &mut call.connection, kind, &call.payload).await {
+        match send(puller, &mut connection, &rail, (kind, &payload)).await {
             Err(error) if is_proven => Err(error.into()),
-            _ => Ok(call),
+            _ => Ok(Self { puller, peer, kind, payload, connection, rail, is_proven }),
         }
     }
 
-    pub(super) const fn sent(
+    pub(super) fn sent(
         puller: &'a Puller,
         peer: Peer,
         kind: Kind,
-        connection: PeerConnection,
+        (connection, rail): (PeerConnection, RailUse),
     ) -> Self {
-        Self { puller, peer, kind, payload: Vec::new(), connection, is_proven: true }
+        Self { puller, peer, kind, payload: Vec::new(), connection, rail, is_proven: true }
+    }
+
+    pub(super) const fn rail(&self) -> &RailUse {
+        &self.rail
     }
 
     pub(super) const fn connection(&mut self) -> &mut PeerConnection {
@@ -67,9 +69,10 @@ impl<'a> Call<'a> {
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
         match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {
-                let mut connection =
-                    self.puller.connect(&self.peer).await.map_err(CallError::Connect)?;
-                send(self.puller, &mut connection, self.kind, &self.payload).await?;
+                let connected = self.puller.connect(&self.peer, &self.rail).await;
+                let mut connection = connected.map_err(CallError::Connect)?;
+                let request = (self.kind, self.payload.as_slice());
+                send(self.puller, &mut connection, &self.rail, request).await?;
                 (self.connection, self.is_proven) = (connection, true);
                 Ok(self.connection.read_header().await?)
             }
@@ -82,16 +85,17 @@ impl<'a> Call<'a> {
 
     /// Returns the connection to the pool after the whole answer was read.
     pub(super) fn finish(self) {
-        self.puller.pool.put(self.peer, self.connection);
+        self.puller.pool.put(self.peer, self.rail.pair(), self.connection);
     }
 }
 
 async fn send(
     puller: &Puller,
     connection: &mut PeerConnection,
-    kind: Kind,
-    payload: &[u8],
+    rail: &RailUse,
+    (kind, payload): (Kind, &[u8]),
 ) -> Result<(), ConnectionError> {
-    connection.expect_within(Some(puller.config.silence_timeout));
+    let limit = rail.limit(puller.config.silence_timeout, RAIL_ANSWER_TIMEOUT);
+    connection.expect_within(Some(limit));
     connection.write_payload(kind, payload).await
 }

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::Version;
@@ -6,6 +7,7 @@ use hoplite_core::peer;
 use hoplite_core::plan::lanes::{DEFAULT_MAX_LANES, Start};
 use hoplite_net::{Token, TransportKind};
 
+use super::rails::RailTable;
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
 
@@ -23,6 +25,7 @@ pub(crate) struct DataConfig {
     pub(crate) transport: TransportKind,
     pub(crate) token: Option<Token>,
     pub(crate) advertised: Option<Advertised>,
+    pub(crate) rails: Arc<RailTable>,
     pub(crate) sizes: Sizes,
     /// Most connections after their handshake. Further ones are closed at once.
     pub(crate) max_connections: usize,
@@ -61,7 +64,7 @@ pub(crate) enum Sizes {
 pub(crate) const SMALL_BYTES: u64 = 64 << 10;
 
 impl DataConfig {
-    pub(crate) const fn new(cluster: ClusterId, node: NodeId) -> Self {
+    pub(crate) fn new(cluster: ClusterId, node: NodeId) -> Self {
         Self {
             cluster,
             node,
@@ -70,6 +73,7 @@ impl DataConfig {
             transport: TransportKind::Plain,
             token: None,
             advertised: None,
+            rails: Arc::new(RailTable::new(Vec::new())),
             sizes: Sizes::Any,
             max_connections: 2048,
             max_lanes: DEFAULT_MAX_LANES,

@@ -77,6 +77,8 @@ pub(super) struct PeerConnection {
     transport: Transport,
     pub(super) sizes: Sizes,
     pub(super) version: Version,
+    /// Number of this store's network card; `None` if it has one.
+    pub(super) rail: Option<usize>,
     /// Longest silence of the peer; `None` while the peer has nothing to send.
     read_timeout: Option<Duration>,
     write_timeout: Duration,
@@ -96,6 +98,7 @@ impl PeerConnection {
             transport,
             sizes: Sizes::Any,
             version: Version::OLDEST,
+            rail: None,
             read_timeout: None,
             write_timeout,
             received_at: now,
@@ -117,6 +120,10 @@ impl PeerConnection {
     /// Limits the peer's silence from now on; `None` for no limit.
     pub(super) fn expect_within(&mut self, limit: Option<Duration>) {
         (self.read_timeout, self.received_at) = (limit, Instant::now());
+    }
+
+    pub(super) const fn received_at(&self) -> Instant {
+        self.received_at
     }
 
     pub(super) const fn sent_at(&self) -> Instant {

@@ -4,6 +4,7 @@ use hoplite_core::Version;
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::node::DrainReport;
+use hoplite_core::plan::rails::Purpose;
 use hoplite_proto::data::drain::{
     DRAIN_STORE_SINCE, decode_drain_answer, decode_drain_store, encode_drain_answer,
     encode_drain_store,
@@ -55,7 +56,8 @@ impl Puller {
     ) -> Result<DrainReport, Error> {
         let request = encode_drain_store(timeout);
         let answer = async {
-            let mut connection = self.connect(peer).await?;
+            let rail = self.config.rails.begin(peer, Purpose::Request);
+            let mut connection = self.connect(peer, &rail).await?;
             if !connection.version.at_least(DRAIN_STORE_SINCE) {
                 return Err(ConnectionError::Refused(too_old(peer, connection.version)));
             }

@@ -1,22 +1,28 @@
 //! The start of a connection between two stores: the transport's handshake, both names, and proofs
 //! of a shared token.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
+use hoplite_core::plan::rails::{MAX_RAILS, RAIL_ANSWER_TIMEOUT, RAIL_TIMEOUT};
 use hoplite_net::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, Transport, nonce};
+use hoplite_proto::bounds::decode_address;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::error::{decode, encode};
 use hoplite_proto::v1;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 
 use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
+use super::rails::RailUse;
+use crate::advertised::Advertised;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side<'a> {
@@ -24,19 +30,31 @@ pub(super) enum Side<'a> {
     Accepting,
 }
 
-/// Connects to a store. Also returns the time that the socket took to connect.
+/// Connects to a store over `rail`. Also returns the time that the socket took to connect.
 pub(super) async fn connect(
     config: &DataConfig,
-    peer: &Peer,
+    peer: &NodeId,
+    rail: &RailUse,
 ) -> Result<(PeerConnection, Duration), ConnectionError> {
-    let limit = config.connect_timeout;
+    let limit = rail.limit(config.connect_timeout, RAIL_TIMEOUT);
     let begun = Instant::now();
-    let stream = timeout(limit, TcpStream::connect(peer.1)).await;
+    let stream = timeout(limit, connect_from(rail.own(), rail.address())).await;
     let stream = stream.map_err(|_| ConnectionError::Idle(limit))??;
     let took = begun.elapsed();
-    let (connection, _) =
-        open(config, stream, Side::Connecting(peer), config.silence_timeout).await?;
-    Ok((connection, took))
+    let peer = (peer.clone(), rail.address());
+    let limit = rail.limit(config.handshake_timeout, RAIL_ANSWER_TIMEOUT);
+    let opening = open(config, stream, Side::Connecting(&peer), config.silence_timeout);
+    let opened = timeout(limit, opening).await.map_err(|_| ConnectionError::Idle(limit))?;
+    Ok((opened?.0, took))
+}
+
+async fn connect_from(own: Option<IpAddr>, address: SocketAddr) -> io::Result<TcpStream> {
+    let Some(own) = own.filter(|own| own.is_ipv4() == address.is_ipv4()) else {
+        return TcpStream::connect(address).await;
+    };
+    let socket = if own.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.bind(SocketAddr::new(own, 0))?;
+    socket.connect(address).await
 }
 
 /// Returns the connection and the peer's name, after the handshake.
@@ -75,7 +93,10 @@ async fn exchange_hellos(
         None => Vec::new(),
     };
     let is_accepting = side == Side::Accepting;
-    let advertised = config.advertised.as_ref().filter(|_| is_accepting);
+    let local = connection.addresses()?.0;
+    let advertised = config.advertised.as_ref();
+    let address = advertised.filter(|_| is_accepting).map(|all| all.address_of(local).to_string());
+    let rails = advertised.map(Advertised::addresses).filter(|rails| rails.len() > 1);
     let ours = v1::DataHello {
         version: Version::OLDEST.number(),
         newest_version: config.newest.number(),
@@ -83,20 +104,26 @@ async fn exchange_hellos(
         node: config.node.as_str().into(),
         challenge: challenge.into(),
         small: config.sizes == Sizes::Small && !is_accepting,
-        address: advertised.map(|advertised| advertised.address().to_string()).unwrap_or_default(),
+        address: address.unwrap_or_default(),
+        rails: rails.unwrap_or_default().iter().map(ToString::to_string).collect(),
     };
     connection.write_control(Kind::Hello, &ours).await?;
     let theirs: v1::DataHello = connection.read_expected(Kind::Hello).await?;
     connection.sizes = if theirs.small { Sizes::Small } else { Sizes::Any };
     connection.version = config.newest.agree(theirs.version, theirs.newest_version)?;
     config.cluster.check_same(&theirs.cluster)?;
+    connection.rail = config.rails.number_of(local.ip());
     let peer = NodeId::new(&theirs.node)?;
     // Checked before any proof: a store must not prove anything to itself under another name.
     if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
         return Err(ConnectionError::Nonsense("another node answers at that address"));
     }
+    let rails = rails_of(&theirs, connection.version)?;
     let token = match (&config.token, theirs.challenge.len()) {
-        (None, 0) => return Ok(peer),
+        (None, 0) => {
+            config.rails.learn(&peer, &rails);
+            return Ok(peer);
+        }
         (None, _) => {
             return Err(
                 Error::permission_denied("the peer has a token, and this store has none").into()
@@ -105,6 +132,9 @@ async fn exchange_hellos(
         (Some(token), NONCE_BYTES) => token,
         (Some(_), _) => return Err(Error::permission_denied("the peer has no token").into()),
     };
+    let version = connection.version;
+    let (our_bound, their_bound) = (bound(&ours, version), bound(&theirs, version));
+    let (our_fields, their_fields) = (fields(&ours, &our_bound), fields(&theirs, &their_bound));
     match side {
         Side::Connecting((_, address)) => {
             // Prevents a process at another address from relaying the proofs.
@@ -113,7 +143,7 @@ async fn exchange_hellos(
                     "the peer is reached at another address than it says",
                 ));
             }
-            let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
+            let hellos = Hellos { connecting: our_fields, accepting: their_fields };
             send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Connecting)).await?;
             let proof = receive_tag(connection).await?;
             if !hellos.is_proven(token, Purpose::Data, Prover::Accepting, &proof) {
@@ -123,7 +153,7 @@ async fn exchange_hellos(
             }
         }
         Side::Accepting => {
-            let hellos = Hellos { connecting: fields(&theirs), accepting: fields(&ours) };
+            let hellos = Hellos { connecting: their_fields, accepting: our_fields };
             let proof = receive_tag(connection).await?;
             if !hellos.is_proven(token, Purpose::Data, Prover::Connecting, &proof) {
                 let error = Error::permission_denied("the peer has another token than this store");
@@ -138,6 +168,7 @@ async fn exchange_hellos(
             send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Accepting)).await?;
         }
     }
+    config.rails.learn(&peer, &rails);
     Ok(peer)
 }
 
@@ -155,13 +186,27 @@ async fn receive_tag(connection: &mut PeerConnection) -> Result<Bytes, Connectio
     }
 }
 
-fn fields(hello: &v1::DataHello) -> HelloFields<'_> {
+/// Returns all addresses of a peer that names several. An older version's proofs do not cover them.
+fn rails_of(hello: &v1::DataHello, version: Version) -> Result<Vec<SocketAddr>, ConnectionError> {
+    if hello.rails.len() > MAX_RAILS {
+        return Err(ConnectionError::Nonsense("a host with too many addresses"));
+    }
+    let named = hello.rails.iter().filter(|_| version.at_least(Version::WITH_RAILS));
+    Ok(named.map(|rail| decode_address(rail, Plane::Data)).collect::<Result<_, _>>()?)
+}
+
+fn bound(hello: &v1::DataHello, version: Version) -> String {
+    let rails = hello.rails.iter().filter(|_| version.at_least(Version::WITH_RAILS));
+    rails.fold(hello.address.clone(), |bound, rail| bound + " " + rail)
+}
+
+fn fields<'a>(hello: &'a v1::DataHello, bound: &'a str) -> HelloFields<'a> {
     HelloFields {
         version: hello.version,
         newest: hello.newest_version,
         cluster: &hello.cluster,
         node: &hello.node,
         nonce: &hello.challenge,
-        bound_to: hello.address.as_bytes(),
+        bound_to: bound.as_bytes(),
     }
 }

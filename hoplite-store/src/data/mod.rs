@@ -38,6 +38,7 @@ mod connection;
 mod faults;
 mod handshake;
 mod pool;
+mod rails;
 
 #[cfg(test)]
 mod tests;
@@ -52,4 +53,5 @@ pub(crate) use pool::Peer;
 pub(crate) use probe::{SurveyTally, Surveyor};
 pub(crate) use pull::{CompareRequest, PullRequest};
 pub(crate) use puller::Puller;
+pub(crate) use rails::{RailReport, RailTable};
 pub(crate) use server::run;

@@ -28,6 +28,8 @@ struct State {
 #[derive(Debug)]
 struct Idle {
     connection: PeerConnection,
+    /// Pair of addresses that the connection uses.
+    pair: usize,
     since: Instant,
 }
 
@@ -36,12 +38,13 @@ impl Pool {
         Self { max_idle_per_peer, idle_timeout, state: Mutex::default() }
     }
 
-    /// Takes the last used connection to `peer` not known to be dead.
-    pub(super) fn take(&self, peer: &Peer) -> Option<PeerConnection> {
+    /// Takes the last used connection to `peer` over `pair` not known to be dead.
+    pub(super) fn take(&self, peer: &Peer, pair: usize) -> Option<PeerConnection> {
         let mut state = self.lock();
         let idle = state.idle.get_mut(peer)?;
         let mut found = None;
-        while let Some(Idle { mut connection, since }) = idle.pop() {
+        while let Some(last) = idle.iter().rposition(|idle| idle.pair == pair) {
+            let Idle { mut connection, since, .. } = idle.remove(last);
             if since.elapsed() < self.idle_timeout && !connection.is_disturbed() {
                 found = Some(connection);
                 break;
@@ -54,7 +57,7 @@ impl Pool {
     }
 
     /// Returns a connection to the pool. If the peer has too many, closes the longest idle one.
-    pub(super) fn put(&self, peer: Peer, connection: PeerConnection) {
+    pub(super) fn put(&self, peer: Peer, pair: usize, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {
             return;
@@ -63,7 +66,7 @@ impl Pool {
         if idle.len() >= self.max_idle_per_peer {
             idle.remove(0);
         }
-        idle.push(Idle { connection, since: Instant::now() });
+        idle.push(Idle { connection, pair, since: Instant::now() });
     }
 
     /// Closes connections idle for too long or closed by the peer.
@@ -80,6 +83,11 @@ impl Pool {
         let mut state = self.lock();
         state.closed = true;
         state.idle.clear();
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        self.lock().idle.clear();
     }
 
     #[cfg(test)]

@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hoplite_core::plan::link::{Intake, LinkEstimate, LinkEstimator, RateSample};
+use hoplite_core::plan::rails::Purpose;
 use hoplite_core::time::Time;
 use hoplite_net::TransportKind;
 use tokio::time::{Instant, interval};
@@ -14,6 +15,7 @@ use super::handshake;
 use super::metrics::DataMetrics;
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
+use super::rails::{RailTable, RailUse};
 
 /// A store's connections to other stores, and its estimates of their links.
 #[derive(Debug)]
@@ -77,6 +79,10 @@ impl Puller {
         matches!(self.config.transport, TransportKind::Plain)
     }
 
+    pub(crate) fn rails(&self) -> &RailTable {
+        &self.config.rails
+    }
+
     pub(crate) fn max_lanes(&self) -> usize {
         self.config.max_lanes
     }
@@ -138,15 +144,44 @@ impl Puller {
         self.pool.close();
     }
 
-    pub(super) async fn connect(&self, peer: &Peer) -> Result<PeerConnection, ConnectionError> {
-        match handshake::connect(&self.config, peer).await {
+    /// Takes an idle connection, or opens one. If a network card fails, uses another. Returns `true`
+    /// for a new connection.
+    pub(super) async fn open(
+        &self,
+        peer: &Peer,
+    ) -> Result<(PeerConnection, RailUse, bool), ConnectionError> {
+        loop {
+            let rail = self.config.rails.begin(peer, Purpose::Request);
+            if let Some(connection) = self.pool.take(peer, rail.pair()) {
+                return Ok((connection, rail, false));
+            }
+            match self.connect(peer, &rail).await {
+                Ok(connection) => {
+                    let rail = self.config.rails.adopt(rail, peer, connection.rail);
+                    return Ok((connection, rail, true));
+                }
+                Err(error) if rail.is_replaceable(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    pub(super) async fn connect(
+        &self,
+        peer: &Peer,
+        rail: &RailUse,
+    ) -> Result<PeerConnection, ConnectionError> {
+        match handshake::connect(&self.config, &peer.0, rail).await {
             Ok((connection, took)) => {
+                rail.worked();
                 self.reports.reached(peer);
                 self.lock_link().connected(took);
                 Ok(connection)
             }
             Err(error) => {
-                self.reports.failed(self.now(), peer, &error);
+                if !rail.failed(&error) {
+                    self.reports.failed(self.now(), peer, &error);
+                }
                 Err(error)
             }
         }
@@ -154,6 +189,11 @@ impl Puller {
 
     pub(crate) fn reports(&self) -> &PeerReports {
         &self.reports
+    }
+
+    #[cfg(test)]
+    pub(super) fn forget_idle(&self) {
+        self.pool.forget();
     }
 
     #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use futures::future::select_all;
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::link::Delivery;
@@ -34,10 +35,10 @@ use super::probe::ProbePlace;
 use super::serving::{Ending, Found, HopHost, ServeRequest, ServeSource, end_message};
 use super::spilled;
 
-/// Serves other stores until `shutdown`, which ends every transfer at once. Serves small objects on
-/// the runtime `for_small`.
+/// Serves other stores until `shutdown`, which ends every transfer at once. Has a listener for each
+/// network card, or one for all. Serves small objects on the runtime `for_small`.
 pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     config: Arc<DataConfig>,
     source: Arc<S>,
     metrics: Arc<DataMetrics>,
@@ -60,7 +61,12 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
         started: Instant::now(),
     });
     let acceptor = Acceptor::new("other stores");
-    let accept = || acceptor.accept(&listener, || listener.accept());
+    let accept = || async {
+        let accepts = listeners
+            .iter()
+            .map(|listener| Box::pin(acceptor.accept(listener, || listener.accept())));
+        select_all(accepts).await.0
+    };
     while let Some((stream, address)) = shutdown.run_until_cancelled(accept()).await {
         let place = half_open.admit();
         let server = Arc::clone(&server);

@@ -8,6 +8,7 @@ use hoplite_core::node::{ClientUse, CopyId, LifetimeReport};
 use hoplite_core::text::{cut, size};
 
 use super::Engine;
+use crate::data::RailTable;
 
 const MAX_NAMED_HOLDERS: usize = 3;
 
@@ -62,6 +63,10 @@ impl Engine {
             })
         };
         uses.into_iter().filter_map(describe).take(MAX_CLIENTS).collect()
+    }
+
+    pub(crate) fn rails(&self) -> &RailTable {
+        self.bulk.puller.rails()
     }
 
     pub(crate) fn max_lanes(&self) -> usize {

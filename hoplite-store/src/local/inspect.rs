@@ -41,6 +41,7 @@ use super::drain::drain_node;
 use super::nodes::{Known, ask, nodes_of};
 use super::shards::{change_shards, describe_shards};
 use crate::advertised::Advertised;
+use crate::data::RailReport;
 use crate::shard_link::ShardLink;
 
 /// Protobuf's tag and length for each object in a page of a listing.
@@ -387,7 +388,18 @@ async fn status(plane: &LocalPlane) -> Response {
         spill: spill(plane, node.spill),
         max_lanes: small(plane.engine.max_lanes()),
         extra_lanes: metrics.lanes.load(Ordering::Relaxed),
+        rails: plane.engine.rails().reports().iter().map(encode_rail).collect(),
+        failed_routes: small(plane.engine.rails().failed_pairs()),
     }))
+}
+
+fn encode_rail(rail: &RailReport) -> v1::RailStatus {
+    v1::RailStatus {
+        address: rail.address.to_string(),
+        connections: small(rail.connections),
+        sent_bytes: rail.sent_bytes,
+        received_bytes: rail.received_bytes,
+    }
 }
 
 fn spill(plane: &LocalPlane, status: SpillStatus) -> Option<v1::SpillStatus> {

@@ -108,6 +108,7 @@ impl Levels {
         follow(&self.over_quota_puts, status.over_quota_puts);
         self.spill.update(&status.spill);
         self.data.update(engine.metrics());
+        self.data.update_rails(engine.rails());
         self.places.update_places(status.place);
         self.places.update_probes(engine.probe_tally());
     }

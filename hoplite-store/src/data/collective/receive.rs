@@ -186,15 +186,20 @@ impl Puller {
             turn.take_if(|_| stream.left_bytes() < NEXT_BEGINS_BYTES);
             let (lane, header) = next_block(&mut lanes, stream.position_bytes()..end_bytes).await?;
             let block = stream.check(header.offset_bytes(), u64::from(header.length_bytes()))?;
-            self.receive_block(
+            let taken = self.receive_block(
                 exchange,
                 target,
                 &block,
                 (&mut lanes, lane),
                 &header,
                 &mut received,
-            )
-            .await?;
+            );
+            if let Err(error) = taken.await {
+                if let ReceiveError::Connection(error) = &error {
+                    lanes.blame_rail(lane, error);
+                }
+                return Err(error);
+            }
             lanes.consumed(lane);
             exchange.done(&mut stream, &block);
             count(&self.metrics.received_bytes, block.length_bytes());

@@ -4,19 +4,21 @@ use futures::future::select_all;
 use hoplite_core::checksum::crc32c;
 use hoplite_core::merge::{LaneId, Merge, Step};
 use hoplite_core::peer::FINAL_FRAMES_TIMEOUT;
+use hoplite_core::plan::rails::{Purpose, RAIL_TIMEOUT};
 use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::lanes::{decode_lanes, encode_lane};
 use hoplite_proto::v1;
 use prost::Message;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::call::{Call, CallError};
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::pool::Peer;
 use super::super::puller::{LanedStream, Puller};
+use super::super::rails::RailUse;
 
 #[derive(Debug)]
 pub(in super::super) enum Event {
@@ -37,11 +39,17 @@ pub(in super::super) struct Incoming<'a> {
     merge: Merge,
     lanes: Vec<Lane<'a>>,
     next_lane: usize,
-    opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
+    opening: JoinSet<Result<(Box<PeerConnection>, RailUse), ConnectionError>>,
     has_requested_lanes: bool,
+    /// `true` if the lanes use several network cards, of which one may fail.
+    has_rails: bool,
+    /// Time since which a lane has waited for earlier bytes of another.
+    blocked_since: Option<Instant>,
     /// Counts this stream for the senders' plans; `None` before its first bytes.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
+    /// `true` if a lane has ended because the sender had sent all bytes.
+    has_whole_end: bool,
     ended: Vec<Call<'a>>,
 }
 
@@ -96,7 +104,9 @@ impl Lane<'_> {
 
 enum LaneEvent {
     Frame(LaneId, Result<LaneFrame, CallError>),
-    Opened(Result<Box<PeerConnection>, ConnectionError>),
+    Opened(Result<(Box<PeerConnection>, RailUse), ConnectionError>),
+    /// Lanes have been silent for too long, while another has later bytes.
+    Silent,
     /// All bytes have arrived, but some lanes stay silent.
     GaveUp,
 }
@@ -121,8 +131,11 @@ impl<'a> Incoming<'a> {
             next_lane,
             opening,
             has_requested_lanes,
+            has_rails: false,
+            blocked_since: None,
             receiving: None,
             end,
+            has_whole_end: false,
             ended,
         };
         incoming.add(call, true);
@@ -137,6 +150,8 @@ impl<'a> Incoming<'a> {
         let id = LaneId(self.next_lane);
         self.next_lane += 1;
         self.merge.open(id);
+        let pair = call.rail().pair();
+        self.has_rails |= self.lanes.iter().any(|lane| lane.call.rail().pair() != pair);
         self.lanes.push(Lane {
             id,
             call,
@@ -180,8 +195,9 @@ impl<'a> Incoming<'a> {
                         return Ok(event);
                     }
                 }
-                LaneEvent::Opened(Ok(connection)) => {
-                    let call = Call::sent(self.puller, self.peer.clone(), Kind::Lane, *connection);
+                LaneEvent::Opened(Ok((connection, rail))) => {
+                    let connection = (*connection, rail);
+                    let call = Call::sent(self.puller, self.peer.clone(), Kind::Lane, connection);
                     self.add(call, false);
                 }
                 LaneEvent::Opened(Err(error)) => {
@@ -191,6 +207,7 @@ impl<'a> Incoming<'a> {
                         return Err(error.into());
                     }
                 }
+                LaneEvent::Silent => self.lose_silent_lanes()?,
                 LaneEvent::GaveUp => self.lanes.clear(),
             }
         }
@@ -224,6 +241,12 @@ impl<'a> Incoming<'a> {
                 None => pending().await,
             }
         };
+        let has_rails = self.has_rails;
+        let is_blocked = has_rails
+            && !has_arrived
+            && (self.has_whole_end || self.lanes.iter().any(|lane| lane.block.is_some()));
+        let blocked_since =
+            is_blocked.then(|| *self.blocked_since.get_or_insert_with(Instant::now));
         let waiting = self.lanes.iter_mut().filter(|lane| lane.block.is_none());
         let listening: Vec<_> = waiting
             .map(|lane| {
@@ -244,9 +267,33 @@ impl<'a> Incoming<'a> {
         };
         if only_end_is_missing {
             timeout(FINAL_FRAMES_TIMEOUT, any).await.unwrap_or(LaneEvent::GaveUp)
+        } else if has_arrived && has_rails {
+            timeout(RAIL_TIMEOUT, any).await.unwrap_or(LaneEvent::GaveUp)
+        } else if let Some(since) = blocked_since {
+            timeout_at(since + RAIL_TIMEOUT, any).await.unwrap_or(LaneEvent::Silent)
         } else {
             any.await
         }
+    }
+
+    /// Gives up lanes that received nothing while later bytes arrived over other network cards.
+    fn lose_silent_lanes(&mut self) -> Result<(), CallError> {
+        let now = Instant::now();
+        let delivering = self.lanes.iter().filter(|lane| lane.block.is_some());
+        let working: Vec<_> = delivering.map(|lane| lane.call.rail().pair()).collect();
+        self.blocked_since = Some(now);
+        let silent: Vec<_> = self
+            .lanes
+            .iter_mut()
+            .filter(|lane| lane.block.is_none() && !working.contains(&lane.call.rail().pair()))
+            .filter_map(|lane| {
+                let heard_at = lane.call.connection().received_at();
+                (heard_at + RAIL_TIMEOUT <= now).then_some(lane.id)
+            })
+            .collect();
+        silent
+            .into_iter()
+            .try_for_each(|id| self.lost(id, ConnectionError::Idle(RAIL_TIMEOUT).into()))
     }
 
     fn frame_received(
@@ -284,6 +331,7 @@ impl<'a> Incoming<'a> {
                 let lane = self.lanes.swap_remove(index);
                 self.merge.end(id);
                 let is_complete = end.outcome() == v1::end::Outcome::Complete;
+                self.has_whole_end |= is_complete;
                 if end.outcome() != v1::end::Outcome::Released {
                     self.ended.push(lane.call);
                 }
@@ -302,18 +350,28 @@ impl<'a> Incoming<'a> {
         let free_lanes =
             self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len() + self.ended.len());
         for _ in 0..count.min(free_lanes) {
-            let pooled = self.puller.pool.take(&self.peer);
+            let rail = self.puller.config.rails.begin(&self.peer, Purpose::Lane);
+            let pooled = self.puller.pool.take(&self.peer, rail.pair());
             let others =
                 self.receiving.get_or_insert_with(|| self.puller.begin_receiving()).others();
-            let (config, peer) = (self.puller.config.clone(), self.peer.clone());
+            let (config, peer) = (self.puller.config.clone(), self.peer.0.clone());
             self.opening.spawn(async move {
                 let mut connection = match pooled {
                     Some(connection) => connection,
-                    None => handshake::connect(&config, &peer).await?.0,
+                    None => match handshake::connect(&config, &peer, &rail).await {
+                        Ok((connection, _)) => {
+                            rail.worked();
+                            connection
+                        }
+                        Err(error) => {
+                            rail.failed(&error);
+                            return Err(error);
+                        }
+                    },
                 };
                 connection.expect_within(Some(config.silence_timeout));
                 connection.write_control(Kind::Lane, &encode_lane(key, others)).await?;
-                Ok(Box::new(connection))
+                Ok((Box::new(connection), rail))
             });
         }
         Ok(())
@@ -323,13 +381,23 @@ impl<'a> Incoming<'a> {
     /// protocol.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
+        if let CallError::Connection(error) = &error {
+            self.blame_rail(id, error);
+        }
         self.lanes.retain(|lane| lane.id != id);
         self.merge.lose(id);
-        if is_malformed || self.is_without_lanes() {
+        if is_malformed || (self.is_without_lanes() && !self.has_whole_end) {
             return Err(error);
         }
         tracing::debug!(peer = %self.peer.0, %error, lanes = self.lanes.len(), "a stream goes on without a lane that broke");
         Ok(())
+    }
+
+    /// Notes that a lane broke with `error`, perhaps because of its network card.
+    pub(in super::super) fn blame_rail(&self, id: LaneId, error: &ConnectionError) {
+        if let Some(lane) = self.lanes.iter().find(|lane| lane.id == id) {
+            lane.call.rail().failed(error);
+        }
     }
 
     fn is_without_lanes(&self) -> bool {
@@ -340,12 +408,20 @@ impl<'a> Incoming<'a> {
         self.lanes.iter_mut().find(|lane| lane.id == id)
     }
 
-    /// Returns the connection of lane `id`, or [`ConnectionError::Closed`] if the lane is gone.
+    /// Returns the connection of lane `id`, whose block is to be read, or
+    /// [`ConnectionError::Closed`] if the lane is gone. Limits the silence within the block if
+    /// another network card may deliver its bytes.
     pub(in super::super) fn connection(
         &mut self,
         id: LaneId,
     ) -> Result<&mut PeerConnection, ConnectionError> {
-        self.lane(id).map(|lane| lane.call.connection()).ok_or(ConnectionError::Closed)
+        let limit = (self.has_rails && self.lanes.len() > 1).then_some(RAIL_TIMEOUT);
+        let connection =
+            self.lane(id).map(|lane| lane.call.connection()).ok_or(ConnectionError::Closed)?;
+        if limit.is_some() {
+            connection.expect_within(limit);
+        }
+        Ok(connection)
     }
 
     pub(in super::super) fn consumed(&mut self, id: LaneId) {
@@ -353,8 +429,15 @@ impl<'a> Incoming<'a> {
         if self.max_lanes > 1 {
             self.receiving.get_or_insert_with(|| self.puller.begin_receiving());
         }
-        if let Some(lane) = self.lane(id) {
-            lane.block = None;
+        self.blocked_since = None;
+        let (has_rails, config) = (self.has_rails, &self.puller.config);
+        if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) {
+            let bytes = lane.block.take().map_or(0, |header| header.length_bytes().into());
+            let connection = lane.call.connection();
+            config.rails.received(connection.rail, bytes);
+            if has_rails {
+                connection.expect_within(Some(config.silence_timeout));
+            }
         }
     }
 

@@ -147,7 +147,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                 Action::Send(piece) => {
                     connection.limit_unsent(unsent_limit(turn.lanes, most_bytes));
                     stream.content.send(connection, &piece).await?;
-                    count(&self.metrics.sent_bytes, piece.range.end - piece.range.start);
+                    let sent_bytes = piece.range.end - piece.range.start;
+                    count(&self.metrics.sent_bytes, sent_bytes);
+                    self.config.rails.sent(connection.rail, sent_bytes);
                 }
             }
         }

@@ -24,6 +24,7 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::pool::Peer;
+use super::super::rails::RailUse;
 use super::host::echo_address;
 
 /// The survey's queued orders to one node: one to answer a peer, others to measure links.
@@ -303,7 +304,9 @@ struct Joined {
 
 async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, ConnectionError)> {
     let unreachable = |error| (SurveyLoss::Unreachable, error);
-    let (mut connection, _) = handshake::connect(config, peer).await.map_err(unreachable)?;
+    let (node, rail) = (&peer.0, RailUse::main(peer.1));
+    let connected = handshake::connect(config, node, &rail).await;
+    let (mut connection, _) = connected.map_err(unreachable)?;
     connection.expect_within(Some(config.silence_timeout));
     let (_, address) = connection.addresses().map_err(|error| unreachable(error.into()))?;
     connection.write_control(Kind::Probe, &()).await.map_err(unreachable)?;

@@ -3,6 +3,7 @@ mod combine;
 mod faults;
 mod hops;
 mod lanes;
+mod rails;
 mod stalls;
 mod tokens;
 mod transfer;
@@ -141,7 +142,11 @@ impl TestNode {
 
     async fn start_with(config: DataConfig, delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        Self::start_at(vec![listener], config, delay).await
+    }
+
+    async fn start_at(listeners: Vec<TcpListener>, config: DataConfig, delay: Duration) -> Self {
+        let address = listeners[0].local_addr().unwrap();
         let config = Arc::new(config);
         let metrics = Arc::new(DataMetrics::default());
         let (hop_sender, hops) = mpsc::unbounded_channel();
@@ -154,7 +159,7 @@ impl TestNode {
         });
         let shutdown = CancellationToken::new();
         let server = tokio::spawn(crate::data::run(
-            listener,
+            listeners,
             Arc::clone(&config),
             Arc::clone(&test_store),
             Arc::clone(&metrics),

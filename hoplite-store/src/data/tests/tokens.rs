@@ -164,7 +164,7 @@ async fn a_replayed_handshake_is_refused() {
 
 #[tokio::test]
 async fn proofs_that_are_passed_on_from_another_address_are_refused() {
-    let elsewhere = Advertised::find(None, "127.0.0.1:9".parse().unwrap()).await.unwrap();
+    let elsewhere = Advertised::find(&[], &["127.0.0.1:9".parse().unwrap()]).await.unwrap();
     let config = DataConfig { advertised: Some(elsewhere), ..with_token("a", SECRET) };
     let secured = TestNode::start_with(config, Duration::ZERO).await;
     secured.test_store.add("x", &filled(&content(9)));

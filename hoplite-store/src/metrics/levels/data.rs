@@ -5,7 +5,7 @@ use hoplite_daemon::metrics::{
     IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Metrics, follow, level,
 };
 
-use crate::data::DataMetrics;
+use crate::data::{DataMetrics, RailTable};
 
 const MAX_EXPORTED_LINKS: usize = 8;
 const PICOSECONDS: i64 = 1_000_000_000_000;
@@ -17,6 +17,9 @@ pub(super) struct DataLevels {
     link_round_trip: IntGaugeVec,
     lanes: IntGauge,
     lane_changes: IntCounterVec,
+    rail_sent_bytes: IntCounterVec,
+    rail_received_bytes: IntCounterVec,
+    failed_routes: IntGauge,
     corrupt_frames: IntCounter,
     malformed_connections: IntCounter,
     incompatible_peers: IntCounter,
@@ -61,6 +64,23 @@ impl DataLevels {
                 "change",
                 &["opened", "left", "lost", "ended"],
             ),
+            rail_sent_bytes: metrics.counters(
+                "hoplite_store_rail_sent_bytes_total",
+                "Bytes of objects sent to other stores over each network card; only with several.",
+                "rail",
+                &[""],
+            ),
+            rail_received_bytes: metrics.counters(
+                "hoplite_store_rail_received_bytes_total",
+                "Bytes of objects received over each network card; only with several.",
+                "rail",
+                &[""],
+            ),
+            failed_routes: metrics.gauge(
+                "hoplite_store_failed_routes",
+                "Pairs of this store's network cards and those of other stores that do not work; \
+                 transfers use others.",
+            ),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
                 "Transfers that ended because a frame was damaged; they are repeated.",
@@ -98,6 +118,15 @@ impl DataLevels {
             (&self.refused_connections, &data.refused_connections),
         ] {
             follow(counter, count.load(Ordering::Relaxed));
+        }
+    }
+
+    pub(super) fn update_rails(&self, rails: &RailTable) {
+        self.failed_routes.set(level(rails.failed_pairs()));
+        for rail in rails.reports() {
+            let label = [rail.address.to_string()];
+            follow(&self.rail_sent_bytes.with_label_values(&label), rail.sent_bytes);
+            follow(&self.rail_received_bytes.with_label_values(&label), rail.received_bytes);
         }
     }
 

@@ -49,7 +49,13 @@ impl Certificates {
     }
 
     fn tls(&self, name: &str) -> Tls {
-        Tls::read(self.files(name, &self.issue(name, today())), None).unwrap()
+        self.tls_at(&[name])
+    }
+
+    fn tls_at(&self, names: &[&str]) -> Tls {
+        let all: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let issued = self.authority.issue(&all, today()).unwrap();
+        Tls::read(self.files(names[0], &issued), None).unwrap()
     }
 }
 
@@ -61,7 +67,7 @@ fn write(path: &Path, text: &str) {
 fn transport() -> TransportKind {
     static TLS: LazyLock<(Certificates, Tls)> = LazyLock::new(|| {
         let certificates = Certificates::new();
-        let tls = certificates.tls("127.0.0.1");
+        let tls = certificates.tls_at(&["127.0.0.1", "127.0.0.2"]);
         (certificates, tls)
     });
     TransportKind::Tls(TLS.1.clone())
