@@ -42,7 +42,8 @@ const NOT_FREE: u32 = u32::MAX - 1;
 /// Free neighbours are merged at once. The boundary tags live outside of the arena, where clients
 /// cannot damage them.
 ///
-/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough.
+/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough, not in
+/// constant time.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     capacity: u64,
@@ -121,8 +122,6 @@ impl Allocator {
     }
 
     /// Allocates whole granules, at least one. Returns `None` only if no free range is long enough.
-    ///
-    /// Takes constant time, except for the search of one bin.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
         let length = granules(length_bytes);
         if length > self.free {
@@ -167,7 +166,7 @@ impl Allocator {
         self.capacity * GRANULE_BYTES
     }
 
-    /// Total size of free ranges.
+    /// Size of all free ranges.
     pub fn free_bytes(&self) -> u64 {
         self.free * GRANULE_BYTES
     }

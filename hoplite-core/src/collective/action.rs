@@ -32,15 +32,15 @@ pub(crate) struct Context<'a> {
 pub(crate) enum Action {
     Perform(CollectiveEffect),
     Withdraw(RequestId),
-    /// Query the directory for these missing sources, by rank. If ranks have disagreed about the
-    /// operation, the stores that later put these sources are told.
+    /// Query the directory for these missing sources, by rank. After a disagreement of ranks,
+    /// stores that put these sources later are told.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
     /// Answer rank 0's call, unless it has ended, with the number of combined sources.
     Answer(CallKey, Result<usize>),
     Reduce {
         /// Rank 0's call, which may already have ended.
         key: CallKey,
-        /// The reduce. Its timeout is the time left for the call.
+        /// Its timeout is the time left for the call.
         request: Reduce,
         reason: String,
         /// Open queries for sources, with their answers. `None` after a failed attempt, because its
@@ -65,7 +65,6 @@ pub(crate) enum Action {
         target: ObjectId,
         put: PutId,
         copy: Option<CopyId>,
-        /// Error for readers of the copy.
         error: Error,
     },
     /// Fail the participants that wait for a lost coordinator's target, unless this store has a

@@ -77,12 +77,12 @@ impl Attempt {
             .any(|member| is_of_enlistment(member) && member.state != MemberState::Out)
     }
 
-    /// Returns the member at the coordinator's store.
+    /// Member at the coordinator's store.
     pub const fn own(&self) -> Option<EnlistmentId> {
         self.own
     }
 
-    /// Returns the coordinator's decision.
+    /// Coordinator's decision.
     pub const fn state(&self) -> AttemptState {
         self.state
     }
@@ -93,7 +93,7 @@ impl Attempt {
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
     }
 
-    /// Returns the indices of members that have neither reported all bytes nor failed.
+    /// Indices of members that have neither reported all bytes nor failed.
     pub fn unfinished(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
         members

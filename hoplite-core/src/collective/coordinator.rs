@@ -34,7 +34,7 @@ pub(super) struct Coordinated {
 pub(crate) struct Coordinator {
     searches: BTreeMap<ObjectId, Search>,
     attempts: BTreeMap<PutId, Coordinated>,
-    /// Empty targets that end an exchange. The query for each stays open until the directory knows
+    /// Empty targets that end an exchange, with queries that stay open until the directory knows
     /// the target.
     announcements: BTreeMap<ObjectId, RequestId>,
     /// Participants by target, from the end of the search to the end of rank 0's call.

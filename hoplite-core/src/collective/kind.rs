@@ -1,10 +1,10 @@
 use crate::vocabulary::agreement::Collective;
 
-/// Largest allreduce, in bytes of all sources, that rank 0's store performs alone. Its bytes fit in
-/// one send and one receive, so a schedule with more steps only adds latency.
+/// Largest allreduce, in bytes of all sources, that rank 0's store performs alone. A schedule with
+/// more steps would only add latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
 /// Largest reduce_scatter or allgather, in bytes of all sources, whose participants get all sources
-/// themselves. These are n(n-1) gets for n ranks, so an exchange soon costs less.
+/// themselves. An exchange soon costs less than these n(n-1) gets for n ranks.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// Properties of a kind of collective.
@@ -13,8 +13,8 @@ pub struct Properties {
     /// `true` if every member makes the target. Otherwise members exchange parts, and an empty
     /// target announces the end.
     pub makes_target: bool,
-    /// `true` if members' copies are complete only after the coordinator's commit. Otherwise each
-    /// member keeps its parts, and the coordinator commits when all have reported.
+    /// `true` if members' copies are complete only after the coordinator's commit. Otherwise the
+    /// coordinator commits when all members have reported.
     pub awaits_commit: bool,
     /// `true` if elements of several sources are combined.
     pub combines: bool,
@@ -28,8 +28,8 @@ pub struct Properties {
     /// `true` if each pair of members exchanges separate parts. The coordinator then plans an
     /// exchange even for small parts, or for a single member.
     pub is_paired: bool,
-    /// Largest size of all sources, in bytes, without an exchange between members. A reduce makes
-    /// the target, or participants get the sources.
+    /// Largest size of all sources, in bytes, without an exchange: a reduce makes the target, or
+    /// participants get the sources.
     pub max_general_bytes: u64,
 }
 

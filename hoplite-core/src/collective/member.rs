@@ -39,7 +39,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Makes a member of the attempt in `plan`.
+    /// Makes a member.
     pub const fn new(plan: Box<Plan>, now: Time) -> Self {
         Self {
             plan,
@@ -54,12 +54,12 @@ impl Membership {
         }
     }
 
-    /// Returns the member's stage.
+    /// Member's stage.
     pub const fn stage(&self) -> MemberStage {
         self.stage
     }
 
-    /// Returns the member's copy, unless it is already the target.
+    /// Member's copy, unless it is already the target.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
             MemberStage::Exchanging { copy } | MemberStage::Filled { copy } => Some(copy),

@@ -18,11 +18,11 @@ use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
 /// Time for which participants of a lost coordinator look for the target at other stores: the
 /// longest silence of a live store.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a member with all parts waits for this node's participants to fetch them. Most
-/// call as soon as they have put their source. Later ones make their parts from the sources.
+/// Time for which a member with all parts waits for this node's participants to fetch them. Later
+/// ones make their parts from the sources.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Participants copy a target above this size as its ranges become valid. A smaller one is copied
-/// in microseconds, faster than a message about a range.
+/// Participants copy a target above this size as its ranges become valid. A smaller copy takes less
+/// time than a message about a range.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Default)]
@@ -188,9 +188,8 @@ impl Memberships {
         self.refused(ctx, membership, Failure::Refused(error));
     }
 
-    /// Returns the member that fills `copy`, and the order in which its ranges become valid.
-    /// Returns `None` without a member, or for a target so small that participants copy it when
-    /// complete.
+    /// Returns the member that fills `copy`, and the order in which its ranges become valid. `None`
+    /// without a member, or for a target that participants copy when complete.
     pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
         let plan = &member.plan;
@@ -441,8 +440,8 @@ impl Memberships {
         checked
     }
 
-    /// Limits a participant's wait if ranks have recently disagreed about the operation. This store
-    /// may never learn of their next attempt.
+    /// Limits a participant's wait after ranks disagreed, because this store may never learn of
+    /// their next attempt.
     pub(crate) fn joined(&mut self, ctx: &mut Context<'_>, key: CallKey, target: &ObjectId) {
         if let Some((too_old, _)) = self.outcomes.disagreement(ctx.now, target)
             && ctx.now < too_old

@@ -62,7 +62,7 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct Plan {
-    /// Object to make, or only a name for an exchange of parts.
+    /// Object to make, or the name of an exchange of parts.
     pub target: ObjectId,
     pub attempt: AttemptId,
     /// Put id of all members' copies.
@@ -129,7 +129,7 @@ impl Plan {
         program_of_parts(self.agreement.kind, self.index, &parts)
     }
 
-    /// Returns the properties of this kind of collective.
+    /// Properties of this kind of collective.
     pub const fn properties(&self) -> Properties {
         self.agreement.kind.properties()
     }
@@ -153,7 +153,7 @@ impl Plan {
         start..start + part_bytes
     }
 
-    /// Returns the size of each source in bytes.
+    /// Size of each source in bytes.
     pub fn source_bytes(&self) -> u64 {
         if self.properties().joins_sources { length(&self.part(0)) } else { self.size_bytes }
     }
@@ -195,8 +195,7 @@ impl Plan {
         }
     }
 
-    /// Returns the most bytes that any member receives. All members choose a transport by this
-    /// number.
+    /// Most bytes that any member receives. All members choose a transport by this number.
     pub fn most_bytes(&self) -> u64 {
         let ranks = if self.properties().is_paired {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
@@ -206,8 +205,8 @@ impl Plan {
         self.size_bytes.saturating_mul(ranks)
     }
 
-    /// Returns the size of the member's copy in bytes. Copies of parts have padding at their end,
-    /// because a store never forwards the last bytes of an incomplete copy.
+    /// Size of the member's copy in bytes. A copy of parts ends with padding, because a store never
+    /// forwards an incomplete copy's last bytes.
     pub fn copy_bytes(&self) -> u64 {
         let copies =
             if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };

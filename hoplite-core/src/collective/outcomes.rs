@@ -9,15 +9,13 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// Time for which joining participants get the error of a failed attempt. A client repeats an
-/// unanswered join much sooner.
+/// Time for which joining participants get the error of a failed attempt.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 /// Shortest wait of a participant for the next attempt after ranks disagreed about the operation.
 /// Ranks retry at the same time, but a store may be busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// Most ended attempts that a store remembers, enough for some seconds. In that time, members may
-/// still request bytes.
+/// Most remembered ended attempts: enough for some seconds, while members may still request bytes.
 const MAX_LEFT_ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]

@@ -40,7 +40,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Returns the length of the range.
+    /// Length of the range.
     pub const fn length_bytes(&self) -> u64 {
         length(&self.range)
     }
@@ -59,8 +59,8 @@ pub enum Reading {
         index: usize,
         /// Range of the source.
         range: Range<u64>,
-        /// End of the part in the source. Until the source is sealed, the part's last byte must not
-        /// be sent, because a receiver with a whole part takes the object for complete.
+        /// End of the part in the source. Its last byte must not be sent before the source is
+        /// sealed (see [`forwardable`](crate::transfer::forwardable)).
         part_end: u64,
     },
 }
@@ -99,12 +99,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Returns the number of moved bytes.
+    /// Number of moved bytes.
     pub const fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// Returns the number of remaining bytes.
+    /// Number of remaining bytes.
     pub fn left_bytes(&self) -> u64 {
         let steps = self.steps.get(self.current..).unwrap_or_default();
         steps.iter().map(|(_, step)| length(step.range())).sum::<u64>() - self.done_bytes
@@ -209,7 +209,7 @@ impl Progress {
         }
     }
 
-    /// Returns the program.
+    /// Program.
     pub const fn program(&self) -> &Program {
         &self.program
     }
@@ -278,8 +278,7 @@ impl Progress {
         stream.skip(block);
     }
 
-    /// Notes that a block, which [`Stream::skip`] has passed, was sent. All blocks before it were
-    /// sent too.
+    /// Notes that a block passed by [`Stream::skip`], and all blocks before it, were sent.
     pub fn sent(&mut self, block: &Block) {
         self.reach(block.step, block.done_bytes);
     }
@@ -304,7 +303,7 @@ impl Progress {
         }
     }
 
-    /// Returns the number of final bytes without a gap, in the order in which ranges become final.
+    /// Number of final bytes without a gap, in the order of [`Plan::finals`].
     pub fn final_bytes(&self) -> u64 {
         let mut final_bytes = 0;
         for step in &self.finals {
@@ -327,8 +326,8 @@ impl Progress {
         self.is_folded() && steps.all(|(index, step)| !step.is_receive() || self.is_done(index))
     }
 
-    /// Returns the first step with unsent bytes. Sent bytes count as received, because a receiver
-    /// that reconnects reports its position.
+    /// First step with unsent bytes. Sent bytes count as received: a reconnecting receiver reports
+    /// its position.
     pub fn first_unsent(&self) -> Option<Dependency> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) =

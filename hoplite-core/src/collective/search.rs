@@ -21,7 +21,7 @@ const MAX_NAMED: usize = 4;
 /// Shortest wait for missing sources: enough for some wake-ups and round trips to the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `false` if members never exchange bytes for this agreement and source size.
+/// Returns `false` if members never exchange bytes for these parameters.
 pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
     let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
@@ -166,8 +166,8 @@ impl Search {
         }
     }
 
-    /// Returns the result's size and metadata, or `None` before a source is located. The error is
-    /// the reason for the general path.
+    /// Result's size and metadata, or `None` before a source is located. The error is the reason
+    /// for the general path.
     fn result(&self) -> Result<Option<(u64, Metadata)>, &'static str> {
         let CoordinatedCall { request, kind, .. } = &self.call;
         if request.order == ReduceOrder::Fixed {
@@ -298,8 +298,8 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// Returns the longest wait for missing sources: the time to move one rank's part over its link. If
-/// no source comes, the collective takes at most 1/n longer with n ranks.
+/// Returns the longest wait for missing sources: the time to move one rank's part over its link. So
+/// a vain wait prolongs a collective of n ranks by at most 1/n.
 fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds =
         size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;

@@ -99,8 +99,8 @@ pub enum Effect {
     RetireSpillRecord {
         record: SpillRecord,
     },
-    /// Note a session with this run of a shard. In a later recovery, that run knows which objects
-    /// were deleted.
+    /// Note a session with this run of a shard, which knows in a later recovery which objects were
+    /// deleted.
     NoteShardRun {
         run: ShardRun,
     },

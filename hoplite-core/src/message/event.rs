@@ -90,7 +90,7 @@ pub enum Event {
         shard: usize,
         message: ToStore,
     },
-    /// The pull no longer touches the copy's memory. Exactly one for each `StartPull`.
+    /// The pull no longer touches memory. Exactly one for each `StartPull`.
     PullEnded {
         pull: PullId,
         valid_bytes: u64,

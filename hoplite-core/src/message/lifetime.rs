@@ -3,8 +3,7 @@ use std::time::Duration;
 use crate::id::ObjectId;
 use crate::lifetime::Owner;
 
-/// Most copies examined for one page of [`Ownerless`] objects. The store serves no client in that
-/// time.
+/// Most copies examined for one page of [`Ownerless`] objects, which bounds the wait of clients.
 pub const MAX_SEARCHED_COPIES: usize = 10_000;
 
 /// Rest of an object's lifetime, at the store that will delete it.

@@ -27,7 +27,7 @@ pub struct SpilledObject {
 }
 
 impl SpilledObject {
-    /// Returns the owner and time to live for which this store is responsible.
+    /// Owner and time to live for which this store is responsible.
     pub(crate) fn lifetime(&self) -> Option<Arc<Lifetime>> {
         let Lifetime { owner, ttl } = self.metadata.lifetime.as_deref()?;
         let owner = owner.clone().filter(|_| self.ends_with_owner);
@@ -38,8 +38,7 @@ impl SpilledObject {
 /// Spill files of killed stores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovered {
-    /// Runs of shards with which the killed stores had sessions. They know which objects were
-    /// deleted.
+    /// Runs of shards with which the killed stores had sessions.
     pub runs: Vec<ShardRun>,
     /// Complete files, moved to the directories of this run.
     pub files: Vec<RecoveredFile>,

@@ -166,8 +166,8 @@ impl Request {
         }
     }
 
-    /// Returns the oldest protocol version in which a store performs the whole request. An older
-    /// store ignores newer fields.
+    /// Oldest protocol version in which a store performs the whole request. An older store ignores
+    /// newer fields.
     pub fn oldest_version(&self) -> u32 {
         match self {
             Self::Create { metadata, .. } | Self::Put { metadata, .. }
@@ -203,8 +203,8 @@ impl Request {
         }
     }
 
-    /// Returns `true` if the request needs no right to change objects. Probes need it, because they
-    /// make traffic between all stores.
+    /// Returns `true` if the request needs no right to change objects. Probes, which burden all
+    /// stores, need it.
     pub fn is_for_readers(&self) -> bool {
         if let Self::Batch(requests) = self {
             return requests.iter().all(Self::is_for_readers);
@@ -234,7 +234,7 @@ impl Request {
     }
 }
 
-/// Most requests in a batch. It bounds the time for which the store serves no other client.
+/// Most requests in a batch, which bounds the wait of other clients.
 pub const MAX_BATCH_ITEMS: usize = 256;
 
 /// Condition that ends a `Get`.
@@ -249,7 +249,7 @@ pub enum Until {
     Contents,
 }
 
-/// Largest object that an answer carries. A client would copy it anyway. Larger objects are mapped.
+/// Largest object that an answer carries, because a client would copy it anyway.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
 /// Moment at which a put is answered.

@@ -29,8 +29,7 @@ pub struct ObjectView {
 pub enum Response {
     /// Answers `Create`: the client writes the bytes, publishes progress, and seals.
     Created(ObjectView),
-    /// The id exists with the same size and metadata. The client compares the bytes, then releases;
-    /// the put succeeds if they are equal.
+    /// The id exists with the same size and metadata. The client compares the bytes, and releases.
     Existing(ObjectView),
     Sealed,
     Object(ObjectView),

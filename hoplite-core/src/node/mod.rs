@@ -359,7 +359,7 @@ impl Node {
         self.objects.withdraw_copies();
     }
 
-    /// Returns the latest time for the next [`Event::Tick`].
+    /// Latest time for the next [`Event::Tick`].
     pub fn next_deadline(&self) -> Option<Time> {
         self.objects.ctx.next_deadline()
     }
@@ -379,7 +379,7 @@ impl Node {
         }
     }
 
-    /// Returns the shards, with an index for each.
+    /// Shards, with an index for each.
     pub const fn shards(&self) -> &ShardMap {
         &self.objects.ctx.config().shards
     }
@@ -440,7 +440,7 @@ impl Node {
     }
 
     /// Describes the making of `target` if this store coordinates it, is a member, or has waiting
-    /// participants. Remembers the latest collective.
+    /// participants.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         self.view().how_made(target, now)
     }

@@ -7,8 +7,8 @@ use crate::message::ClientId;
 use crate::quota::QuotaResource;
 
 impl Objects {
-    /// Returns `false` if a new object must wait because its payer's quota is used up. Frees memory
-    /// of the quota's copies that a spill file has, or notes that copies must be spilled.
+    /// Returns `false` if a new object must wait because its payer's quota is used up. Then frees
+    /// the memory of the quota's spilled copies, or notes that copies must be spilled.
     ///
     /// # Errors
     /// [`Error::QuotaExceeded`] if the object is larger than the whole quota.

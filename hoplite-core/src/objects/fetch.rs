@@ -22,7 +22,7 @@ struct Fetch {
     /// Number of failed transfers, from the last that brought bytes on.
     failures: u32,
     /// `true` if the store dropped bytes that a shard sent, for example without memory. The shard
-    /// may then no longer list this store's copy, so the store publishes a later one there too.
+    /// may then not list this store's copy, so the store publishes a later one there too.
     has_declined: bool,
 }
 

@@ -22,8 +22,8 @@ use crate::shard::{Grant, LocationState, Obstacle, PullOutcome, ToShard, Unpubli
 /// After this many failed senders, a fetch waits the full timeout for a silent sender.
 const MOST_EARLY_LEAVES: usize = 3;
 
-/// Most open calls of a client that still gets bytes. Further gets return references, because
-/// unread answers would hold their bytes in the store.
+/// Most open calls of a client that still gets bytes: unread answers hold bytes in the store.
+/// Further gets return references.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
@@ -142,8 +142,8 @@ impl Objects {
     /// that sender. A store that does not need the copy refuses instead, because it would not look
     /// for another sender.
     ///
-    /// If two stores request from each other at once, both leave. Without another sender they meet
-    /// again, after growing pauses. Longer cycles end because they stall ([`stall`](crate::stall)).
+    /// If two stores request from each other at once, both leave, and query again after growing
+    /// pauses. Longer cycles end because they stall ([`stall`](crate::stall)).
     pub(crate) fn serve_receiver(
         &mut self,
         serve: ServeId,
@@ -300,8 +300,8 @@ impl Objects {
         }
     }
 
-    /// Frees the partial copy of a fetch whose last transfer brought no bytes. The fetch goes on.
-    /// Returns `true` if it freed memory.
+    /// Frees the partial copy of a fetch whose last transfer brought no bytes, and continues the
+    /// fetch. Returns `true` if it freed memory.
     pub(crate) fn give_up_stalled(&mut self) -> bool {
         while let Some(id) = self.fetches.take_stalled() {
             if let Some((copy, local)) = self.copies.live(&id)

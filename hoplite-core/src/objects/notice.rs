@@ -25,7 +25,7 @@ pub(crate) enum Deadline {
     Owner(Owner),
 }
 
-/// Message between the store's state machines. Delivered after the current event.
+/// Message between the store's state machines, delivered after the current event.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// Answer to this store's own call, as [`ClientId::STORE`](crate::message::ClientId::STORE).

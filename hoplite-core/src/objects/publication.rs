@@ -11,8 +11,8 @@ use crate::message::CallKey;
 use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
-/// Number of conflicting publications, over more than five seconds, after which the store tells a
-/// shard to forget the other put. The other store should withdraw its put within two seconds of a
+/// Number of conflicting publications after which the store tells a shard to forget the other put.
+/// They take over five seconds. The other store should withdraw its put within two seconds of a
 /// shard's return.
 const DISPUTES: u32 = 9;
 
@@ -138,7 +138,7 @@ impl Publication {
         self.view(shard).is_some_and(|view| view.is_listed && run == Some(view.run))
     }
 
-    /// Returns the shards that proved to have recorded the put, even in earlier runs.
+    /// Shards that proved to have recorded the put, even in earlier runs.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.shards.iter().filter(|view| view.is_listed).map(ShardView::shard)
     }
@@ -196,8 +196,7 @@ impl Publication {
         taken
     }
 
-    /// Returns the earlier put of the id at another store. Its bytes are compared once this copy is
-    /// complete.
+    /// Earlier put of the id at another store, compared once this copy is complete.
     pub(crate) fn rival(&self) -> Option<&Rival> {
         self.exceptions.as_ref()?.rival.as_ref()
     }
@@ -231,8 +230,8 @@ impl Publication {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// The id's first shard has accepted this put. Forgets the earlier one: otherwise two stores
-    /// could each rename their put to the other's.
+    /// Forgets the earlier put, because the id's first shard has accepted this one: otherwise two
+    /// stores could each rename their put to the other's.
     pub(crate) fn settle(&mut self) {
         self.take_rival();
         (self.is_confirmed, self.was_accepted) = (true, true);

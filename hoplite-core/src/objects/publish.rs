@@ -91,7 +91,7 @@ impl Objects {
     }
 
     /// Notes a publication at a shard. If this run of the shard had listed the put, returns the
-    /// time since contact was lost: the shard rejects a put deleted in that time.
+    /// time since contact was lost.
     fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
         let local = &self.copies[&copy];
         let publication = &local.publication;
@@ -302,8 +302,8 @@ impl Objects {
         }
     }
 
-    /// Publishes a pinned copy. Includes `shard`, which ordered it, even if `shard` is no longer
-    /// responsible: it then stops its orders and is told of the copy's end.
+    /// Publishes a pinned copy. Includes `shard`, which ordered it, even if no longer responsible:
+    /// it then stops its orders and is told of the copy's end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

@@ -16,8 +16,8 @@
 //! 5. The client seals the object. The node completes the copy and publishes it again, with its
 //!    bytes if it is inline.
 //!
-//! The seal of a large object is answered once the directory has accepted the object. The seal of a
-//! small one is answered at once, unless the client requests a confirmed put.
+//! The seal of a large object, or of a confirmed put, is answered once the directory has accepted
+//! the object; other seals at once.
 
 use std::time::Duration;
 
@@ -311,7 +311,7 @@ impl Objects {
         decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
     }
 
-    /// Answers calls that wait for the put if the id's first shard has accepted it.
+    /// Answers calls that wait for the put, if its id's first shard has accepted it.
     pub(crate) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();

@@ -92,7 +92,7 @@ pub(crate) struct Quotas {
     has_new_disk: bool,
     /// Barred copies of quotas that were changed or removed.
     readmitted: Vec<CopyId>,
-    /// Bytes of memory that the store has yet to spill for waiting puts.
+    /// Bytes of memory to spill for waiting puts.
     to_spill: BTreeMap<QuotaSubject, u64>,
 }
 
@@ -219,7 +219,7 @@ impl Quotas {
         payer
     }
 
-    /// Ends a reservation, which a copy takes over. Wakes no waiter, because no quota is freed.
+    /// Ends a reservation, which a copy takes over, so no quota is freed.
     pub(crate) fn take_reservation(&mut self, id: &ObjectId) -> Payer {
         let has_new_room = self.has_new_room;
         let payer = self.end_reservation(id);
@@ -285,8 +285,7 @@ impl Quotas {
         clean.map(|(copy, _)| copy)
     }
 
-    /// Returns the idle copies of quotas, and the number of bytes to spill of them for waiting
-    /// puts.
+    /// Idle copies of quotas, and the number of bytes to spill of them.
     pub(crate) fn to_spill(&self) -> impl Iterator<Item = (&IdleCopies, u64)> {
         let quotas = self.to_spill.iter();
         quotas
@@ -395,13 +394,13 @@ impl Entry {
         self.limits.disk_bytes.map_or(u64::MAX, |limit| limit.saturating_sub(self.used.disk_bytes))
     }
 
-    /// Returns the memory that idle copies could free.
+    /// Memory that idle copies could free.
     fn movable_bytes(&self) -> u64 {
         self.idle.clean_bytes() + self.idle.dirty_bytes().min(self.disk_room())
     }
 
-    /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless it is not final
-    /// and the new one is (the object alone exceeds the limit), or is the first of objects.
+    /// Notes that the charge exceeds this quota. Keeps an earlier excess, unless only the new one
+    /// is final (the object alone exceeds the limit), or is the first of objects.
     fn check(
         &self,
         needed: QuotaUse,

@@ -231,7 +231,7 @@ impl Objects {
         }
     }
 
-    /// Waits for more bytes of a growing copy. The daemon watches the progress in shared memory.
+    /// Waits until the daemon sees more bytes of a growing copy in shared memory.
     fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));

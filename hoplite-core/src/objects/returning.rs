@@ -15,7 +15,7 @@
 //! run as *returning*. The shard answers `Deleted` if it has listed the put and has not lost it.
 //!
 //! A shard has certainly listed a put if it has accepted a publication, or has granted or sent the
-//! object. An unanswered publication proves nothing.
+//! object.
 //!
 //! After the store has lost contact with all shards of a copy, the copy *returns*: it is served
 //! only after a shard has confirmed the put. The store first queries shards that have listed the

@@ -21,7 +21,7 @@ use crate::time::Time;
 use crate::version::Version;
 
 /// Time for other shards to connect after the first one, and for stores to connect to a returned
-/// shard. Longer than the pause between two attempts to connect.
+/// shard: longer than the pause between two attempts.
 pub(super) const SETTLING: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl ShardSessions {
         self.shards.get(shard).is_some_and(|session| session.returned_until.is_some())
     }
 
-    /// Ends the preference for other shards if its time is over. Returns `true` for a change.
+    /// Ends the preference for other shards when due. Returns `true` for a change.
     pub(crate) fn trust(&mut self, now: Time, shard: usize) -> bool {
         let Some(session) = self.shards.get_mut(shard) else { return false };
         let doubts = [&mut session.young_until, &mut session.returned_until];

@@ -16,8 +16,8 @@ pub const BLOCK_TIME: Duration = Duration::from_millis(1);
 const FAST_BLOCK_TIME: Duration = Duration::from_micros(250);
 /// Smallest block on links that carry more bytes than this in [`BLOCK_TIME`].
 const FAST_BLOCK_BYTES: u64 = 256 << 10;
-/// Smallest block, with which a transfer begins. Smaller blocks spend noticeable time on system
-/// calls and headers.
+/// Smallest block, with which a transfer begins. Smaller ones waste time on system calls and
+/// headers.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
 /// Largest block. Larger blocks save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
@@ -30,8 +30,8 @@ const WINDOW: Duration = Duration::from_millis(10);
 /// Shortest time over which a rate is computed: the first bytes show too high a rate.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// Returns the size in bytes of a block at this rate. The block takes [`BLOCK_TIME`] on links of up
-/// to 2 Gbit/s, and less on faster links.
+/// Returns the size in bytes of a block that takes [`BLOCK_TIME`] at this rate, or less on links
+/// above 2 Gbit/s.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes_in = |time: Duration| {
         let bytes = u128::from(bytes_per_second) * time.as_nanos() / 1_000_000_000;

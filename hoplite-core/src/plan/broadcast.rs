@@ -57,8 +57,8 @@ pub struct SenderChoice {
 /// Slow senders come after others, and avoided senders last. A complete copy beats an incomplete
 /// one. Then the earliest bytes win, then the oldest grant, then the smallest [`NodeId`].
 ///
-/// The caller omits the receiver and the nodes that pull from it ([`pulls_from`]), and tries groups
-/// from the innermost outwards. So a close copy beats a far complete one.
+/// The caller omits the receiver and the nodes that pull from it ([`pulls_from`]). It tries groups
+/// from the innermost outwards, so a close copy beats a far complete one.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     let class =
         |candidate: &Candidate<'_>| (candidate.avoided, candidate.state != LocationState::Complete);

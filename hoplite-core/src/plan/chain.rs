@@ -18,8 +18,8 @@ use std::time::Duration;
 use super::blocks::{BLOCK_TIME, MIN_BLOCK_BYTES};
 use crate::time::Time;
 
-/// With at most this many transfers, an object's receivers always form chains. 64 hops take 70 ms,
-/// less than 64 MiB take at 5 Gbit/s.
+/// With at most this many transfers, an object's receivers always form chains: 64 hops take 70 ms,
+/// less than 64 MiB at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
 /// Number of hops by which a chain may extend ahead of its bytes, because a grant takes a round
 /// trip and timers are late by up to a millisecond.
@@ -40,8 +40,7 @@ pub fn unpaced(size_bytes: u64) -> usize {
     blocks.clamp(1, MAX_UNPACED)
 }
 
-/// Estimates a hop's time (the delay by one more receiver) from copies that completed one after the
-/// other.
+/// Estimates a hop's time (the delay by one more receiver) from copies that completed in turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopTime {
     mean: Duration,
@@ -62,7 +61,7 @@ impl HopTime {
         }
     }
 
-    /// Returns the estimated time of a hop.
+    /// Estimated time of a hop.
     pub fn hop(&self) -> Duration {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
@@ -73,8 +72,7 @@ impl HopTime {
         now.max(sender_has) + self.hop()
     }
 
-    /// Returns the time by which a chain may extend ahead of its bytes: at most one hop per block
-    /// of the object.
+    /// Returns the time by which a chain may extend ahead of its bytes: at most a hop per block.
     pub fn lead(&self, size_bytes: u64) -> Duration {
         let hops = u32::try_from(unpaced(size_bytes)).unwrap_or(LEAD_HOPS);
         self.hop() * hops.min(LEAD_HOPS)

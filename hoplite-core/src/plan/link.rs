@@ -10,10 +10,10 @@ use crate::time::Time;
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Fewest bytes of a rate sample. Fewer bytes measure buffers and schedulers.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
-/// Fewest bytes of a sample of several short transfers together. It can only show that a link
-/// is slow, because buffers make links look faster.
+/// Fewest bytes of a sample of several short transfers, which only shows that a link is slow:
+/// buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
-/// After a pause this long, a transfer gives no rate sample: the sender had nothing to send.
+/// After this pause, a transfer gives no rate sample: its sender lacked bytes.
 const PAUSE: Duration = Duration::from_millis(200);
 const WEIGHT: f64 = 1.0 / 8.0;
 /// Time of a TCP handshake's first retransmission (RFC 6298, section 2.1). A connect this long
@@ -32,8 +32,8 @@ pub struct LinkEstimate {
 }
 
 impl Default for LinkEstimate {
-    /// Assumes 1 Gbit/s, and a latency of 125 us as in section 6.1 of the Hoplite paper. Too low a
-    /// rate costs a reduce milliseconds; too high a rate may multiply its time.
+    /// Assumes 1 Gbit/s, and 125 us as in section 6.1 of the Hoplite paper. Too low a rate costs a
+    /// reduce milliseconds; too high a rate may multiply its time.
     fn default() -> Self {
         Self {
             bytes_per_second: 125_000_000,
@@ -101,7 +101,7 @@ impl LinkEstimator {
         }
     }
 
-    /// Returns the measured rate in bytes per second.
+    /// Measured rate in bytes per second.
     pub fn measured_rate(&self) -> Option<u64> {
         self.bytes_per_second.map(|rate| rate as u64)
     }

@@ -19,11 +19,10 @@ const WEIGHT: u32 = 4;
 /// Time per KiB before the first transfer ends: 1 Gbit/s. If this rate is too low, nodes wait
 /// longer, but seldom in vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
-/// A receiver waits for a close copy for at most 1/16 of a transfer's time. One more stream on an
-/// uplink would delay the receiver more.
+/// A receiver waits for a close copy for at most 1/16 of a transfer's time, less than one more
+/// stream on an uplink would cost.
 const WAIT_DIVISOR: u32 = 16;
-/// The shard takes a slot back only in the first half of a transfer, so receivers finish at most
-/// half a transfer later.
+/// The shard takes slots back only in the first half of a transfer.
 const RECALL_DIVISOR: u32 = 2;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 

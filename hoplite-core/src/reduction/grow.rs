@@ -19,9 +19,9 @@ use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 /// Most sources of a vertex: half of a hop's inputs. The other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// Time for which a vertex (node of the tree) takes in further sources of its node. This restarts
-/// its combination, but a separate vertex costs a transfer. Equal workers finish within
-/// milliseconds.
+/// Time for which a vertex (node of the tree) takes in further sources of its node: equal workers
+/// finish within milliseconds. This restarts its combination, but a separate vertex costs a
+/// transfer.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]

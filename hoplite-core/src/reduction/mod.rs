@@ -33,11 +33,6 @@
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections
 //!   close, and each node frees its outputs.
 //!
-//! # Structure
-//!
-//! A reduction in [`Reductions`] changes copies and calls through [`Objects`]. Notices and events
-//! report the consequences.
-//!
 //! # Invariants
 //!
 //! * Each byte of a target was computed from the same set of puts, each counted once.

@@ -110,7 +110,7 @@ pub(super) struct Faults {
     pub(super) vertices: BTreeSet<VertexId>,
     pub(super) unfit: BTreeSet<VertexId>,
     /// `true` if a source failed for the first time at its node. The next repair then does not back
-    /// off, because a dead node causes no further failures.
+    /// off.
     pub(super) is_first_failure: bool,
     pub(super) repair_at: Option<Time>,
     pub(super) valid_bytes: u64,

@@ -111,8 +111,8 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// Removes a joined source whose put is lost. Keeps it if a consumer already pulls it: the
-    /// consumer notices a loss, and may have the last copy.
+    /// Removes a joined source whose put is lost, unless a consumer already pulls it: the consumer
+    /// notices a loss, and may have the last copy.
     pub(super) fn remove_lost_source(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {

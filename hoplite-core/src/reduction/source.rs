@@ -44,13 +44,12 @@ pub(super) struct Common {
     pub(super) base_bytes: u64,
     /// Length of the reduced part, i.e. of the target.
     pub(super) length_bytes: u64,
-    /// `true` if this store fetches all sources. Decided once for all, so that a requested order
-    /// holds.
+    /// `true` if this store fetches all sources, so that a requested order holds.
     pub(super) is_fetched: bool,
 }
 
 impl Common {
-    /// Returns the sources' metadata, without the shape if only a part is reduced.
+    /// Sources' metadata, without the shape if only a part is reduced.
     pub(super) fn target_metadata(&self) -> Metadata {
         let is_whole = self.length_bytes == self.size_bytes;
         let shape = if is_whole { self.shape.clone() } else { None };

@@ -272,7 +272,7 @@ impl Reduction {
 }
 
 /// Most sources for which a reduce also requests inline bytes. With more sources, other nodes may
-/// combine most of them.
+/// combine most.
 const MAX_FETCHED_SOURCES: usize = 16;
 
 pub(crate) fn query(

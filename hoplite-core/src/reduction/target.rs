@@ -25,8 +25,7 @@ impl Reduction {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// Returns the offset in the target at which new hops begin. `None` while a stopped target
-    /// misses sources.
+    /// Offset in the target at which new hops begin. `None` while a stopped target misses sources.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
             TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),

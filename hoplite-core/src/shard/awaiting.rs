@@ -16,8 +16,7 @@ impl Shard {
         Named::of(nodes.into_iter().cloned())
     }
 
-    /// Makes a request wait for lost nodes that may have the object. Returns `false` if there are
-    /// none.
+    /// Makes a request wait for lost nodes that may have the object; `false` without any.
     pub(super) fn await_absent(
         &mut self,
         node: NodeIndex,

@@ -4,7 +4,7 @@ use crate::time::Time;
 
 /// A queue of keys, ordered by due time. Each operation takes O(log n).
 ///
-/// A caller that removes a key passes its due time, so no outdated keys accumulate.
+/// A caller removes a key with its due time, so no outdated keys accumulate.
 #[derive(Debug)]
 pub(super) struct Deadlines<K>(BTreeSet<(Time, K)>);
 

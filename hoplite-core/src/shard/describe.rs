@@ -70,8 +70,8 @@ impl Shard {
         }
     }
 
-    /// Returns objects whose ids start with `prefix` and are greater than `after`, by id, and
-    /// `true` if more follow.
+    /// Returns the objects whose ids start with `prefix` and follow `after`, by id, and `true` if
+    /// more follow.
     ///
     /// Returns at most `limit` objects, or fewer if they have many locations. Lists only objects
     /// with a complete copy, a copy in production or inline bytes.
@@ -109,7 +109,7 @@ impl Shard {
         }
     }
 
-    /// Returns the counters and the nodes.
+    /// Counters and nodes.
     pub fn status(&self) -> ShardStatus {
         let nodes = self.nodes.iter();
         let nodes = nodes
@@ -124,7 +124,7 @@ impl Shard {
         ShardStatus { nodes, ..self.counters() }
     }
 
-    /// Returns the counters without nodes.
+    /// Counters without nodes.
     pub fn counters(&self) -> ShardStatus {
         ShardStatus {
             objects: self.entries.len(),

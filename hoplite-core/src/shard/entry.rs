@@ -239,7 +239,7 @@ impl Entry {
         self.size_bytes == publish.size_bytes && self.metadata.describes_same(&publish.metadata)
     }
 
-    /// Returns the time at which a receiver last got a sender or bytes of the object.
+    /// Time at which a receiver last got a sender or bytes of the object.
     pub(super) fn used(&self) -> Option<Time> {
         (self.used != Time::NEVER).then_some(self.used)
     }

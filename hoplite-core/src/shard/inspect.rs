@@ -147,14 +147,13 @@ impl Shard {
         (nodes, later.next().is_some())
     }
 
-    /// Returns the numbers of connected and of disconnected nodes.
+    /// Numbers of connected and of disconnected nodes.
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)
     }
 
-    /// Searches for objects. Examines at most [`MAX_EXAMINED`], so a page may be empty and have a
-    /// next one.
+    /// Searches at most [`MAX_EXAMINED`] objects, so an empty page may have a next one.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix {
@@ -275,13 +274,13 @@ impl Shard {
         self.nodes.get(self.nodes.index(node)?).map(node_overview)
     }
 
-    /// Returns the latest lost objects, oldest first; at most 256.
+    /// Latest lost objects, oldest first; at most 256.
     pub fn losses(&self) -> Vec<LostObject> {
         self.losses.iter().cloned().collect()
     }
 
-    /// Returns objects that need a further copy which no store can take now, and the reasons.
-    /// Searches the first 1,024 objects that need copies.
+    /// Returns objects whose missing copies no store can take now, and the reasons. Searches the
+    /// first 1,024 objects that need copies.
     pub fn blocked_copies(&self) -> Vec<(ObjectId, Obstacle)> {
         let short = self.replicas.objects.iter().take(MAX_SHORT);
         let blocked = short.filter(|(_, shortage)| shortage.targets.is_empty());

@@ -8,15 +8,15 @@ use crate::time::Time;
 /// Time for which a shard keeps a proposed list, unless it is committed or withdrawn.
 pub const PROPOSAL_TTL: Duration = Duration::from_secs(30);
 /// Time in which a coordinator (the store that changes the list) may commit, from its first
-/// proposal on. Shorter than [`PROPOSAL_TTL`], so that no shard has accepted another proposal when
-/// the commit arrives.
+/// proposal on: shorter than [`PROPOSAL_TTL`], so that no shard has accepted another proposal by
+/// then.
 pub const COMMIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A step of changing the list of shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListStep {
-    /// The shard accepts the proposed list. It refuses other lists until this one is committed or
-    /// withdrawn, or [`PROPOSAL_TTL`] is over.
+    /// The shard accepts the list, and refuses others until this one is committed or withdrawn, or
+    /// [`PROPOSAL_TTL`] is over.
     Propose(Proposal),
     /// The shard now uses the list.
     Commit(Proposal),

@@ -20,9 +20,9 @@ pub struct Page {
 impl Page {
     /// Merges the pages of all shards; `None` stands for a shard without an answer.
     ///
-    /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so up to
-    /// `REPLICAS - 1` may be missing. The merged page ends where the first unfinished page ends,
-    /// because the caller continues after its last object.
+    /// Returns `None` if more than `REPLICAS - 1` shards are missing, because [`REPLICAS`] shards
+    /// know each object. The merged page ends where the first unfinished page ends, because the
+    /// caller continues after its last object.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let unreachable = pages.iter().filter(|page| page.is_none()).count();
         if unreachable == pages.len() || unreachable >= REPLICAS {

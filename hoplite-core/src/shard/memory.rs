@@ -4,8 +4,8 @@
 //! its start, but does not list it any more, the put was deleted or lost. A lost object may come
 //! back, a deleted one not.
 //!
-//! The shard therefore remembers each loss until the id is deleted. Puts whose producer gives up,
-//! or whose writer accepts another put, leave no copy that may come back.
+//! The shard therefore remembers each loss until the id is deleted. A put given up by its producer
+//! or writer leaves no copy that may come back.
 //!
 //! The memory is bounded. The shard accepts publications of a store that was away during a
 //! forgotten loss, because the store may have the last copy.

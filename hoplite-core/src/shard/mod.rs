@@ -4,8 +4,7 @@
 //! each receiver. [`Event`]s and the time go into [`Shard::apply`]; [`Effect`]s come out. A shard's
 //! state is soft: stores publish their copies again to a new shard.
 //!
-//! No message of a store can make a shard panic or grow without bound: see [`Limits`] and the
-//! constants of this module.
+//! No message of a store can make a shard panic or grow without bound (see [`Limits`]).
 
 mod absent;
 mod awaiting;
@@ -87,8 +86,7 @@ pub struct ShardConfig {
     /// Shard's limits.
     pub limits: Limits,
     /// Time after the start in which no object counts as lost, because stores may not be connected
-    /// yet. A delete of an unknown id waits as long, and at least a [`LEASE`]. Zero disables both
-    /// waits.
+    /// yet. Deletes of unknown ids wait as long, and at least a [`LEASE`]. Zero disables both.
     pub warm_up: Duration,
 }
 
@@ -182,7 +180,7 @@ pub struct Shard {
     /// Delete requests that created tombstones. A store repeats an unanswered delete under the
     /// same request id, which it never reuses.
     performed_deletes: BTreeMap<Requester, (ObjectId, PutId)>,
-    /// Deletes that wait until nodes have dropped the put. Each has a tombstone.
+    /// Deletes, each with a tombstone, that wait until nodes have dropped the put.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
     /// Deletes of unknown ids during the warm-up, each an open request of its node.
     held_deletes: BTreeMap<ObjectId, HeldDeletes>,
@@ -262,8 +260,8 @@ impl Shard {
 
     /// Handles an opened session, and appends the effects.
     ///
-    /// Unless the session is refused, all later messages for the node belong to the session,
-    /// including those in `effects`.
+    /// Unless refused, the session gets all later messages for the node, including those in
+    /// `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
     }
@@ -306,7 +304,7 @@ impl Shard {
         happened
     }
 
-    /// Returns the next time for [`Event::Tick`].
+    /// Next time for [`Event::Tick`].
     pub fn next_deadline(&self) -> Option<Time> {
         let due = &self.due;
         let earliest = [

@@ -35,7 +35,7 @@ pub(super) struct NodeRecord {
     pub(super) presence: Presence,
     is_draining: bool,
     pub(super) session_number: u32,
-    /// Time at which the node last reconnected, or repeated a publication of an earlier session.
+    /// Time of the node's last reconnection, or last repeated publication of an earlier session.
     pub(super) refreshed: Time,
     pub(super) holdings: BTreeSet<ObjectId>,
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
@@ -251,7 +251,7 @@ impl Nodes {
         }
     }
 
-    /// Sets the groups of nodes that a probe found. Returns the nodes that change groups, for
+    /// Sets the groups that a probe found. Returns the nodes that change groups, for
     /// [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
@@ -266,7 +266,7 @@ impl Nodes {
     }
 
     /// Adds measured groups that a store repeats, unless the shard knows a newer version. Returns
-    /// the nodes that change groups, for [`place`](Self::place).
+    /// the nodes that change groups.
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();

@@ -20,7 +20,7 @@ const BYTES_PER_MICROSECOND: u64 = 200;
 
 /// Most stores to which a shard offers an orphan before it pauses for [`ROUND_PAUSE`].
 const MAX_OFFERS: usize = 16;
-/// Pause before the shard offers an orphan to all stores again, because they may have memory then.
+/// Pause before the shard offers an orphan to all stores again.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
 impl Shard {

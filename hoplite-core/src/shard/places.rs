@@ -13,12 +13,12 @@ impl Shard {
         self.placed(self.nodes.index(node)?)
     }
 
-    /// Returns the measured places in use.
+    /// Measured places in use.
     pub const fn measured_places(&self) -> &MeasuredPlaces {
         self.nodes.measured()
     }
 
-    /// Returns the number of nodes for which a probe found groups.
+    /// Number of nodes for which a probe found groups.
     pub fn measured_nodes(&self) -> usize {
         self.nodes.measured_nodes()
     }

@@ -9,7 +9,7 @@ use super::inspect::MAX_EXAMINED;
 use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 
-/// Most groups of ids. Beyond this number, `rest` adds up the groups with the fewest bytes.
+/// Most groups of ids. `rest` adds up the others, those with the fewest bytes.
 pub const MAX_PREFIXES: usize = 200;
 /// Most creators that a [`PrefixSum`] names.
 pub const MAX_CREATORS: usize = 4;
@@ -82,7 +82,7 @@ impl PrefixSums {
         Self { prefix, ..Self::default() }
     }
 
-    /// Returns the prefix.
+    /// Prefix.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
     }

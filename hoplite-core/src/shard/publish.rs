@@ -113,7 +113,7 @@ impl Shard {
         Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
     }
 
-    /// Forgets the oldest lost object at the limit. Returns `false` if the shard is full.
+    /// At the limit, forgets the oldest lost object. Returns `false` if the shard is full.
     fn make_space(&mut self, id: &ObjectId) -> bool {
         // If the id of a new put has an entry, it is the marker of a lost object.
         self.dismantle(id);

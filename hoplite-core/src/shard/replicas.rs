@@ -165,8 +165,7 @@ impl Shard {
         }
     }
 
-    /// Begins, updates or ends an object's shortage of copies. `is_new` is `true` if a put waits
-    /// for the copies.
+    /// Begins, updates or ends an object's shortage of copies. `is_new`: a put waits for them.
     fn reconsider_replicas(&mut self, now: Time, id: &ObjectId, is_new: bool) {
         let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_lost()) else {
             return self.end_shortage(id);

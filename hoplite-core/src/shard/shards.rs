@@ -61,7 +61,7 @@ impl Shard {
         }
     }
 
-    /// Returns the list in use, if a store is connected or the list was changed.
+    /// List in use, if a store is connected or the list was changed.
     pub fn shard_list(&self) -> Option<&ShardList> {
         if self.list.list.version() > 0 {
             return Some(&self.list.list);
@@ -112,8 +112,8 @@ impl Shard {
     }
 
     /// Returns the reason to refuse a store's list. Until operators first change the list, all
-    /// connected stores need the same list. Afterwards, the shard accepts a store with an older
-    /// list and sends it the newer one, unless the store's protocol version is too old.
+    /// connected stores need the same list. Afterwards, the shard sends a store with an older list
+    /// the newer one, unless its protocol version is too old.
     pub(super) fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
         let (known, theirs) = (&self.list.list, &info.shards);
         if theirs.version() < known.version() {

@@ -59,9 +59,8 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if a query that has only a slow sender lets other queries go first, because
-    /// it may use their copies later. It does so for at most one transfer's time, or 100 ms if
-    /// longer.
+    /// Returns `true` if a query with only a slow sender lets other queries go first, to use their
+    /// copies later: for at most one transfer's time, or 100 ms if longer.
     pub(super) fn yields_to_others(
         &self,
         now: Time,
@@ -131,8 +130,8 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Records a node's slow links. With the first slow links of any node, queries begin to wait
-    /// for better senders.
+    /// Records a node's slow links. With the first ones of any node, queries begin to wait for
+    /// better senders.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {

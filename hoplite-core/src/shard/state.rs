@@ -10,7 +10,7 @@ use crate::topology::live::MAX_SLOW_PEERS;
 use crate::topology::place::Path;
 use crate::vocabulary::directory::{DeleteTerms, DeleteWait, DropReason, RequestId};
 
-/// Most senders that a query can ask to avoid. The shard ignores further ones.
+/// Most senders that a query can avoid; further ones are ignored.
 pub(super) const MAX_AVOIDED: usize = 64;
 /// Most copies examined to choose a receiver's sender: more than the senders that a query avoids.
 pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
@@ -20,7 +20,7 @@ pub(super) const MAX_PASSED: usize = 2 * MAX_SLOW_PEERS;
 pub(super) const MAX_GROUPS: usize = 64;
 
 /// Pause between orders to keep objects, besides the time for their bytes. Otherwise a dead node's
-/// hundred thousand objects would flood another node's session.
+/// many objects would flood another node's session.
 const INTERVAL: Duration = Duration::from_micros(20);
 
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;

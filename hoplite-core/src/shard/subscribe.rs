@@ -94,8 +94,7 @@ impl Shard {
         }
     }
 
-    /// Tells subscribers that an id without a put was deleted, because one of them may be about to
-    /// put it.
+    /// Tells subscribers that an id without a put was deleted: one of them may be about to put it.
     pub(super) fn notify_deleted(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         for (node, request) in self.subscribers.get(id).into_iter().flatten() {
             let error = Error::Deleted { id: id.clone() };

@@ -1,5 +1,5 @@
 //! Blocks of nodes. A matrix with blocks has a link for each pair of nodes within a block, and one
-//! for each two blocks, so thousands of nodes in racks need few links.
+//! for each two blocks, so thousands of nodes need few links.
 
 use super::error::TopologyError;
 

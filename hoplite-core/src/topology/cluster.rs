@@ -7,8 +7,8 @@ use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// Two successive join distances with at least this ratio in percent separate two levels of groups.
-/// In figure 2 of Cloud Collectives, distances within a rack differ by up to 20%.
+/// Successive join distances with at least this ratio in percent separate two levels of groups. In
+/// figure 2 of Cloud Collectives, distances within a rack differ by up to 20%.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
 /// A step of clustering that joins two groups.
@@ -50,8 +50,8 @@ impl Dendrogram {
         &self.joins
     }
 
-    /// Returns all nodes in the order of the leaves. Reverses groups so that the links between
-    /// neighbours are cheap. Rings and chains start from this order.
+    /// Returns all nodes in the order of the leaves, with groups reversed so that neighbours' links
+    /// are cheap: an initial order for rings and chains.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {
@@ -96,8 +96,8 @@ impl Dendrogram {
         std::mem::take(&mut groups[last as usize])
     }
 
-    /// Returns the largest distance within a group of each level, in picoseconds, largest first; at
-    /// most [`MAX_LEVELS`].
+    /// Largest distance within a group of each level, in picoseconds, largest first; at most
+    /// [`MAX_LEVELS`].
     pub fn levels(&self) -> Vec<u64> {
         let mut distances: Vec<u64> = self.joins.iter().map(|join| join.distance_ps).collect();
         distances.sort_unstable();

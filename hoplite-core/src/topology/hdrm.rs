@@ -93,7 +93,7 @@ pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Does the same as [`mapping`] for only `ranks` ranks, without the unused switches.
+/// Acts as [`mapping`] for only `ranks` ranks, without unused switches.
 ///
 /// # Errors
 /// Fails like [`mapping`], or unless `ranks` is an even number up to `switches` or a multiple of
@@ -139,8 +139,8 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
     Ok(())
 }
 
-/// Checks that each rank is at one switch, and that in each step of halving-doubling, all pairs of
-/// ranks cross between the halves on separate links. Takes O(P log P) for P ranks.
+/// Checks that each rank is at one switch, and that in each step of halving-doubling, all pairs
+/// cross between the halves on separate links. Takes O(P log P) for P ranks.
 ///
 /// A rank without a peer in a step rests.
 ///

@@ -15,7 +15,7 @@ impl PlaceKeys {
         Self(bits.fold(0, |all, bit| all | bit))
     }
 
-    /// Returns the keys, outermost first.
+    /// Keys, outermost first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         LEVEL_KEYS
             .into_iter()

@@ -44,8 +44,8 @@ impl From<Delivery> for Sample {
 /// Most peers whose links are estimated, in 64 KB. A further peer replaces the peer with the oldest
 /// sample.
 pub const MAX_PEERS: usize = 1024;
-/// A link unused for this long is neither compared nor shown while others are in use: its node may
-/// be gone.
+/// A link unused for this long is neither compared nor shown while others are used: its node may be
+/// gone.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
 /// A link is slow above this percentage of the median link's latency or time per byte. Links on two
 /// levels of a network have about this ratio.
@@ -135,7 +135,7 @@ impl PeerLinks {
     ///
     /// A link becomes slow after 10 s below half of the usual rate: the median of all links, or
     /// with fewer than three links this node's receive rate. It recovers after 30 s at two thirds
-    /// of the usual rate or more, or if unused for ten minutes, so that it is tried again.
+    /// of the usual rate or more, or ten minutes without use.
     pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
         if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGE_INTERVAL) {
             return None;
@@ -195,7 +195,7 @@ impl PeerLinks {
         used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip()
     }
 
-    /// Returns the recently used links, slowest first.
+    /// Recently used links, slowest first.
     pub fn worst_first(&self) -> Vec<PeerLink> {
         let (peers, estimates) = self.used();
         let usual_alpha = median(&estimates, |link| link.alpha_ns);
@@ -233,7 +233,7 @@ fn exceeds(value: u32, usual: u32, percent: u64) -> bool {
     u64::from(value) * 100 > u64::from(usual) * percent
 }
 
-/// A moving average of a link's samples, in 1/8 units so that small changes are not lost.
+/// Moving average of a link's samples, in units of 1/8 to keep small changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     alpha_eighths: u64,
@@ -256,7 +256,7 @@ impl Estimate {
         self.gap_eighths = eighths(self.gap_eighths, sample.ps_per_byte);
     }
 
-    /// Returns the averages as a link.
+    /// Averages as a link.
     pub fn link(&self) -> Link {
         let whole = |eighths: u64| (eighths / 8).min(u32::MAX.into()) as u32;
         Link { alpha_ns: whole(self.alpha_eighths), ps_per_byte: whole(self.gap_eighths) }

@@ -9,8 +9,8 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// Largest cost of a message in picoseconds: three days. The solver's sums of costs and
-/// multipliers (`hoplite-topology`) then fit 64 bits.
+/// Largest cost of a message in picoseconds: three days. The sums of `hoplite-topology`'s solver
+/// then fit 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
 /// Longest node name in bytes. Host names (RFC 1035) are shorter.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -204,9 +204,8 @@ impl<'a> Links<'a> {
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// Returns the cost in picoseconds of `parts` messages that carry all bytes in equal parts.
-    /// `parts` is at most the number of nodes. The sum is exact: only the cost of a whole
-    /// collective is rounded.
+    /// Returns the exact cost in picoseconds of `parts` messages that carry all bytes in equal
+    /// parts. `parts` is at most the number of nodes.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)

@@ -22,7 +22,7 @@ pub const MAX_VERSION: u64 = i64::MAX as u64;
 /// groups better than round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// Returns a version that replaces all known ones, even if clocks differ or jump.
+/// Returns a version that replaces all known ones, whatever the clocks show.
 pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration) -> u64 {
     let now = u64::try_from(since_1970.as_millis()).unwrap_or(MAX_VERSION);
     let next = known.into_iter().max().map_or(1, |known| known.saturating_add(1));
@@ -126,7 +126,7 @@ fn measured_paths(matrix: &Matrix, message_bytes: u64) -> Result<Vec<Path>, Topo
 }
 
 /// Replaces measured groups by labelled ones, but keeps measured levels that divide a labelled
-/// group. Splits a measured group that spans labelled ones.
+/// group.
 fn refine(paths: &mut [Path], labels: &[Path]) {
     let mut labelled: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, label) in labels.iter().enumerate().filter(|(_, label)| **label != EVERYWHERE) {

@@ -13,7 +13,7 @@ use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 use crate::vocabulary::local::Urgency;
 
-/// Time for which a deferrable message waits for others to share a frame: as long as ten small
+/// Time for which a deferrable message waits for others to share its frame: the time of ten small
 /// puts.
 pub const LINGER: Duration = Duration::from_micros(200);
 /// Most messages that wait in a store's session with a shard: enough to publish all copies at the
@@ -129,7 +129,7 @@ impl AnswerQueue {
     }
 
     /// Returns `true` if the shard may read the store's requests. This slows down a store that
-    /// leaves answers unread, long before it loses its session.
+    /// leaves answers unread.
     pub fn has_space(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }

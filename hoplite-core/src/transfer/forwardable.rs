@@ -6,8 +6,8 @@ use crate::vocabulary::local::Producer;
 /// Returns the number of leading bytes that a node may forward to a receiver that wants the bytes
 /// before `end_bytes`.
 ///
-/// An incomplete copy's last byte is not forwarded, because the object may be aborted; nor is a
-/// part's last byte, because a receiver with a whole part takes the object for complete.
+/// The last byte of an incomplete copy, or of a part of it, is not forwarded: the object may be
+/// aborted, and a receiver with a whole part takes it for complete.
 pub const fn forwardable(
     producer: Producer,
     is_complete: bool,

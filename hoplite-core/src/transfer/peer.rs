@@ -16,24 +16,24 @@ pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a sender gives up a receiver that accepts no bytes: several times
 /// [`SILENCE_TIMEOUT`], because receivers may combine slowly.
 pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest wait of a node in a reduce or collective for memory. Then the reduce replaces the node,
-/// or an allreduce becomes a reduce and a broadcast.
+/// Longest wait of a node for memory. Then its reduce replaces the node, or its allreduce becomes a
+/// reduce and a broadcast.
 pub const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which a member waits for a peer that has not begun its part: the peer's longest wait
-/// for memory, then its longest silence.
+/// Time for which a member waits for a peer to begin: the peer's longest wait for memory, then its
+/// longest silence.
 pub const PLAN_TIMEOUT: Duration = ROOM_TIMEOUT.saturating_add(SILENCE_TIMEOUT);
 
 /// Returns the time for which a member waits for a peer to begin. A peer that sent `taken_bytes`
-/// before, but has not begun now, has restarted and will not begin.
+/// before has restarted, and will not begin.
 pub const fn plan_timeout(taken_bytes: u64) -> Duration {
     if taken_bytes == 0 { PLAN_TIMEOUT } else { RELEASE_TIMEOUT }
 }
 
-/// Time for which a receiver with all bytes waits for the transfer's last message. Without it, only
-/// the connection is given up.
+/// Time for which a receiver with all bytes waits for the last message, before it gives up only the
+/// connection.
 pub const FINAL_FRAMES_TIMEOUT: Duration = Duration::from_millis(100);
-/// Time for which a coordinator waits until a node confirms the end of its work. Closing the
-/// connection then has the same effect.
+/// Time for which a coordinator waits until a node confirms the end of its work, before it closes
+/// the connection.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a receiver keeps an idle connection to a sender.
 pub const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(30);

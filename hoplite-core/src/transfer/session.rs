@@ -16,14 +16,14 @@ pub struct Pings {
 }
 
 impl Pings {
-    /// Returns the longest silence of a live peer.
+    /// Longest silence of a live peer.
     pub const fn silence_limit(self) -> Duration {
         self.interval.saturating_add(self.timeout)
     }
 }
 
-/// A store's pings to a shard over gRPC. They find a dead shard within two seconds, and each id's
-/// second shard takes over. A false alarm only costs another publication.
+/// A store's pings to a shard over gRPC, which find a dead shard within two seconds. A false alarm
+/// only costs another publication.
 pub const STORE_PINGS: Pings =
     Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 /// A shard's pings over gRPC, and its silence limit for stores on direct connections. The timeout
@@ -44,8 +44,8 @@ pub const DIRECT_PINGS: Pings =
 
 /// Time for which a store may serve its copies after it sent a ping that a shard answered.
 ///
-/// A shard waits longer for a silent store: the silence limit of [`SHARD_PINGS`] and a grace
-/// period. So the store serves no copy that was deleted without it.
+/// A shard waits longer for a silent store (the silence limit of [`SHARD_PINGS`] and a grace
+/// period), so the store serves no copy that was deleted without it.
 pub const LEASE: Duration = Duration::from_secs(5);
 const _: () =
     assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
@@ -146,7 +146,7 @@ impl Attempts {
 }
 
 /// Returns `true` for a refusal that may end: the other store of this name, or shard with another
-/// list, may be dead. A connection that breaks at its start can look malformed.
+/// list, may be dead, or the connection may have broken at its start.
 fn may_pass(refusal: &Error) -> bool {
     matches!(
         refusal.code(),

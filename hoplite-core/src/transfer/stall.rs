@@ -17,13 +17,13 @@ use crate::vocabulary::local::Producer;
 /// behind it get new signs again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A receiver's longest wait for the next bytes of a complete sender, if another node is complete
-/// too. A block takes about a millisecond, and a false alarm costs one query.
+/// A receiver's longest wait for a complete sender's next bytes, if another node is complete too. A
+/// false alarm costs one query.
 pub const SHORT_SILENCE: Duration = Duration::from_millis(300);
 /// Limit for opening a connection, with several round trips, in place of [`SHORT_SILENCE`].
 pub const SHORT_CONNECT: Duration = Duration::from_millis(1200);
 
-/// Number that grows while an object's producer lives; zero before the first sign.
+/// Number that grows while an object's producer lives; zero at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Sign(pub u64);
 

@@ -9,8 +9,8 @@ pub const fn publishable(valid_bytes: u64, size_bytes: u64) -> u64 {
     if valid_bytes >= size_bytes { size_bytes } else { valid_bytes / BLOCK_BYTES * BLOCK_BYTES }
 }
 
-/// Does the same as [`publishable`] while a client or a reduce still writes. Excludes the last
-/// byte, because a node with all bytes considers the object complete.
+/// Acts as [`publishable`] while a client or a reduce still writes. Excludes the last byte, because
+/// a node with all bytes considers the object complete.
 pub const fn publishable_unsealed(valid_bytes: u64, size_bytes: u64) -> u64 {
     let before_the_end = size_bytes.saturating_sub(1);
     let valid_bytes = if valid_bytes < before_the_end { valid_bytes } else { before_the_end };

@@ -25,7 +25,7 @@ impl Checksum {
         self.0.update(bytes);
     }
 
-    /// Returns the checksum of all bytes so far.
+    /// Checksum of all bytes so far.
     pub fn finish(self) -> u32 {
         u32::try_from(self.0.finalize()).expect("this checksum has 32 bits")
     }

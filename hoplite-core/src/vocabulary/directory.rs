@@ -29,7 +29,7 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
-/// A random number for one run of a shard. A shard knows nothing of its earlier runs.
+/// Random number of a shard's run. A shard knows nothing of its earlier runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRun(pub u64);
 
@@ -87,9 +87,8 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Combines two measurements with one version by their greater values: a restarted shard may
-    /// know less, and two probes may share a version. Values only grow, so stores and shards soon
-    /// agree.
+    /// Combines two measurements with one version by their greater values, so that all sides soon
+    /// agree: a restarted shard may know less, and two probes may share a version.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
     }

@@ -19,7 +19,7 @@ macro_rules! dtypes {
             /// All element types.
             pub const ALL: &[Self] = &[Self::Opaque, $(Self::$variant,)*];
 
-            /// Returns the bytes per element; 1 for opaque bytes.
+            /// Bytes per element; 1 for opaque bytes.
             pub const fn size_bytes(self) -> u64 {
                 match self { Self::Opaque => 1, $(Self::$variant => $size,)* }
             }

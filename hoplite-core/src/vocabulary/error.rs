@@ -372,7 +372,7 @@ impl Missing {
         }
     }
 
-    /// Returns the underlying failure, if known.
+    /// Underlying failure, if known.
     pub fn reason(&self) -> Option<&Error> {
         match self {
             Self::Peer { reason, .. } | Self::Shard { reason, .. } => Some(reason),

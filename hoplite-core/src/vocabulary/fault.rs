@@ -7,7 +7,7 @@ use crate::vocabulary::error::{Error, ErrorCode};
 use crate::vocabulary::id::NodeId;
 use crate::vocabulary::time::Time;
 
-/// Shortest time between log lines about one kind of failure, even if two kinds alternate.
+/// Shortest time between log lines about one kind of failure.
 const REPEAT_PAUSE: Duration = Duration::from_secs(10);
 const MAX_KINDS: usize = 8;
 /// Most peers with remembered failures.

@@ -64,12 +64,12 @@ impl ObjectId {
         self.0.starts_with(b"\0hop-")
     }
 
-    /// Returns the id's bytes.
+    /// Id's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns the id with escapes for bytes that are not text or would disturb a terminal.
+    /// Id with escapes for bytes that are not text or would disturb a terminal.
     pub fn readable(&self) -> String {
         let mut text = String::new();
         for chunk in self.0.utf8_chunks() {
@@ -142,7 +142,7 @@ impl NodeId {
         check_name(text).map(Self)
     }
 
-    /// Returns the name as text.
+    /// Name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -173,7 +173,7 @@ impl ClusterId {
         check_name(text).map(Self)
     }
 
-    /// Returns the name as text.
+    /// Name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -206,8 +206,8 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// Names the put that made an object and its copies. Distinguishes leftovers of a deleted object
-/// from a later object of the same id. Chosen pseudo-randomly by the store.
+/// Names the put that made an object and its copies, so that leftovers of a deleted object differ
+/// from a later object of the id. Chosen pseudo-randomly by the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 
@@ -219,8 +219,7 @@ impl fmt::Display for PutId {
 
 /// Names one run of a store; a restarted node has a new one.
 ///
-/// A secret of the store and the shards: it proves the right to take over an earlier session.
-/// Reports and `Debug` omit it.
+/// A secret, which proves the right to take over an earlier session. Reports and `Debug` omit it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

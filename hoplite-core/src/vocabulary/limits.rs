@@ -9,15 +9,14 @@ pub struct Limits {
     pub max_object_bytes: u64,
     /// Shards keep the bytes of smaller objects, and answer gets with them. Zero disables this.
     pub inline_below_bytes: u64,
-    /// Puts of at least this size wait until the directory accepts them. Smaller puts wait only on
-    /// request.
+    /// Puts of at least this size always wait until the directory accepts them.
     pub confirmed_from_bytes: u64,
     /// Most clients of a store.
     pub max_clients: usize,
     /// Most open requests of a client.
     pub max_requests_per_client: usize,
-    /// Most references (views and writers) of one client at a time. Each reference to the same
-    /// object counts. Puts may exceed the limit by `max_requests_per_client`.
+    /// Most references (views and writers) of one client, even to the same object. Puts may exceed
+    /// the limit by `max_requests_per_client`.
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects known to one shard.
     pub max_objects: usize,

@@ -35,8 +35,8 @@ impl Uplink {
         self.permille() > 0
     }
 
-    /// Returns the capacity of a group's uplink as a multiple of a host's link. An unmeasured level
-    /// counts as the slowest measured one.
+    /// Returns a group's uplink capacity as a multiple of a host's link. An unmeasured level counts
+    /// as the slowest measured one.
     pub fn links(self, group: Path) -> f64 {
         let level = group.iter().rposition(|number| *number != 0);
         let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);
@@ -53,8 +53,8 @@ impl Uplink {
 pub struct Delivery {
     /// Bytes acknowledged so far.
     pub acknowledged_bytes: u64,
-    /// Kernel's latest rate of acknowledged bytes. While the application sends too little to
-    /// fill the link, only a higher rate replaces it, possibly of a burst.
+    /// Kernel's latest rate of acknowledged bytes. While the application sends too little, only a
+    /// higher rate replaces it, possibly of a burst.
     pub bytes_per_second: u64,
     /// `true` if the application sent too little to fill the link.
     pub is_application_limited: bool,

@@ -296,7 +296,7 @@ pub struct ReportRequest {
 }
 
 impl ReportRequests {
-    /// Records that a tool watches. Returns a request, at most every five seconds.
+    /// Records that a tool watches. Returns a request at most every five seconds.
     pub fn note_watcher(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;
@@ -326,7 +326,7 @@ impl ReportRequests {
         ReportRequest { interval, duration, forget }
     }
 
-    /// Returns `true` while the last request is in force. A store that connects then also gets it.
+    /// Returns `true` while the last request is in force, also for stores that connect.
     pub fn holds(&self, now: Time) -> bool {
         self.reporting_until.is_some_and(|until| now < until)
     }

@@ -31,9 +31,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Returns the holder of a call's references: the client. For an item of a batch, the store
-    /// holds them until the batch is answered, because the client may release the same copy
-    /// earlier.
+    /// Holder of a call's references: the client. For an item of a batch, the store holds them
+    /// until the batch is answered, because the client may release the same copy earlier.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }
@@ -82,7 +81,7 @@ pub enum Producer {
     /// The store, with bytes from another node or a shard. The last byte completes the copy.
     Store,
     /// The store, with bytes computed from other objects. As with a client, others get the last
-    /// block only after completion, because the copy may be aborted.
+    /// block only after completion.
     Reduce,
 }
 

@@ -31,12 +31,12 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Returns the number of copies to keep: at least one.
+    /// Number of copies to keep: at least one.
     pub fn to_keep(self) -> usize {
         usize::from(self.wanted.max(1))
     }
 
-    /// Returns the number of copies that the put waits for.
+    /// Number of copies that the put waits for.
     pub fn to_await(self) -> usize {
         let all = self.to_keep();
         if self.awaited == 0 { all } else { all.min(usize::from(self.awaited)) }

@@ -66,14 +66,14 @@ fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// Returns the number of a group found by measurement: a hash of its level and its first node's
-/// name. Zero bytes in the hashed text distinguish it from a label.
+/// Returns the number of a measured group: a hash of its level and its first node's name, with zero
+/// bytes to differ from labels.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
 /// Returns the number of the group with this place label's value: a hash, so that all processes
-/// agree. Equal hashes merge two groups: with 1,000 groups, in one of 10,000 clusters.
+/// agree. With 1,000 groups, equal hashes merge two groups in one of 10,000 clusters.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)

@@ -17,8 +17,8 @@ pub const REPLICAS: usize = 2;
 
 /// Most shards of a cluster.
 pub const MAX_SHARDS: usize = 256;
-/// Most indices of a [`ShardMap`], including removed shards. A store that has seen so many shards
-/// must restart to use further ones.
+/// Most indices of a [`ShardMap`], including removed shards. To use further ones, a store must
+/// restart.
 pub const MAX_INDICES: usize = 16 * MAX_SHARDS;
 /// Longest name of a shard: a DNS host name, a colon and a port.
 pub const MAX_SHARD_NAME_BYTES: usize = 260;
@@ -52,7 +52,7 @@ impl ShardList {
         self.version
     }
 
-    /// Returns the shards' names, sorted.
+    /// Shards' names, sorted.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -212,7 +212,7 @@ impl ShardMap {
         self.version
     }
 
-    /// Returns the list of the shards.
+    /// List of the shards.
     pub fn list(&self) -> ShardList {
         ShardList::new(self.listed().map(|shard| self.name(shard))).with_version(self.version)
     }

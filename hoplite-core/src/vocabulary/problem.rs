@@ -96,7 +96,7 @@ impl Problem {
         (count > 0).then_some(Self { kind, count, places })
     }
 
-    /// Returns the title, with the number of places unless it is one.
+    /// Title, with the number of places unless it is one.
     pub fn title(&self) -> String {
         let ProblemText { one, many, .. } = self.kind.text();
         match self.count {
@@ -132,17 +132,17 @@ impl ProblemKind {
         Self::Left,
     ];
 
-    /// Returns the kind's urgency.
+    /// Kind's urgency.
     pub fn severity(self) -> Severity {
         self.text().severity
     }
 
-    /// Returns the text about the problem's cause.
+    /// Text about the problem's cause.
     pub fn cause(self) -> &'static str {
         self.text().cause
     }
 
-    /// Returns the text about the problem's cure.
+    /// Text about the problem's cure.
     pub fn cure(self) -> &'static str {
         self.text().cure
     }

@@ -5,8 +5,8 @@ use std::fmt;
 use crate::vocabulary::id::ObjectId;
 use crate::vocabulary::text::sizes;
 
-/// Most quotas of a store. A put searches the quotas of its id's prefixes in logarithmic time, at
-/// most once per byte of the id.
+/// Most quotas of a store. A put searches them in logarithmic time, at most once per byte of its
+/// id.
 pub const MAX_QUOTAS: usize = 1024;
 
 /// Objects that a quota limits.

@@ -21,8 +21,8 @@ pub struct Reduce {
     pub op: ReduceOp,
     /// Order in which sources are combined.
     pub order: ReduceOrder,
-    /// Range of each source, aligned to elements; `None` for whole sources. The store chooses the
-    /// tree of transfers as if concurrent reduces combined the other ranges.
+    /// Range of each source, aligned to elements; `None` for whole sources. The store plans as if
+    /// concurrent reduces combined the other ranges.
     pub range: Option<ByteRange>,
     /// Number of pinned copies of the target, each on another node. Zero means the store's
     /// default.

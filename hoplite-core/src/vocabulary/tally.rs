@@ -24,8 +24,7 @@ impl Tally {
         self.waits.add(waited);
     }
 
-    /// Returns the growth of each count since `before`. A count that a restart has reset grows by
-    /// zero.
+    /// Returns each count's growth since `before`; zero for counts that a restart has reset.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             gets: self.gets.saturating_sub(before.gets),

@@ -42,7 +42,7 @@ impl TraceContext {
         self.is_sampled
     }
 
-    /// Returns the binary form.
+    /// Binary form.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.trace);

@@ -29,7 +29,7 @@ impl Version {
         if Self::OLDEST.0 <= number && number <= Self::NEWEST.0 { Some(Self(number)) } else { None }
     }
 
-    /// Returns the number of this version.
+    /// Number of this version.
     pub const fn number(self) -> u32 {
         self.0
     }

@@ -116,7 +116,7 @@ impl LocalCopy {
         }
     }
 
-    /// Returns the client that put the object, or called the reduce that made it.
+    /// Client that put the object, or called the reduce that made it.
     pub(crate) fn creator(&self) -> Option<ClientId> {
         (self.creator != ClientId::NOBODY).then_some(self.creator)
     }

@@ -155,7 +155,7 @@ impl Table {
         true
     }
 
-    /// Returns the next batch. Batches of quotas and of all copies alternate.
+    /// Alternates batches of quotas and of all copies.
     fn next_batch(&self, is_wanted: bool, capacity_bytes: u64) -> Picked {
         let mut picked = Picked::default();
         let Some(spills) = &self.spills else { return picked };

@@ -299,7 +299,7 @@ impl Spills {
         }
     }
 
-    /// Returns `true` if more than half of the files' limit is used: loaded copies then leave their
+    /// Returns `true` if over half of the files' limit is used: loaded copies then leave their
     /// files.
     pub(super) fn is_scarce(&self) -> bool {
         self.config.limit_bytes.is_some_and(|limit| self.file_bytes > limit / 2)

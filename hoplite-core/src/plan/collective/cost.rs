@@ -16,7 +16,7 @@ const STEP_OVERHEAD: Duration = Duration::from_micros(100);
 const SLOWER_TIMES: f64 = 2.0;
 /// Smallest frame. A frame costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
-/// Largest frame. The second-level cache should hold a frame until it is checked and combined.
+/// Largest frame. The second-level cache should hold a frame until it is combined.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
 /// Number of frames in a member's part. The member combines a frame while the next ones travel.
 const FRAMES_PER_PART: u64 = 4;
@@ -223,8 +223,8 @@ pub fn arrange(
     Arrangement { order, choice, remark }
 }
 
-/// Returns the ring sizes of all schedules that merge adjacent levels of groups, because a level
-/// with fast uplinks needs no rings of its own. The unmerged schedule comes first, one ring last.
+/// Returns the ring sizes of all schedules that merge adjacent levels of groups, because levels
+/// with fast uplinks need no separate rings. The unmerged schedule comes first, one ring last.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

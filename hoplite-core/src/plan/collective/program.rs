@@ -56,7 +56,7 @@ impl Program {
         }
     }
 
-    /// Returns the steps in order.
+    /// Steps in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -76,7 +76,7 @@ impl Program {
         steps.filter(|(_, step)| predicate(step)).map(|(index, _)| index).collect()
     }
 
-    /// Returns the members from which this one receives, in the order of their first steps.
+    /// Members from which this one receives, in the order of their first steps.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {
@@ -89,8 +89,8 @@ impl Program {
         sources
     }
 
-    /// Returns the earlier steps that write into the range of step `index`. If there are none, the
-    /// range holds the member's own source.
+    /// Returns the earlier steps that write into the range of step `index`. Without any, the range
+    /// holds the member's own source.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();
@@ -99,8 +99,7 @@ impl Program {
         writers.map(|(index, _)| index).collect()
     }
 
-    /// Returns the indices of the receives that no later receive overwrites. Together they fill the
-    /// result.
+    /// Indices of the receives that no later receive overwrites. Together they fill the result.
     pub fn finals(&self) -> Vec<usize> {
         let is_final = |index: &usize| {
             let step = &self.steps[*index];

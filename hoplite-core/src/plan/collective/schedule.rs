@@ -58,17 +58,17 @@ impl Schedule {
         is_whole.then(|| Self { members, radices: radices.to_vec() })
     }
 
-    /// Returns the number of members.
+    /// Number of members.
     pub const fn members(&self) -> usize {
         self.members
     }
 
-    /// Returns the sizes of the stages' rings.
+    /// Sizes of the stages' rings.
     pub fn radices(&self) -> &[usize] {
         &self.radices
     }
 
-    /// Returns the number of members that take part in the stages.
+    /// Number of members that take part in the stages.
     pub(super) fn core(&self) -> usize {
         self.radices.iter().product()
     }
@@ -161,8 +161,8 @@ pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>
 }
 
 /// Returns the rank that receives part `place` of the source of `rank` in an all-to-all. Parts are
-/// stored in sending order, so that the first can be sent while later ones are written. The part
-/// for `rank` itself comes last.
+/// stored in sending order, so that the first can leave while later ones are written. The part for
+/// `rank` itself comes last.
 pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
     (rank + 2 * ranks - 1 - place) % ranks
 }
@@ -171,7 +171,7 @@ pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
 /// memory holds its ranks' sources one after the other, with parts as in [`rank_of_part`], and in
 /// the end a result per rank, with parts ordered by sending rank.
 ///
-/// No step waits for another. The stores begin with different senders, which spreads the load.
+/// No step waits for another. Stores begin with different senders.
 pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
     let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
     let own = &ranks[index];

@@ -6,7 +6,7 @@ use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
-/// Most dimensions of a chain: 2^16 vertices are as many as the nodes that a shard accepts.
+/// Most dimensions of a chain: a shard accepts 2^16 nodes.
 const MAX_DIMENSIONS: u32 = 16;
 
 /// Most streams into one vertex, each with a connection and memory for a frame.

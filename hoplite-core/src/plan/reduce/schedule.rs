@@ -34,8 +34,8 @@ pub enum ReduceSchedule {
         /// Number of planned vertices.
         vertices: usize,
     },
-    /// A chain of groups, the receiver's last; each group has its own chains. The groups are joined
-    /// when all sources have arrived.
+    /// A chain of groups, the receiver's last, each with its own chains. They are joined when all
+    /// sources have arrived.
     Groups {
         /// Lengths of the largest group's chains, as in [`Self::Chain`]; one length for
         /// [`Entry::First`].
@@ -82,7 +82,7 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// Returns the entry of each group, if any.
+    /// Entry of each group, if any.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }

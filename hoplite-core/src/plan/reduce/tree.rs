@@ -78,8 +78,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex that takes in all loose streams (several after [`Self::dissolve`]), so that
-    /// sources are combined from left to right.
+    /// Adds a vertex that takes in all loose streams, so that sources are combined from left to
+    /// right.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
         let vertex = self.add(inputs, EVERYWHERE, sources, state);
@@ -227,7 +227,7 @@ impl<S> Tree<S> {
         self.vertices.iter().map(|(id, vertex)| (*id, vertex))
     }
 
-    /// Returns the vertices whose streams the receiver takes in, if no further vertex joins.
+    /// Vertices whose streams the receiver takes in, if no further vertex joins.
     pub fn loose(&self) -> &[VertexId] {
         &self.loose
     }

@@ -11,15 +11,14 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
     pub(in crate::shard) is_disconnected: bool,
-    /// `false` while the shard only assumes the copy, because it gave the store a sender, or
-    /// assumes the pin, because it told the store to pin.
+    /// `false` while the shard only assumes the copy, after granting a sender, or the pin, after
+    /// ordering it.
     pub(in crate::shard) is_published: bool,
     /// `true` if the store regards this shard as the object's leading shard, which creates further
     /// copies.
     pub(in crate::shard) leads: bool,
     pub(in crate::shard) free_slots: u16,
-    /// Number of the session in which the node last published the copy. In a newer session, the
-    /// copy is stale.
+    /// Session in which the node last published the copy, which is stale in a newer session.
     pub(in crate::shard) session: u32,
     pub(in crate::shard) last_grant: u64,
     /// Time at which the copy became complete or, if incomplete, has its first bytes to
@@ -27,8 +26,7 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) since: Time,
     /// Node that sends the copy's bytes, by name because this shard may not know the node yet.
     pub(in crate::shard) pulling_from: Option<Box<NodeId>>,
-    /// `true` if the copy's bytes cross a slow link, to this node or earlier in the chain of
-    /// senders.
+    /// `true` if the copy's bytes cross a slow link, here or earlier in the chain of senders.
     pub(super) has_slow_source: bool,
 }
 

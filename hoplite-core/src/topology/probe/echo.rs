@@ -1,7 +1,7 @@
 //! Echoes (requests and replies) of a pair of nodes.
 //!
-//! If a request follows a reply at once, the answering side measures a round trip, too. Its next
-//! reply carries this time.
+//! If a request follows a reply at once, the answering side measures a round trip, too, and reports
+//! it in its next reply.
 //!
 //! The answering side replies once per request, and only to the address that the coordinator named,
 //! so forged requests cause no traffic.
@@ -69,7 +69,7 @@ pub enum Action {
     Done,
 }
 
-/// Side that sends requests. Times are nanoseconds of a monotonic clock.
+/// Side that sends requests. Times are of a monotonic clock.
 #[derive(Debug, Clone)]
 pub struct EchoRequester {
     nonce: u64,
@@ -153,7 +153,7 @@ impl EchoRequester {
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
     }
 
-    /// Handles a received packet, which anyone may have sent.
+    /// Handles a packet, which anyone may have sent.
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
         let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
@@ -181,7 +181,7 @@ impl EchoRequester {
         }
     }
 
-    /// Returns the results so far; `None` without a reply.
+    /// Results so far; `None` without a reply.
     pub fn echoes(&self) -> Option<Echoes> {
         Some(Echoes {
             forth_ns: self.forth.round_trip_ns()?,
@@ -209,8 +209,8 @@ impl EchoResponder {
         Self { nonce, asker, last: None, busy_until_ns: 0 }
     }
 
-    /// Returns the reply to a request, unless its sender or nonce is wrong, or it is repeated or
-    /// above the reply rate.
+    /// Returns the reply to a request; `None` for a wrong sender or nonce, a repetition, or above
+    /// the reply rate.
     pub fn reply(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet) -> Option<Packet> {
         let PacketKind::Ask { is_prompt } = packet.kind else { return None };
         let is_new = self.last.is_none_or(|(number, _)| packet.number > number);

@@ -40,14 +40,14 @@ const LOADED_TRAIN: Duration = Duration::from_millis(20);
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
 /// Largest train: 20 ms at 25 Gbit/s.
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
-/// Shortest duration of a train that measures a rate. A shorter one is repeated with more bytes,
-/// because buffers absorb the first milliseconds.
+/// Shortest train that measures a rate. A shorter one is repeated with more bytes, because buffers
+/// absorb the first milliseconds.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
 /// Time in which both nodes of a pair must confirm that they answer each other: a round trip, and a
 /// store's longest silence.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time in which a pair must report. The longest measurements take less: echoes by TCP after a
-/// silent UDP port, and a train of 64 MiB at 50 Mbit/s.
+/// Time in which a pair must report: longer than echoes by TCP after a silent UDP port, or a train
+/// of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -178,7 +178,7 @@ impl Survey {
         matches!(self.phase, Phase::Done)
     }
 
-    /// Returns the survey's progress.
+    /// Survey's progress.
     pub fn progress(&self) -> SurveyProgress {
         let steps = self.schedule.steps();
         SurveyProgress { done: if self.is_done() { steps } else { self.step.min(steps) }, steps }

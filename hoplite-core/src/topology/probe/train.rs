@@ -25,7 +25,7 @@ impl Trains {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
 
-    /// Returns the next train's size in bytes.
+    /// Next train's size in bytes.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -59,12 +59,12 @@ impl ArrivingTrain {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }
 
-    /// Returns the number of arrived bytes.
+    /// Number of arrived bytes.
     pub const fn arrived_bytes(&self) -> u64 {
         self.arrived
     }
 
-    /// Returns the number of missing bytes.
+    /// Number of missing bytes.
     pub const fn missing_bytes(&self) -> u64 {
         self.bytes - self.arrived
     }
@@ -78,7 +78,7 @@ impl ArrivingTrain {
         }
     }
 
-    /// Returns the picoseconds per byte after the first quarter, once the train is complete.
+    /// Picoseconds per byte after the first quarter, once the train is complete.
     pub fn ps_per_byte(&self) -> Option<u128> {
         let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
         let measured = u128::from(self.arrived - before).max(1);

@@ -2,8 +2,8 @@ use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// Bytes of a small object that a shard keeps, with the putting store's CRC-32C. The reading
-/// store checks it.
+/// Bytes of a small object that a shard keeps, with the putting store's CRC-32C, which the reading
+/// store checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
     bytes: Bytes,

@@ -62,8 +62,7 @@ pub enum ToShard {
         /// At most [`MAX_SLOW_PEERS`](crate::topology::live::MAX_SLOW_PEERS).
         peers: Vec<NodeId>,
     },
-    /// The store's groups and uplinks, which it knows from another shard or an earlier run of this
-    /// shard.
+    /// The store's groups and uplinks, as another shard or run of this shard told it.
     Placed(Placed),
     /// Tells the shard if it leads. Answered by `Replication` if so.
     Lead(Lead),
@@ -89,7 +88,7 @@ impl ToShard {
         "unsubscribe", "placed", "slow-links", "lead", "not-replicated", "drain", "shards",
     ];
 
-    /// Returns the name in [`Self::KINDS`].
+    /// Name in [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Publish(_) => "publish",
@@ -163,7 +162,7 @@ pub enum UnpublishReason {
     Evicted,
     /// The pull ended early.
     PullEnded,
-    /// The writing client gave up or died: no copy of this put can become complete.
+    /// The writing client gave up or died, so no copy can become complete.
     Aborted,
     /// The producer makes the object again under another put id. Waiting calls continue.
     Superseded,

@@ -86,7 +86,7 @@ impl ToStore {
         "placed", "delete-done", "locations", "replicate", "replication", "shards",
     ];
 
-    /// Returns the name in [`Self::KINDS`].
+    /// Name in [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Published { .. } => "published",
@@ -121,8 +121,8 @@ pub enum GrantReason {
     LeastRecentlyUsed,
     /// Among the closest partial copies, the first one to have bytes.
     EarliestBytes,
-    /// A partial copy that has its first bytes, or soon gets them. With many receivers, a chain of
-    /// forwarding nodes grows only at such a copy, because complete copies can begin new chains.
+    /// A partial copy that has its first bytes, or soon gets them. With many receivers, a chain
+    /// grows only at such a copy, because complete copies can begin new chains.
     ChainHasBytes,
     /// The sender failed this receiver lately, but is the only one.
     AvoidedButOnly,

@@ -36,7 +36,7 @@ pub enum ErrorCode {
 }
 
 impl Error {
-    /// Returns the error's stable code.
+    /// Error's stable code.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::InvalidId { .. } => ErrorCode::InvalidId,

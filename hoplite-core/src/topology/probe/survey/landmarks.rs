@@ -29,11 +29,10 @@ use set::Set;
 
 /// Enough echoes per pair to separate levels of a network.
 const LANDMARK_PROBES: u32 = 32;
-/// Most times that sets of nodes are divided by round trips to new landmarks. A division costs each
-/// node a round of echoes.
+/// Most divisions of a set by round trips to new landmarks. Each costs a node a round of echoes.
 const MAX_DIVISIONS: u32 = 8;
 /// If landmarks leave more than this percentage of a set in one part, the part is cut into equal
-/// groups, because further landmarks would separate few nodes.
+/// groups: further landmarks would separate few nodes.
 const MAX_LEFT_PERCENT: usize = 95;
 /// Largest group in which each pair is measured.
 const MAX_GROUP: usize = 128;

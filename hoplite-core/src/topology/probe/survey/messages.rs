@@ -9,7 +9,7 @@ use super::super::echo::Echoes;
 /// Most nodes of a survey.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
 /// Most nodes if each pair measures its rate alone. The survey then takes half an hour, half of the
-/// time for which stores take part.
+/// stores' limit.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
 /// Options of a survey.
@@ -130,7 +130,7 @@ pub enum Finding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "most names say it")]
 pub enum SurveyCommand {
-    /// Tells a node to answer only requests from `peer` with `nonce`, and to confirm with
+    /// Lets a node answer only requests from `peer` with `nonce`, and confirm with
     /// [`SurveyEvent::Armed`].
     Arm {
         node: u32,

@@ -30,7 +30,7 @@ pub(super) trait SurveySchedule: Debug + Send {
         lost: &Lost,
         random: &mut Random,
     ) -> Option<(Task, Vec<(u32, u32)>)>;
-    /// Returns the number of steps, partly estimated.
+    /// Number of steps, partly estimated.
     fn steps(&self) -> u64;
     /// Adds the worse round trip of a pair's two sides, if any.
     fn echoed(&mut self, pair: (u32, u32), round_trip_ns: Option<u64>);

@@ -3,8 +3,8 @@ use super::super::super::super::rounds;
 use super::super::groups::{UNKNOWN, alike};
 use super::super::schedule::Lost;
 
-/// Most landmarks of a set. More landmarks would take more echoes and memory, but no more rounds. A
-/// set has at least twice as many nodes.
+/// Most landmarks of a set, which has at least twice as many nodes. More would take more echoes and
+/// memory, but no more rounds.
 const MAX_LANDMARKS: usize = 64;
 
 #[derive(Debug)]
