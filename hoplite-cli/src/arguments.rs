@@ -31,7 +31,6 @@ pub(crate) struct StoreArguments {
         help_heading = "Store options"
     )]
     timeout: Option<Duration>,
-    /// Time that connecting has taken.
     #[arg(skip)]
     connected_after: OnceLock<Duration>,
 }
@@ -87,7 +86,7 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
-    /// Returns the time that is left after connecting.
+    /// Time that is left after connecting.
     pub(crate) fn timeout(&self) -> Duration {
         let connected_after = self.connected_after.get().copied().unwrap_or_default();
         let given = self.given_timeout();
@@ -99,8 +98,8 @@ impl StoreArguments {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the timeout of a call that waits for no object. `--timeout 0` selects the default
-    /// connect timeout, because the store needs time to answer.
+    /// Timeout of a call that waits for no object. `--timeout 0` selects the default connect
+    /// timeout, because the store needs time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }

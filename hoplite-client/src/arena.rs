@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Set when this connection's store grants writes. Grants on other connections do not count:
-    /// otherwise another store that may only read this memory could make the client write to it.
+    /// Set when this connection's store grants writes. Grants of another store, which may only read
+    /// this memory, do not count.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
@@ -86,8 +86,7 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Keeps the descriptor until the first write. Returns `false` if the descriptor belongs to
-    /// other memory.
+    /// Keeps the descriptor until the first write. Returns `false` for other memory.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena = self
             .file

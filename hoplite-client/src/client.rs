@@ -372,7 +372,7 @@ impl Client {
         }
     }
 
-    /// Returns the counters of this node's store and directory shards.
+    /// Counters of this node's store and directory shards.
     pub async fn status(&self) -> Result<NodeStatus> {
         let call = self.begin_report().await?;
         match call.report("status", None, Inspection::Status).await? {

@@ -29,8 +29,7 @@ pub enum Error {
     },
     /// The connection broke during the call, or before it.
     ///
-    /// Views stay readable. The next call reconnects unless [`AfterLoss`](crate::AfterLoss) forbids
-    /// it.
+    /// The next call reconnects unless [`AfterLoss`](crate::AfterLoss) forbids it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
         /// Store's socket.
@@ -262,7 +261,7 @@ impl Error {
         }
     }
 
-    /// Returns the stable code; for a refused connection, the code of the store's reason.
+    /// Stable code; for a refused connection, the code of the store's reason.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {

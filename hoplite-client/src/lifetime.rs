@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::error::Result;
 
 impl Client {
-    /// Returns the owner name of this client and its clones. Objects with this owner in their
+    /// Owner name of this client and its clones. Objects with this owner in their
     /// [`Lifetime`](crate::Lifetime) end after the client's last connection, view and writer.
     pub fn owner(&self) -> Owner {
         self.connection().owner().clone()

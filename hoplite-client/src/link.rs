@@ -86,7 +86,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Reconnects. Blocks for at most the options' timeout and one attempt.
+    /// Reconnects, for at most the options' timeout and one attempt.
     ///
     /// # Errors
     /// The error of the last attempt. If another caller's attempt failed after `asked_at`, returns

@@ -26,8 +26,8 @@ pub struct ConnectOptions {
     /// Name in the store's log; by default the executable's name.
     pub program: String,
     /// Name or number of a further user who may run the store; by default `HOPLITE_DAEMON_USER`, or
-    /// else `hoplite`. The client refuses stores of other users, and a socket that another user
-    /// could replace.
+    /// else `hoplite`. The client refuses stores of other users, and sockets that these could
+    /// replace.
     pub daemon_user: Option<String>,
     /// Function that drops unneeded views. A put calls it before its only retry, if memory is short
     /// or a quota is exceeded.

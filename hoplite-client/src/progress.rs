@@ -31,8 +31,8 @@ impl Progress {
 }
 
 /// Counts in `progress` the bytes that `future`'s calls move, on any thread: bytes that puts copy,
-/// bytes that arrive or are copied out for gets, and the target's bytes on this node for reduces.
-/// Cancel safe if `future` is.
+/// that arrive or are copied out for gets, and that a reduce's target has on this node. Cancel safe
+/// if `future` is.
 pub async fn tracked<F: Future>(progress: Arc<Progress>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

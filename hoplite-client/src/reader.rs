@@ -69,8 +69,8 @@ impl ObjectReader {
         })
     }
 
-    /// Copies the object's ranges into `out` as they become valid. The byte at `start_bytes` goes
-    /// to the front of `out`. Skips ranges that exceed `out`.
+    /// Copies the object's ranges from `start_bytes` on into `out` as they become valid. Skips
+    /// ranges that exceed `out`.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],

@@ -1,5 +1,5 @@
-//! Sends a call's trace to the store. The caller names its span in the format of W3C Trace Context;
-//! this crate records no spans.
+//! Sends a call's trace to the store, in the format of W3C Trace Context. This crate records no
+//! spans.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -116,7 +116,6 @@ pub(crate) async fn read(
     let mut room = out.bytes_mut();
     while !room.is_empty() {
         let read = reader.read(room, deadline.saturating_duration_since(Instant::now())).await;
-        // The call can be repeated.
         let length = read.map_err(|error| error.leaving(LostCall::Repeatable))?;
         room = &mut room[length..];
         tokio::task::yield_now().await;

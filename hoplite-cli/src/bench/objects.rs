@@ -45,7 +45,7 @@ impl Arguments {
         Ok(Room::for_one(1, objects * (HEADER_BYTES + self.size).next_multiple_of(GRANULE_BYTES)))
     }
 
-    /// Returns the object bytes that the shard keeps.
+    /// Object bytes that the shard keeps.
     fn inline_bytes(&self) -> u64 {
         let is_inline = self.size < Limits::default().inline_below_bytes;
         let all_bytes = u64::from(self.thousands * BATCH) * self.size;

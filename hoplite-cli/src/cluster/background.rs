@@ -77,7 +77,7 @@ impl Background {
         let _ = fs::remove_file(self.pid_file());
     }
 
-    /// Returns the store's process, unless another program has its number now.
+    /// Store's process, unless another program has its number now.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
         if fs::symlink_metadata(self.directory())
             .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)

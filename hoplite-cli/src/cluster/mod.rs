@@ -172,8 +172,7 @@ impl Daemons {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
 
-    /// Waits until all stores are ready, or a shard ends. A store is ready once it has reached all
-    /// shards.
+    /// Waits until all stores have reached all shards, or a shard ends.
     async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
         let Self { stores, shards, .. } = self;
         let ready = stores.iter_mut().map(async |store| {

@@ -12,7 +12,7 @@ use super::formats::{self, Format};
 use crate::arguments::{parse_duration, parse_size};
 use crate::output;
 
-/// Moves of the search between two checks of the time limit: some milliseconds for 1,000 nodes.
+/// Moves of the search between two checks of the time: some milliseconds for 1,000 nodes.
 const MOVES: u32 = 16;
 
 #[derive(Debug, clap::Args)]

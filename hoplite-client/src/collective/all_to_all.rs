@@ -1,7 +1,7 @@
 //! All-to-all: each participant puts one object, its source, with a part for each participant.
 //!
-//! The stores exchange the sources (`hoplite_core::collective`). If they cannot, they complete an
-//! empty target, and each pair of ranks exchanges a part as a separate object.
+//! The stores exchange the sources (`hoplite_core::collective`), or else complete an empty target;
+//! then each pair of ranks exchanges a part as a separate object.
 
 use std::pin::pin;
 use std::slice;
@@ -243,8 +243,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         })
     }
 
-    /// Returns the offset in bytes of this rank's parts in the target. The target has the parts for
-    /// all ranks of this node. Each rank's part for itself is missing from `order`.
+    /// Returns the offset in bytes of this rank's parts in the target, which has the parts for all
+    /// ranks of this node. `order` lacks each rank's part for itself.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());

@@ -16,8 +16,8 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 
-/// Time after which a participant without a result queries its source. Longer than a fast allreduce
-/// (docs/dev/benchmarks.md).
+/// Time after which a participant without a result queries its source: longer than a fast
+/// allreduce.
 const AT_ONCE: Duration = Duration::from_millis(10);
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -127,8 +127,8 @@ impl Client {
     }
 }
 
-/// Joins with the size and type with which this rank put its source. The source may have been
-/// replaced: if the result is late or does not fit, queries the source and joins again.
+/// Joins with the size and type with which this rank put its source. If the result is late or does
+/// not fit, queries the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,

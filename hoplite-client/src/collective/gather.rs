@@ -22,9 +22,9 @@ const MAX_IN_FLIGHT: usize = 256;
 impl Client {
     /// Gets views of all objects at once, in the order of `ids`.
     ///
-    /// Each node receives the objects that it lacks, and can serve them to others. If n
-    /// participants gather n objects of S bytes, each receives (n-1)S bytes and sends about as
-    /// many. The store's memory must hold all objects together.
+    /// Each node receives the objects that it lacks, and can serve them. If n participants gather n
+    /// objects of S bytes, each receives, and sends about, (n-1)S bytes. The store's memory must
+    /// hold all objects together.
     ///
     /// # Errors
     /// As for [`Client::get`], as soon as one get fails.

@@ -1,6 +1,6 @@
 //! Reduce-scatter and allgather: the participants' stores exchange parts in a ring
-//! (`hoplite_core::collective`). If they cannot, they complete an empty target, and each
-//! participant gets its parts separately, with the same result.
+//! (`hoplite_core::collective`), or else complete an empty target; then each participant gets its
+//! parts separately.
 
 use std::pin::pin;
 use std::sync::Arc;

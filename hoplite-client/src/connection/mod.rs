@@ -40,8 +40,8 @@ pub(crate) use shared::Role;
 /// Time that the store gets, beyond a call's timeout, to report the timeout.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_millis(750);
 
-/// Returns the longest wait for an answer. With a timeout of zero, the store queries the directory
-/// for up to [`ANSWER_TIMEOUT`], but answers puts, gets, deletes and reduces at once.
+/// Returns the longest wait for an answer. With a timeout of zero, the store answers puts, gets,
+/// deletes and reduces at once, and otherwise queries the directory for up to [`ANSWER_TIMEOUT`].
 const fn answer_limit(operation: Operation, timeout: Duration) -> Duration {
     let is_at_once = matches!(
         operation,
@@ -236,7 +236,7 @@ impl Connection {
 
     /// Performs `work`, which makes several calls, for at most [`answer_limit`].
     ///
-    /// Without a runtime, the limit ends only futures that the calling thread polls.
+    /// Without a runtime, the limit ends only futures of the calling thread.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,

@@ -1,7 +1,7 @@
 //! Receives answers without a runtime: one of the waiting threads, the leader, receives for all.
 //!
-//! The leader sleeps in `poll` and delivers each answer. The others sleep until their answer
-//! arrives or they become the leader. If answers come quickly, the leader spins: [`Pace`].
+//! The leader sleeps in `poll`, or spins if answers come quickly ([`Pace`]), and delivers each
+//! answer. The others sleep until their answer arrives or they become the leader.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

@@ -27,7 +27,7 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
 }
 
 /// Registers a duplicate of the socket, because the original must send after the runtime's end.
-/// Writability changes with each request, so it is not registered.
+/// Omits writability, which changes with each request.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,

@@ -130,8 +130,7 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Refuses all requests if the store is too old for one of them: the store would perform only
-    /// the others.
+    /// Refuses all requests if the store is too old for one of them.
     fn check_version(&self, requests: &[Request]) -> Result<()> {
         let numbers = requests.iter().map(|request| match request {
             Request::Node(request) => request.oldest_version(),

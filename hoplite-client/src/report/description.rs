@@ -11,7 +11,7 @@ use hoplite_proto::v1;
 /// Description of an object by this store and the directory shard that knows most about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// Address of the shard that knows most about the object.
+    /// Address of the answering shard.
     pub shard: String,
     /// Object and its copies.
     pub locations: Locations,

@@ -177,7 +177,7 @@ pub struct ShardStatus {
 }
 
 impl NodeStatus {
-    /// Returns the present problems' lines by kind, the most important first.
+    /// Present problems' lines by kind, the most important first.
     pub fn problems(&self) -> Vec<(ProblemKind, Vec<String>)> {
         let mut kinds = self.troubles.by_kind();
         if self.troubles.waiting_for_room == 0 {
