@@ -15,8 +15,8 @@ const MAX_RESERVED: u64 = 256;
 
 /// Accepts the connections of one listener while enough file descriptors are free.
 ///
-/// While descriptors are short, new connections wait in the system's queue, so a flood cannot stop
-/// accepted work. The log reports this at most once a second.
+/// Otherwise, new connections wait in the system's queue, so a flood cannot stop accepted work. The
+/// log reports this at most once a second.
 #[derive(Debug)]
 pub struct Acceptor {
     peers: &'static str,

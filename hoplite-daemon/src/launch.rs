@@ -46,8 +46,8 @@ pub fn shard(address: &str) -> Command {
     command
 }
 
-/// Makes the daemon end with this process, and keeps Ctrl-C from the daemon. The thread that starts
-/// the daemon must live as long as the daemon.
+/// Makes the daemon end with this process, or with the starting thread if earlier, and keeps Ctrl-C
+/// from the daemon.
 pub fn bind_to_this_process(command: &mut Command) {
     command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
 }

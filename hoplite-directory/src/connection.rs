@@ -39,8 +39,7 @@ use crate::refusals::Refusals;
 
 /// Most connections: two for each store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
-/// Most half-open connections; one more closes the oldest. A large cluster's stores can reconnect
-/// at once.
+/// Most half-open connections, as when many stores reconnect; one more closes the oldest.
 const MAX_HALF_OPEN: usize = 1024;
 /// Most connections without a proven token; one more closes the oldest.
 const MAX_VISITORS: usize = 64;
@@ -339,7 +338,7 @@ impl Incoming {
     }
 
     /// Fails once `end` has requested the connection's end. Called for reads and writes, because
-    /// HTTP/2 stops reading from a peer that reads no answers.
+    /// HTTP/2 may stop reading.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end {
             if end.as_mut().poll(cx).is_pending() {

@@ -185,8 +185,8 @@ impl History {
         }
     }
 
-    /// Returns the points after step `after`; all if a restarted shard has not reached that step.
-    /// `None` if the node has no history.
+    /// Returns the points after step `after`, or all if a restarted shard has not reached it;
+    /// `None` without a history.
     pub(crate) fn since(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
         let series = node.map_or(Some(&self.all), |node| self.nodes.get(node))?;
         let wanted = match self.last.checked_sub(after) {

@@ -33,7 +33,7 @@ impl Pauses {
         Self(Arc::new(State { counted: Mutex::new((Instant::now(), 0)), news: Notify::new() }))
     }
 
-    /// Returns the number of pauses. A pause is a long gap between two calls.
+    /// Returns the number of pauses: long gaps between two calls.
     pub(crate) fn count(&self) -> u64 {
         let mut state = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (latest, count) = &mut *state;

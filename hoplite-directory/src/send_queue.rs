@@ -1,6 +1,6 @@
 //! The shard queues messages without waiting; the connection sends them in batches. A store that
-//! does not read fills the queue and loses its session. A store that sends faster than it reads is
-//! slowed down earlier, by [`SendQueue::wait_for_space`].
+//! does not read fills the queue and loses its session. Before that, [`SendQueue::wait_for_space`]
+//! slows down a store that sends faster than it reads.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -249,8 +249,7 @@ fn serve_members(
         .serve_with_incoming_shutdown(connection::served(connections), stop.cancelled_owned())
 }
 
-/// Serves clients without the token until `stop`, within small limits. `guard` permits only health
-/// checks.
+/// Serves clients without the token until `stop`, within small limits.
 fn serve_visitors(
     directory: DirectoryServer<DirectoryService>,
     health: HealthServer<impl Health>,

@@ -38,8 +38,7 @@ pub struct HelloFields<'a> {
     pub node: &'a str,
     /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],
-    /// Address of an accepting store: the proofs are useless elsewhere. Empty for a connecting side
-    /// or a shard.
+    /// Address of an accepting store, so that proofs are useless elsewhere; otherwise empty.
     pub bound_to: &'a [u8],
 }
 

@@ -135,8 +135,8 @@ impl Credentials {
     }
 }
 
-/// Performs a TLS handshake and returns its error. Also reads a byte, because the peer rejects a
-/// certificate only after the handshake.
+/// Returns the error of a TLS handshake, or of one read: the peer rejects a certificate after the
+/// handshake.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;

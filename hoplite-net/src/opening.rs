@@ -48,7 +48,7 @@ pub enum OpeningError {
 }
 
 impl OpeningError {
-    /// Returns the reason for a refusal; `None` if the peer may be no Hoplite program.
+    /// Reason for a refusal; `None` if the peer may be no Hoplite program.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,

@@ -18,9 +18,9 @@ const CHUNK_BYTES: usize = 4 << 10;
 
 /// An object's header and bytes in the arena, as its store uses them.
 ///
-/// Clones share the memory. The crate's "Memory model" defines the permitted writers. The caller
-/// must not reuse the object's extent while a clone is in use. Offsets are from the start of the
-/// object. Methods panic for bytes beyond its end.
+/// Clones share the memory. The crate's "Memory model" defines the permitted writers. Do not reuse
+/// the extent while a clone is in use. Offsets are from the start of the object. Methods panic for
+/// bytes beyond its end.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     arena: Arc<Arena>,
@@ -83,9 +83,9 @@ impl Buffer {
     /// Requests a doorbell message from the writing client, sent when more bytes are valid than the
     /// returned number.
     ///
-    /// A task that waits for more than n bytes repeats this call until it returns more than n, and
-    /// awaits a message after each smaller result. A message may come in vain. None comes for the
-    /// last block, which [`set_complete`](Self::set_complete) makes valid.
+    /// To wait for more than n bytes, repeat this call until it returns more than n, and await a
+    /// message after each smaller result. A message may come in vain. None comes for the last
+    /// block, which [`set_complete`](Self::set_complete) makes valid.
     #[must_use = "progress up to this number rings no doorbell"]
     pub fn want_doorbell(&self) -> u64 {
         self.header().want(self.size_bytes())

@@ -35,10 +35,10 @@
 //!   client. It copies them through raw pointers or by the kernel, to or from private memory. A
 //!   misbehaving client can therefore corrupt objects, but not the store's memory safety.
 //! * The exception is [`Reader::as_slice`], which lends a complete object. It trusts the store's
-//!   other clients, which belong to the same user or group, to write only through [`Writer`].
+//!   other clients, of the same user or group, to write only through [`Writer`].
 //! * Clients can forge headers, so each read bounds their numbers, and no process waits for a
-//!   header alone. The store counts the bytes that it fills, and a reader that misses bytes queries
-//!   the store ([`Reader::confirm`]).
+//!   header alone: a reader that misses bytes queries the store ([`Reader::confirm`]), which counts
+//!   the bytes that it fills.
 //!
 //! All unsafe code of the workspace is in this crate, or in the Python module.
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -15,23 +15,22 @@ use crate::span::Span;
 /// Bytes whose page tables one system call fills.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Smallest copy in bytes for which page tables are filled first. A smaller copy's page faults cost
-/// less than filling one piece (0.1 ms).
+/// Smallest copy in bytes for which page tables are filled first: smaller copies' page faults cost
+/// less than one piece (0.1 ms).
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
 /// Smallest copy in bytes for which a second thread fills page tables.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// Head start of the thread that fills page tables, so that the copying thread never fills the same
-/// tables.
+/// Head start over the copying thread, which then never fills the same page tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of the arena.
 ///
 /// # Page tables
 ///
-/// Each process fills its own page tables, even after the store's prefault. This costs more than a
-/// copy.
+/// Each process fills its own page tables, which costs more than a copy, even after the store's
+/// prefault.
 ///
 /// Filling them piece by piece ahead of the copy costs less. `MADV_POPULATE_READ` is faster than
 /// `MADV_POPULATE_WRITE`, and makes the entries writable.

@@ -13,7 +13,7 @@ const STEP_BYTES: usize = 2 << 20;
 
 /// A client's view of an object, complete or growing. Cheap to clone.
 ///
-/// The caller must hold a reference to the copy at the store, which otherwise reuses the memory.
+/// The caller must hold a reference to the copy: otherwise the store reuses the memory.
 #[derive(Debug, Clone)]
 pub struct Reader {
     mapping: Arc<Mapping>,

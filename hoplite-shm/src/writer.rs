@@ -118,8 +118,8 @@ impl Writer {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }
 
-    /// Fills page tables for the next `length_bytes`. Call it right before writing a few MiB
-    /// through [`as_mut_ptr`](Self::as_mut_ptr).
+    /// Fills page tables for the next `length_bytes`: a few MiB, about to be written through
+    /// [`as_mut_ptr`](Self::as_mut_ptr).
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping

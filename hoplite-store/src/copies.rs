@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// Interval at which a task that waits for a client's bytes reads their number again: another
-/// client can clear the flag that makes the client wake the task.
+/// Interval at which a task that waits for a client's bytes reads their number again, because
+/// another client can clear the wake-up flag.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A copy of one object, from `CopyOpened` until `CopyClosed`.
@@ -31,8 +31,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
-    /// Leading bytes that this store knows to be valid. The number in the shared header, which
-    /// every client can write, counts only while a client fills the copy.
+    /// Leading bytes that this store knows to be valid. The shared header, which every client can
+    /// write, counts only while a client fills the copy.
     known_bytes: AtomicU64,
     completed: AtomicBool,
     /// The error with which the copy ended, set before another copy gets the memory. A task that
@@ -89,9 +89,8 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// Returns the number of leading bytes that may be read or forwarded. If a client or a reduce
-    /// fills the copy, omits the last block until the store declares the copy complete: a receiver
-    /// with all bytes would count as a source of a complete object.
+    /// Number of leading bytes that may be read or forwarded. If a client or a reduce fills the
+    /// copy, omits the last block until the copy is complete (see `hoplite_core::block`).
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
@@ -157,7 +156,7 @@ impl LiveCopy {
     }
 
     /// Makes [`bytes`](Self::bytes) return `None`, because another copy may get the memory. The
-    /// copy need not have failed: its object may be in a spill file.
+    /// object may still be in a spill file.
     fn retire(&self) {
         self.lock_failure()
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
@@ -179,8 +178,7 @@ impl LiveCopy {
     }
 
     /// Acts as [`beyond`](Self::beyond) for the part before `end_bytes`. Until the copy is
-    /// complete, omits the part's last block: a receiver with the whole part takes the object for
-    /// complete. Cancel safe.
+    /// complete, omits the part's last block. Cancel safe.
     pub(crate) async fn beyond_within(
         &self,
         offset_bytes: u64,

@@ -230,8 +230,8 @@ impl Engine {
         }
     }
 
-    /// Begins a session with this run of `shard`: see [`Event::ShardUp`]. Messages go to `outbox`.
-    /// A session with a removed shard ends at once.
+    /// Begins a session with this run of `shard`: see [`Event::ShardUp`]. A session with a removed
+    /// shard ends at once.
     pub(crate) fn session_up(
         self: &Arc<Self>,
         shard: usize,
@@ -291,8 +291,7 @@ impl Engine {
         shards.listed().map(session).collect()
     }
 
-    /// Registers a client. Objects whose put named one of `owners` stay alive while the client is
-    /// connected.
+    /// Registers a client, which keeps the objects of `owners` alive while connected.
     pub(crate) fn client_connected(
         self: &Arc<Self>,
         name: String,

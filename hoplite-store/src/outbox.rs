@@ -25,8 +25,8 @@ use crate::copies::LiveCopy;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: ToShard,
-    /// The inline object whose bytes are read when the message is sent. A new session publishes all
-    /// inline objects; their queued bytes would double their memory.
+    /// The inline object whose bytes are read when the message is sent: queued bytes of all inline
+    /// objects, which a new session publishes, would double their memory.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
     pub(crate) trace: Option<TraceContext>,
 }

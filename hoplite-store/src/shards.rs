@@ -32,8 +32,7 @@ pub(crate) struct ShardLinks {
 }
 
 impl ShardLinks {
-    /// Makes links to the configured shards, over the network or within this process. Fails for an
-    /// invalid or repeated address, or too many.
+    /// Makes links to the configured shards. Fails for an invalid or repeated address, or too many.
     pub(crate) fn new(
         addresses: &[String],
         config: &StoreConfig,

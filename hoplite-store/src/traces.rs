@@ -19,8 +19,8 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Most sources of a reduce that belong to its call's trace. Work for further sources belongs to
-/// the event that caused it.
+/// Most sources of a reduce whose work belongs to its call's trace; other work belongs to its
+/// event's.
 const MAX_SOURCES: usize = 256;
 
 /// Sees each event before the node handles it, and each effect afterwards.

@@ -28,8 +28,7 @@ pub const MAX_LABEL_KEY_BYTES: usize = 63;
 pub const MAX_LABEL_VALUE_BYTES: usize = 255;
 /// Most messages in one frame of a session.
 pub const MAX_MESSAGES_PER_BATCH: usize = 4096;
-/// Most bytes of a frame from a store. A batch closes at 1 MiB, but its last message may be an
-/// inline object.
+/// Most bytes of a frame from a store: a batch of 1 MiB, and an inline object.
 pub const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Most bytes of a frame from a shard: all locations of an object, or a page of a listing whose
 /// last object is on every node.

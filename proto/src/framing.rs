@@ -13,14 +13,13 @@ use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 /// Size in bytes of the length before each message.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Longest hello in bytes. The start of another protocol, read as a length, is usually more.
+/// Longest hello in bytes. Another protocol's start, read as a length, usually exceeds it.
 pub const MAX_HELLO_BYTES: usize = 4096;
 
 /// Longest response in bytes: a page of a listing.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Most bytes of a request without a list of ids: one id, metadata with 64 dimensions, protobuf's
-/// tags, and a small object.
+/// Most bytes of a request without a list of ids: one id, metadata, tags, and a small object.
 const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 
 /// Bytes of protobuf's tag and length for each id of a list.

@@ -168,8 +168,8 @@ impl SocketPlace {
         }
     }
 
-    /// Returns the socket's address, valid while `self` lives. If the path is too long for an
-    /// address, uses the open directory's path in `/proc`.
+    /// Socket's address, valid while `self` lives. If the path is too long for an address, uses the
+    /// open directory's path in `/proc`.
     ///
     /// # Errors
     /// [`Errno::NAMETOOLONG`] if the name alone is too long, or `/proc` is missing.
@@ -202,8 +202,8 @@ enum Entry {
     Missing,
 }
 
-/// Walk along a path. Each directory is opened from the previous one and checked while open, so
-/// that no user can exchange it.
+/// Walk along a path. Each directory is opened from the previous one and checked while open, so no
+/// user can exchange it.
 struct Walk<'a> {
     users: &'a TrustedUsers,
     directory: OwnedFd,
@@ -314,8 +314,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Checks the socket's directory: it must be shared and sticky, or belong to a user of this
-    /// namespace. Directories above it may belong to others, such as the machine's root.
+    /// Checks that the socket's directory is shared and sticky, or belongs to a user of this
+    /// namespace. Directories above may belong to others, such as the machine's root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => {

@@ -1,8 +1,7 @@
 //! An HTTP server for a daemon's users. Each connection serves one request within seconds.
 //!
-//! At most [`MAX_CONNECTIONS`] connections wait for a complete request. One more closes the oldest,
-//! so idle connections cannot block others. At most the same number of complete requests are
-//! answered at a time; further ones wait.
+//! At most [`MAX_CONNECTIONS`] connections wait for a complete request; one more closes the oldest.
+//! At most as many complete requests are answered at a time; further ones wait.
 
 mod address;
 mod hosts;

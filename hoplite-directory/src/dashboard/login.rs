@@ -1,7 +1,7 @@
 //! Logins at the dashboard. If there is a token, only logged-in users see data.
 //!
-//! Wrong tokens slow down logins from their address. A browser with the cookie of an earlier login
-//! with this token is exempt: a stranger at its address must not lock its user out.
+//! Wrong tokens slow down logins from their address. Browsers with the cookie of an earlier login
+//! with this token are exempt, so that no stranger at the address locks their users out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -100,7 +100,7 @@ impl Login {
         LoginOutcome::Accepted(cookies)
     }
 
-    /// Returns the cookie of a new session; `None` if the system has no random numbers.
+    /// Makes a session's cookie; `None` if the system has no random numbers.
     fn session_cookie(&self) -> Option<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new().fill(&mut secret).ok()?;

@@ -18,7 +18,7 @@ use crate::owner::ShardHandle;
 
 /// Older totals are counted again at the next request.
 const FRESH: Duration = Duration::from_secs(20);
-/// Older totals are forgotten. Younger ones answer requests while the shard counts again.
+/// Older totals are forgotten. Others answer requests while the shard counts again.
 const STALE: Duration = Duration::from_secs(600);
 /// Time after which a request returns. The next request continues its count.
 const COUNT_LIMIT: Duration = Duration::from_secs(1);

@@ -73,7 +73,7 @@ impl Engine {
         self.bulk.puller.max_lanes()
     }
 
-    /// Returns the load report for the dashboard. `shards_up` is in the order of the shards' names.
+    /// Load report for the dashboard. `shards_up` is in the order of the shards' names.
     pub(crate) fn load(&self) -> Load {
         let state = self.lock();
         let shards = state.node.shards();

@@ -31,7 +31,7 @@ pub(crate) enum CallWork {
 }
 
 /// The answers that wait for one client, in order. A newer update of a subscription replaces the
-/// older one: each open call has at most one answer here.
+/// older one, so each open call has at most one answer here.
 ///
 /// A suspended client is not dropped: the store would reuse the memory of its views.
 #[derive(Debug, Default)]
@@ -87,7 +87,7 @@ impl Answers {
         self.lock().answers.is_empty()
     }
 
-    /// Waits until an answer or work was added since the last return. The queues may be empty
+    /// Waits until an answer or work was added since the last return; the queues may be empty
     /// again. Cancel safe.
     pub(super) async fn added(&self) {
         self.added.notified().await;

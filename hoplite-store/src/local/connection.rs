@@ -356,8 +356,8 @@ impl Connection {
         }
     }
 
-    /// Writes the outbox. A failed write discards the answers. The connection ends only after all
-    /// requests were read, because a client may leave after a request such as a seal.
+    /// Writes the outbox. A failed write discards the answers, but does not end the connection:
+    /// requests of a client that has left, such as a seal, may be unread.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {

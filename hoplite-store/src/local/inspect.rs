@@ -49,7 +49,6 @@ const OBJECT_OVERHEAD_BYTES: usize = 6;
 
 /// Time limit for querying all members of a collective.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit for one member, so that a slow store does not delay others.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
 const MAX_ASKED_AT_ONCE: usize = 32;
 

@@ -107,9 +107,9 @@ impl SocketAccess {
 
     /// Returns `true` if a connected process of `user` may stay connected.
     ///
-    /// If the socket file's permissions admit the group or everybody, they decide, because the
-    /// system has checked them. Otherwise only the owner, this daemon's user and root may stay:
-    /// others connected before the permissions were set, or circumvented them.
+    /// If the socket file's permissions admit the group or everybody, they decide: the system has
+    /// checked them. Otherwise only the owner, this daemon's user and root may stay: others
+    /// connected before the permissions were set, or circumvented them.
     fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
             || user == 0
@@ -265,8 +265,8 @@ fn listen_on(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Locks a directory against other starting daemons. Waits up to `timeout`, because any process
-/// that can read the directory can hold the lock.
+/// Locks a directory against other starting daemons. Waits up to `timeout`, because any reader of
+/// the directory can hold the lock.
 fn lock(directory: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;

@@ -14,7 +14,7 @@ use tokio::task::yield_now;
 
 /// Cost by which a connection may be ahead of the clock without waiting.
 const LEAD: u64 = 16;
-/// Cost by which the start of a connection precedes the clock after a pause. Also the most expected
+/// Cost by which a connection's start precedes the clock after a pause. Also the most expected
 /// cost, because the clock must not pass a waiting connection.
 const CREDIT: u64 = 64;
 /// Number of turns, after two connections waited at once, in which all connections wait.
@@ -23,8 +23,7 @@ const CONTENDED_TURNS: u32 = 256;
 const LONG_BYTES: usize = 4 << 10;
 /// Most turns granted between two looks at all sockets. A long turn is the last.
 const TURNS_AT_ONCE: usize = 8;
-/// Number of later arrivals after which a waiter is overtaken. It goes before others, because new
-/// connections must not starve it.
+/// Number of later arrivals after which a waiter is overtaken, and goes before others.
 const MAX_OVERTAKING: u64 = 1024;
 /// Number of turns between two searches for an overtaken waiter.
 const SEARCH_EVERY: u64 = 16;
@@ -200,7 +199,7 @@ mod tests {
     }
 
     impl Turns {
-        /// Returns the number of waiters since the start, and now.
+        /// Number of waiters since the start, and now.
         pub(in crate::local) fn waiters(&self) -> (u64, usize) {
             let queue = self.lock();
             (queue.arrivals, queue.waiting.len())

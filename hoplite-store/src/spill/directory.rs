@@ -126,7 +126,7 @@ impl RunDirectory {
         RunLog::remove(&self.path);
     }
 
-    /// If `is_kept`, dropping this value keeps the directory, for another start if this one fails.
+    /// If `is_kept`, dropping this value keeps the directory for another start.
     pub(super) fn keep(&self, is_kept: bool) {
         self.is_kept.store(is_kept, Ordering::Relaxed);
     }

@@ -36,7 +36,7 @@ pub(super) enum Flaw {
 }
 
 impl Flaw {
-    /// Returns the disk's error if the file itself may be intact and must not be removed.
+    /// Disk's error if the file itself may be intact and must not be removed.
     pub(super) fn disk_error(&self) -> Option<io::Error> {
         use io::ErrorKind::{InvalidInput, NotFound, UnexpectedEof};
         match self {

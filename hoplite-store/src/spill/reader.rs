@@ -35,7 +35,7 @@ impl SpilledCopy {
 
     /// Starts `work` when fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
     ///
-    /// A hung read keeps its permit, so a hung disk occupies at most this number of threads.
+    /// So a hung disk occupies at most this number of threads.
     fn start<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, SpillFault> + Send + 'static,

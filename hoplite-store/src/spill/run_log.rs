@@ -72,7 +72,7 @@ impl RunLog {
     }
 
     /// Notes runs of shards that had sessions with this store, or with a killed store whose files
-    /// it takes over. A failure removes the log, so no later run recovers the objects.
+    /// it takes over. A failure removes the log.
     pub(super) fn note(&mut self, runs: impl IntoIterator<Item = ShardRun>) -> io::Result<()> {
         let mut log = Vec::new();
         for run in runs.into_iter().filter(|run| self.noted.insert(*run)) {

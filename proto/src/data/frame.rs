@@ -13,11 +13,11 @@
 //! | 16..24 | offset in the object; zero except in blocks |
 //! | 24..28 | CRC-32C of bytes 0..24 |
 //!
-//! The header has a separate checksum, so that a damaged length or offset is detected before it is
-//! used. The payload of a [`Kind::Block`] is raw bytes of the object. The payloads of
-//! [`Kind::Combined`], [`Kind::Release`], [`Kind::Filled`], [`Kind::Commit`], [`Kind::Probe`] and
-//! [`Kind::Armed`] are empty. All other payloads are messages of `data.proto`. The offset of a
-//! block that answers a [`Kind::Take`] is a position in that stream.
+//! The header has a separate checksum, so that a damaged length or offset is never used. The
+//! payload of a [`Kind::Block`] is raw bytes of the object. The payloads of [`Kind::Combined`],
+//! [`Kind::Release`], [`Kind::Filled`], [`Kind::Commit`], [`Kind::Probe`] and [`Kind::Armed`] are
+//! empty. All other payloads are messages of `data.proto`. The offset of a block that answers a
+//! [`Kind::Take`] is a position in that stream.
 
 use hoplite_core::checksum::crc32c;
 

@@ -1,5 +1,5 @@
-//! Probes measure the network between stores. An echo is a datagram that the peer returns; a train
-//! is a row of blocks.
+//! Probes measure links between stores. An echo is a datagram that the peer returns; a train is a
+//! row of blocks.
 //!
 //! A datagram has 32 bytes, numbers little-endian:
 //!

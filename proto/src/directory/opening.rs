@@ -25,7 +25,7 @@ pub enum Preface {
 }
 
 impl Preface {
-    /// Returns the preface's bytes.
+    /// Preface's bytes.
     pub const fn bytes(self) -> &'static [u8; PREFACE_BYTES] {
         match self {
             Self::Grpc => b"grpc/hoplite 1\r\n",

@@ -31,7 +31,7 @@ enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order 
 pub enum Request {
     /// Request to the node's state machine.
     Node(node::Request),
-    /// A client's write has reached the progress for which the store waits. Not answered.
+    /// A client has written the bytes for which the store waits. Not answered.
     Doorbell {
         /// The copy that grows.
         copy: CopyId,
