@@ -96,7 +96,7 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
     /// A tree of switches (BlueConnect, equation 9). A ring of stage i crosses levels 0 to i, and
-    /// shares each link with the rings of all other nodes below that link.
+    /// shares each link with the rings of all other nodes below.
     Tree,
     /// A torus (BlueConnect, equation 10). Outside the first dimension, a link carries as many
     /// rings as the first dimension has nodes.
@@ -185,7 +185,7 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     least
 }
 
-/// Returns the fastest stages whose ring sizes multiply to the level's nodes: the shortest path
+/// Returns the fastest stages whose ring sizes multiply to the level's nodes, by a shortest path
 /// over the divisors. On ties, a larger last ring wins.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;

@@ -257,8 +257,7 @@ impl Default for Plan {
     }
 }
 
-/// Binds a socket to a free port without listening. Until it is dropped, only a shard that is told
-/// this port can listen there.
+/// Binds a socket to a free port without listening, to keep the port for a shard.
 fn keep_port() -> (TcpSocket, String) {
     let bound = TcpSocket::new_v4().and_then(|socket| {
         socket.set_reuseaddr(true)?;

@@ -112,8 +112,7 @@ fn accept(shared: &Arc<Mutex<State>>, listener: &TcpListener, shard: usize, addr
     }
 }
 
-/// Relays a store's connection to a shard. Closes it while the store's process is unknown; the
-/// store tries again.
+/// Relays a store's connection to a shard, but closes it while the store's process is unknown.
 fn carry(
     shared: &Mutex<State>,
     store: TcpStream,

@@ -122,7 +122,7 @@ impl History {
     }
 
     /// Returns `true` if a get since `started` must succeed: the object was always available, and
-    /// no client of the store was writing it.
+    /// not being written at the store.
     pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
         let availability = self.availability.get(id).copied().unwrap_or_default();
         let writers = self.writers.get(&(id.clone(), store)).copied().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Connections (lanes) of streams, over links that limit the rate of each connection.
 //!
 //! The real [`HostLanes`] of each sender decides about a stream's lanes, which share its bytes
-//! equally. A new lane carries bytes after the time that a connection takes. A stream is starved
-//! while it has sent all bytes that its sender has received.
+//! equally. A new lane starts after the time that a connection takes. A stream is starved while it
+//! has sent all bytes that its sender has received.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

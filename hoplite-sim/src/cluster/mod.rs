@@ -79,11 +79,11 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// Called when a member of a collective has all bytes. `pieces` are its ranges, each with a
-    /// number for its bytes and a hash of their order of combination.
+    /// Called when a member of a collective has all bytes. `pieces` are its ranges, each with its
+    /// bytes' tag and shape.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
-    /// Called during a step of a reduce, so that the application can make something fail.
+    /// Called during a step of a reduce, which the application can make fail.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
@@ -122,8 +122,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Returns `true` if permissions to read copies are checked. The check takes linear time, too
-    /// slow for thousands of nodes.
+    /// Returns `true` if granted slots are checked, which takes linear time.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }

@@ -113,8 +113,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Takes over the list that all stores use, and ends all other shards. A list may be forgotten
-    /// if all stores and shards that know it crash.
+    /// Takes over the list that all stores use, and ends all other shards. If all that know a list
+    /// crash, it may be lost.
     pub(crate) fn conclude_changes(&mut self) {
         let lists: Vec<ShardList> =
             self.stores.iter().map(|host| host.node.shards().list()).collect();

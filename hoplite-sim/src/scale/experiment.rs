@@ -34,7 +34,7 @@ pub struct Experiment {
     /// Arrival times of the nodes.
     pub arrivals: Arrivals,
     /// Percentage of nodes that fail for good, at random times before [`Experiment::bound`].
-    /// Reduces request as many sources as nodes survive.
+    /// Reduces request a source per survivor.
     pub failures_percent: f64,
     /// Racks in the nodes' labels, in turn; zero for no labels. All links are alike.
     pub racks: usize,
@@ -42,8 +42,8 @@ pub struct Experiment {
     pub slots: u32,
     /// Limit of each connection; `None` if one connection fills a link.
     pub flow_cap: Option<FlowCap>,
-    /// Measures a second run. The first one teaches shards the delay of a hop, and stores their
-    /// lanes.
+    /// `true` to measure a second run, after shards have learnt the delay of a hop, and stores
+    /// their lanes.
     pub is_repeated: bool,
     pub seed: u64,
     pub size_bytes: u64,

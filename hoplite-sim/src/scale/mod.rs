@@ -8,7 +8,7 @@
 //!
 //! * **Bytes** flow at full rate in both directions at once, through a switch that is never full.
 //!   Transfers share a direction of a node's link equally. Unused shares are lost, so results are
-//!   too slow when many transfers share a link.
+//!   too slow with many transfers on a link.
 //! * **Latency**: a relay verifies each block first, which delays it by about a millisecond. A
 //!   connection takes a round trip.
 //! * **Connections** may have a [`FlowCap`]. Real senders then decide their number, see
@@ -17,9 +17,6 @@
 //!   Stores decide, and workers write, in no time.
 //! * **Failures** are deaths of processes, which peers notice after a latency. The first node does
 //!   not fail.
-//!
-//! An [`Experiment`] always has the same [`Outcome`]. The [`Cost`] is the real time of decisions on
-//! this computer.
 
 mod experiment;
 mod outcome;
@@ -38,8 +35,8 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// The arena's capacity in objects. A source, a partial result and a target need three; a restarted
-/// reduce may begin before old objects are deleted.
+/// The arena's capacity in objects: a source, a partial result, a target, and old objects of a
+/// restarted reduce.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
@@ -130,8 +127,8 @@ impl Experiment {
         }
     }
 
-    /// Returns a lower bound of the completion time. The last node to arrive must send or receive
-    /// an object over its link, and each byte takes a latency.
+    /// Returns a lower bound of the completion time: the last node to arrive must send or receive
+    /// an object, after a latency.
     ///
     /// An allreduce of S bytes must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009),
     /// possibly before the last node arrives.

@@ -22,8 +22,8 @@ impl Chain {
     }
 
     /// Returns the time of the first block over all links, plus the time of the other bytes over
-    /// the slowest link. For an object smaller than a block, each hop but the slowest is charged
-    /// for a whole block.
+    /// the slowest link. Each hop but the slowest is charged for a whole block, even for a smaller
+    /// object.
     pub(super) fn cost(&self, links: Links<'_>) -> u128 {
         chain_cost(self.sum, self.gaps.largest(), links.size_bytes())
     }

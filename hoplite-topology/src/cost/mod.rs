@@ -30,8 +30,8 @@ pub enum Model {
     /// In step i, ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps and
     /// S (n - 1) / n bytes per phase.
     HalvingDoubling,
-    /// Two trees that carry half of the bytes each: 2 log2 n steps. The second tree has all ranks
-    /// decremented.
+    /// Two trees that carry half of the bytes each: 2 log2 n steps. In the second tree, all ranks
+    /// are decremented.
     DoubleBinaryTree,
     /// NCCL's two trees, whose rank 0 has one child. The second tree is the first one's mirror for
     /// even n, else the first one shifted.
@@ -166,8 +166,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Number that a search minimises: the weighted cost, plus the cost if each stage, or both
-    /// trees, took their mean time.
+    /// Number that a search minimises: the weighted cost, plus the cost at mean times of the stages
+    /// or trees.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {

@@ -3,8 +3,8 @@
 //! All flows of a step carry equal bytes. With fair rates, the flows of the most loaded link end
 //! last: a step takes latency + bytes * max(load / capacity) / rate.
 //!
-//! Source: EFLOPS, section VII-C and figure 16. The default latency and rate follow from its times
-//! of HDRM for 256 KiB: 130 us on 64 nodes and 181 us on 1024.
+//! Source: EFLOPS, section VII-C and figure 16. The defaults follow from its times of HDRM for 256
+//! KiB: 130 us on 64 nodes and 181 us on 1024.
 
 use thiserror::Error;
 

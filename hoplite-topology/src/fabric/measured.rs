@@ -1,5 +1,5 @@
 //! A network with the measured rate of each pair of nodes. Pairs that cross a group's border share
-//! its uplink. The uplink's capacity is given, or follows from rates under load.
+//! its uplink, whose capacity is given, or follows from rates under load.
 
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@ pub const WHOLE: u32 = 1_000_000;
 const ROUND: u32 = WHOLE / 5;
 /// Last fifth of each round, which rejects worse orders.
 const QUIET: u32 = ROUND / 5;
-/// Number of sample swaps, whose mean difference sets the first temperature.
+/// Number of swaps whose mean difference sets the first temperature.
 const SAMPLES: u32 = 64;
 
 #[derive(Debug)]
@@ -91,8 +91,7 @@ impl<'a> Anneal<'a> {
         self.energy = self.evaluator.energy();
     }
 
-    /// Returns the most energy that the next move may add: the temperature times an exponentially
-    /// distributed number (Metropolis et al., 1953).
+    /// Returns the most energy that the next move may add (Metropolis et al., 1953).
     fn allowed(&mut self, gone: u32) -> u128 {
         if gone >= ROUND - QUIET {
             return 0;

@@ -12,8 +12,8 @@ use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Most partitions of the nodes that [`exchange_bound`] tries: the clusters below the largest jumps
-/// of the distance.
+/// Most partitions that [`exchange_bound`] tries: the clusters below the largest jumps of the
+/// distance.
 const MAX_PARTITIONS: usize = 16;
 /// Most changes of [`OneTree`]'s multipliers. The last change is 1/400 of the first.
 const MAX_STEPS: u32 = 600;
@@ -35,7 +35,7 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
 ///
 /// The cheapest spanning tree bounds the cost of the first block. The spanning tree whose slowest
 /// link is fastest bounds the cost of the other bytes. An object smaller than a block is charged a
-/// block, less the missing bytes at the largest time per byte of all links.
+/// block, less the missing bytes at the slowest link's rate.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
     let blocks: u128 = spanning_tree(nodes, |a, b| hop(links, a, b).0).map(u128::from).sum();

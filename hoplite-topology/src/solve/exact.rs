@@ -1,5 +1,5 @@
 //! Finds the best order in small cases. Rings use Held and Karp's dynamic program (1962), chains
-//! the same for each limit of the time per byte. Other models try all orders.
+//! repeat it for each limit of the time per byte. Other models try all orders.
 
 use crate::cost::{Evaluator, Model, chain_cost, hop};
 use hoplite_core::topology::matrix::Links;

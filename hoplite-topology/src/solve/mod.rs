@@ -22,8 +22,8 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// Share of a ring's search that improves the lower bound. Its multipliers (a cost per node) then
-/// help to choose neighbours for moves.
+/// Share of a ring's search that improves the lower bound, whose multipliers (a cost per node) help
+/// to choose neighbours for moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.
@@ -91,8 +91,7 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Makes about `moves` moves. `done` is the elapsed share of the search's time, in units of 1 /
-    /// [`WHOLE`].
+    /// Makes about `moves` moves. `done` is the elapsed share of time, in units of 1 / [`WHOLE`].
     pub fn advance(&mut self, moves: u32, done: u32) -> Status {
         match &mut self.method {
             Method::Done => {}

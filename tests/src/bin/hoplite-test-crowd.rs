@@ -2,8 +2,8 @@
 //! RECEIVERS`.
 //!
 //! The stores have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the
-//! first store; some are complete, so that several chains begin. Restarts after the directory has
-//! ended all sessions. Ends with its standard input.
+//! first store, in several chains. Restarts after the directory has ended all sessions. Ends with
+//! its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
