@@ -126,6 +126,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--flow-cap", metavar="RATE", help="of each connection (default: the rate of the links)"
     )
+    run.add_argument(
+        "--rails",
+        default="1",
+        metavar="N",
+        help="links of each host; other systems and iperf3 use the first (default: 1)",
+    )
     run.add_argument("--lanes", metavar="N", help="of Hoplite's stores (default: the stores' own)")
     run.add_argument(
         "--programs",
@@ -179,6 +185,7 @@ def _run(arguments: argparse.Namespace) -> None:
         cell_s=_seconds(str(chosen["cell_seconds"])),
         rate_bits_s=parse_rate(arguments.rate),
         flow_cap_bits_s=parse_rate(arguments.flow_cap) if arguments.flow_cap else None,
+        rails=_positive(arguments.rails),
         sizes_of={name: _sizes(sizes) for name, sizes in _STANDARD_SIZES_OF.items()}
         if has_own_sizes
         else {},
@@ -206,7 +213,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _continued(earlier: Results, now: Results) -> Results:
-    for what in ("commit", "machine", "rate_bits_s", "flow_cap_bits_s"):
+    for what in ("commit", "machine", "rate_bits_s", "flow_cap_bits_s", "rails"):
         if getattr(earlier, what) != getattr(now, what):
             raise BenchError(
                 f"the results are of another {what}: {getattr(earlier, what)}, not {getattr(now, what)}"

@@ -37,6 +37,12 @@ def write(results: Results, path: Path) -> list[Path]:
     return [path, *figures.values()]
 
 
+def _rails(results: Results) -> str:
+    if results.rails == 1:
+        return ""
+    return f"Each host has {results.rails} such links. The limit counts all; systems other than Hoplite use the first. "
+
+
 def _cap(results: Results) -> str:
     if results.flow_cap_bits_s is None:
         return ""
@@ -53,8 +59,9 @@ def _head(results: Results) -> list[str]:
         f"{'' if results.ended else 'The run has not ended. '}Written by `make bench-report`; do not edit.",
         "",
         f"Each host is a network namespace with a link of {results.rate_bits_s / 1e6:g} Mbit/s in each direction "
-        f"(`tests/lab`), of which one stream of iperf3 gets {limit}. {_cap(results)}All hosts share one machine: "
-        f"{machine['processor']}, {machine['memory']}, Linux {machine['kernel']}, {machine['distribution']}.",
+        f"(`tests/lab`), of which one stream of iperf3 gets {limit}. "
+        f"{_rails(results)}{_cap(results)}All hosts share one machine: {machine['processor']}, {machine['memory']}, "
+        f"Linux {machine['kernel']}, {machine['distribution']}.",
         "",
         "Times are medians of five rounds, or of three where the limit is more than a second, with the spread from the fastest "
         "to the slowest round behind them; without a spread, there was one round: of a peer that is far behind, or where a round "

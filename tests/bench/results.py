@@ -81,6 +81,7 @@ class Results:
     machine: dict[str, str]
     rate_bits_s: int
     flow_cap_bits_s: int | None = None
+    rails: int = 1
     systems: dict[str, dict[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     limits: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -107,8 +108,8 @@ class Results:
 
     @property
     def payload_bytes_s(self) -> float:
-        """The best stream's rate: all links are equal."""
-        return max(limit["payload_bytes_s"] for limit in self.limits.values())
+        """The best stream's rate times the rails: all links are equal."""
+        return self.rails * max(limit["payload_bytes_s"] for limit in self.limits.values())
 
     def best(self, title: str, like: Measurement) -> Measurement | None:
         """A system's fastest variant in the cell of `like`; a failed one if all failed."""

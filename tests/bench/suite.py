@@ -43,6 +43,7 @@ class Settings:
         intervals: times between late arrivals, in units of S/B.
         cell_s: no further round of a cell begins after this, if it has enough rounds.
         flow_cap_bits_s: the highest rate of one connection; None for the link's rate.
+        rails: the links of each host.
     """
 
     systems: tuple[str, ...]
@@ -56,6 +57,7 @@ class Settings:
     rate_bits_s: int
     sizes_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     flow_cap_bits_s: int | None = None
+    rails: int = 1
 
 
 class Suite:
@@ -187,7 +189,8 @@ class Suite:
     def _cell(self, cell: Measurement, lab: Lab, team: Team) -> None:
         workload = WORKLOADS[cell.workload]
         steps = workload.loop.steps if workload.loop else 1
-        serial_s = cell.hosts * steps * cell.size_bytes / self.results.payload_bytes_s
+        link_bytes_s = self.results.payload_bytes_s / self.settings.rails
+        serial_s = cell.hosts * steps * cell.size_bytes / link_bytes_s
         timeout_s = max(_TIMEOUT_LEAST_S, cell.limit_s + _TIMEOUT_TIMES_SERIAL * serial_s)
         begun = time.monotonic()
         object_bytes = (
@@ -262,7 +265,7 @@ class Suite:
             return limit.measure(lab)
 
     def _plan(self, hosts: int) -> Plan:
-        return Plan(hosts=hosts, rate_bits_s=self.settings.rate_bits_s)
+        return Plan(hosts=hosts, rate_bits_s=self.settings.rate_bits_s, rails=self.settings.rails)
 
 
 def _say(text: str) -> None:
@@ -277,4 +280,5 @@ def results_for(settings: Settings, root: Path, command: str) -> Results:
         machine=machine.describe(),
         rate_bits_s=settings.rate_bits_s,
         flow_cap_bits_s=settings.flow_cap_bits_s,
+        rails=settings.rails,
     )

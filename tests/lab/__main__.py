@@ -38,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
         "--rate", default="200mbit", help="of each host's link, each way (default: 200mbit)"
     )
     up.add_argument(
+        "--rails", type=int, default=1, metavar="N", help="links of each host (default: 1)"
+    )
+    up.add_argument(
         "--racks",
         type=int,
         default=1,
@@ -67,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(perform=_run)
 
     for name, text in [
-        ("cut", "cut the link of a host or rack: packets vanish, nobody is told"),
+        ("cut", "cut a host, a rack or a rail such as h1.eth0: packets vanish, nobody is told"),
         ("repair", "repair links that were cut"),
         ("kill", "cut the link of a host, then kill its processes"),
     ]:
@@ -96,6 +99,7 @@ def _up(arguments: argparse.Namespace) -> int:
         hosts=arguments.hosts,
         rate_bits_s=parse_rate(arguments.rate),
         racks=arguments.racks,
+        rails=arguments.rails,
         uplink_bits_s=parse_rate(arguments.uplink) if arguments.uplink else None,
         congestion_control=arguments.congestion_control,
         flow_cap_bits_s=parse_rate(arguments.flow_cap) if arguments.flow_cap else None,
@@ -157,7 +161,8 @@ def _clean(_: argparse.Namespace) -> None:
 def _summary(plan: Plan) -> str:
     racks = f" in {plan.racks} racks" if plan.racks > 1 else ""
     cap = f", {plan.flow_cap_bits_s / 1e6:g} Mbit/s per connection" if plan.flow_cap_bits_s else ""
-    return f"{plan.host_names[0]} to {plan.host_names[-1]}{racks}, {plan.rate_bits_s / 1e6:g} Mbit/s each way{cap}"
+    rails = f"{plan.rails} rails of " if plan.rails > 1 else ""
+    return f"{plan.host_names[0]} to {plan.host_names[-1]}{racks}, {rails}{plan.rate_bits_s / 1e6:g} Mbit/s each way{cap}"
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:

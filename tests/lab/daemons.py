@@ -145,7 +145,7 @@ class Hoplite:
         directory = ",".join(map(_shard_address, self._shard_hosts))
         arguments = [
             "--listen",
-            f"{host.address}:{_STORE_PORT}",
+            ",".join(f"{address}:{_STORE_PORT}" for address in host.addresses),
             "--print-addresses",
             *self.security,
         ]

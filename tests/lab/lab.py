@@ -12,7 +12,7 @@ from typing import IO, Any, Final, Self
 
 from . import registry, system
 from .errors import LabError
-from .plan import INTERFACE, SWITCH, Plan, namespace
+from .plan import SWITCH, Plan, namespace, rail_name
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 ENTER: Final = _PACKAGE / "enter.sh"
@@ -45,7 +45,11 @@ class Traffic:
 class Host:
     lab: str
     name: str
-    address: str
+    addresses: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        return self.addresses[0]
 
     def command(self, command: Sequence[str | Path]) -> list[str]:
         return [str(ENTER), self.lab, self.name, *map(str, command)]
@@ -157,7 +161,7 @@ class Lab:
     @property
     def hosts(self) -> list[Host]:
         names = enumerate(self.plan.host_names)
-        return [Host(self.name, name, self.plan.address(index)) for index, name in names]
+        return [Host(self.name, name, self.plan.addresses(index)) for index, name in names]
 
     def host(self, name: str) -> Host:
         if name not in self.plan.host_names:
@@ -165,22 +169,19 @@ class Lab:
         return self.hosts[self.plan.host_names.index(name)]
 
     def cut(self, link: str) -> None:
-        """Drops all packets of a host or a rack, without an error for the sender."""
-        self._set_port(link, _DISABLED)
+        """Drops all packets of `h1`, `h1.eth0` or `rack1`, without an error for the sender."""
+        self._set_ports(link, _DISABLED)
 
     def repair(self, link: str) -> None:
-        self._set_port(link, _FORWARDING)
+        self._set_ports(link, _FORWARDING)
 
-    def set_rate(self, host: str, rate_bits_s: int) -> None:
-        for member, interface in ((self.host(host).name, INTERFACE), (SWITCH, host)):
-            system.run(
-                [
-                    "tc",
-                    "-netns",
-                    namespace(self.name, member),
-                    *self.plan.slowed(interface, rate_bits_s),
-                ]
-            )
+    def set_rate(self, link: str, rate_bits_s: int) -> None:
+        for port in self._ports(link):
+            host, _, device = port.partition(".")
+            ends = ((self.host(host).name, device or rail_name(0)), (SWITCH, port))
+            for member, end in ends:
+                command = ["tc", "-netns", namespace(self.name, member)]
+                system.run([*command, *self.plan.slowed(end, rate_bits_s)])
 
     def cut_between(self, one: str, other: str) -> None:
         """As `cut`, for packets between two hosts."""
@@ -194,17 +195,15 @@ class Lab:
     def cut_one_way(self, sender: str, receiver: str) -> None:
         """As `cut`, for packets in one direction."""
         # Frames go to an address that does not exist.
-        address = self.host(receiver).address
-        self._neighbour(
-            self.host(sender), "replace", address, "lladdr", _NOBODY, "nud", "permanent"
-        )
+        self._neighbour(sender, receiver, "replace", "lladdr", _NOBODY, "nud", "permanent")
 
     def repair_one_way(self, sender: str, receiver: str) -> None:
-        self._neighbour(self.host(sender), "del", self.host(receiver).address)
+        self._neighbour(sender, receiver, "del")
 
-    def _neighbour(self, host: Host, verb: str, address: str, *what: str) -> None:
-        command = ["ip", "-netns", namespace(self.name, host.name), "neigh", verb, address, *what]
-        system.run([*command, "dev", INTERFACE])
+    def _neighbour(self, sender: str, receiver: str, verb: str, *what: str) -> None:
+        command = ["ip", "-netns", namespace(self.name, self.host(sender).name), "neigh", verb]
+        for rail, address in enumerate(self.host(receiver).addresses):
+            system.run([*command, address, *what, "dev", rail_name(rail)])
 
     def kill(self, host: str) -> None:
         """Kills all processes. Cuts the link first, so that no packet reveals their end."""
@@ -218,7 +217,8 @@ class Lab:
         found = {port["ifname"]: port["stats64"] for port in json.loads(text)}
         return {
             link: Traffic(
-                received_bytes=found[link]["tx"]["bytes"], sent_bytes=found[link]["rx"]["bytes"]
+                received_bytes=sum(found[port]["tx"]["bytes"] for port in self.plan.ports(link)),
+                sent_bytes=sum(found[port]["rx"]["bytes"] for port in self.plan.ports(link)),
             )
             for link in self.plan.links
         }
@@ -226,11 +226,15 @@ class Lab:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "HOPLITE_LAB": self.name}
 
-    def _set_port(self, link: str, state: int) -> None:
+    def _ports(self, link: str) -> list[str]:
         if link not in self.plan.links:
             raise LabError(f"there is no link {link!r}; there are {_list(self.plan.links)}")
-        switch = namespace(self.name, SWITCH)
-        system.run(["bridge", "-netns", switch, "link", "set", "dev", link, "state", str(state)])
+        return self.plan.ports(link)
+
+    def _set_ports(self, link: str, state: int) -> None:
+        command = ["bridge", "-netns", namespace(self.name, SWITCH), "link", "set"]
+        for port in self._ports(link):
+            system.run([*command, "dev", port, "state", str(state)])
 
 
 def watch(name: str, owner: IO[bytes]) -> None:

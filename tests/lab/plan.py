@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final
 
 SWITCH: Final = "switch"
-INTERFACE: Final = "eth0"
 
 _MTU_BYTES: Final = 1500
 _SEGMENT_BYTES: Final = 16 * 1024
@@ -25,6 +24,7 @@ _PORT_QUEUE_S: Final = 0.010
 _MIN_PORT_QUEUE_BYTES: Final = 512 * 1024
 _HOST_QUEUE_BYTES: Final = 1000 * 1514
 _MAX_HOSTS: Final = 1000
+_MAX_RAILS: Final = 8
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -46,6 +46,7 @@ class Plan:
         uplink_bits_s: the rate between a rack and the middle bridge; by default a host's rate.
         congestion_control: with bbr, the streams into one host share its link unfairly.
         flow_cap_bits_s: the highest rate of one TCP connection, as in some clouds.
+        rails: the links of each host, each in its own subnet.
     """
 
     hosts: int
@@ -55,6 +56,7 @@ class Plan:
     in_turn: bool = False
     congestion_control: str = "cubic"
     flow_cap_bits_s: int | None = None
+    rails: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= _MAX_HOSTS:
@@ -65,6 +67,10 @@ class Plan:
             raise ValueError("links slower than 1mbit are not shaped well")
         if self.flow_cap_bits_s is not None and self.flow_cap_bits_s < 1_000_000:
             raise ValueError("flows slower than 1mbit are not paced well")
+        if not 1 <= self.rails <= _MAX_RAILS:
+            raise ValueError(f"a host has 1 to {_MAX_RAILS} rails, not {self.rails}")
+        if self.rails > 1 and self.racks > 1:
+            raise ValueError("hosts with several rails stand in one rack")
 
     @property
     def uplink_rate_bits_s(self) -> int:
@@ -80,32 +86,57 @@ class Plan:
 
     @property
     def links(self) -> list[str]:
-        return self.host_names + self.rack_names
+        hosts = self.host_names if self.rails > 1 else []
+        rails = [port for name in hosts for port in self.ports(name)]
+        return self.host_names + self.rack_names + rails
+
+    def ports(self, link: str) -> list[str]:
+        """Returns the switch's ports of a link; a host means all its rails."""
+        rails = self.rails if link in self.host_names else 0
+        return [self.on_rail(link, rail) for rail in range(rails)] or [link]
+
+    def on_rail(self, name: str, rail: int) -> str:
+        return f"{name}.{rail_name(rail)}" if self.rails > 1 else name
 
     def rack_of(self, host: int) -> int:
         return host % self.racks if self.in_turn else host * self.racks // self.hosts
 
     @staticmethod
-    def address(host: int) -> str:
-        return f"10.77.{host // 250}.{host % 250 + 1}"
+    def address(host: int, rail: int = 0) -> str:
+        return f"10.{77 + rail}.{host // 250}.{host % 250 + 1}"
+
+    def addresses(self, host: int) -> tuple[str, ...]:
+        return tuple(self.address(host, rail) for rail in range(self.rails))
 
     def namespaces(self, lab: str) -> list[str]:
         return [namespace(lab, name) for name in [*self.host_names, SWITCH]]
 
     def hosts_file(self) -> str:
         names = [f"{self.address(index)} {name}\n" for index, name in enumerate(self.host_names)]
+        if self.rails > 1:
+            names += [
+                f"{address} {port}\n"
+                for index, name in enumerate(self.host_names)
+                for address, port in zip(self.addresses(index), self.ports(name), strict=True)
+            ]
         return "127.0.0.1 localhost\n" + "".join(names)
 
     def sysctls(self) -> dict[str, str]:
-        return {
+        found = {
             "net/ipv4/tcp_congestion_control": self.congestion_control,
             # Cached metrics must not help the next run.
             "net/ipv4/tcp_no_metrics_save": "1",
         }
+        if self.rails > 1:
+            # Drops packets from another rail's address.
+            found["net/ipv4/conf/all/rp_filter"] = "1"
+        return found
 
     def switch_script(self) -> tuple[str, str]:
         """Returns input of `ip -batch` and `tc -batch` for the bridges."""
-        ip = ["link set lo up", *_bridge("middle")]
+        ip = ["link set lo up"]
+        for rail in range(self.rails):
+            ip += _bridge(self.on_rail("middle", rail))
         tc = []
         for rack in self.rack_names:
             ip += _bridge(f"br-{rack}")
@@ -120,23 +151,27 @@ class Plan:
         return _script(ip), _script(tc)
 
     def host_script(self, lab: str, host: int) -> tuple[str, str]:
-        name = self.host_names[host]
-        ip = [
-            "link set lo up",
-            f"link add {INTERFACE} type veth peer name {name} netns {namespace(lab, SWITCH)}",
-            f"address add {self.address(host)}/16 dev {INTERFACE}",
-            _segments(INTERFACE, self.rate_bits_s),
-            f"link set {INTERFACE} up",
-        ]
-        return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s, _HOST_QUEUE_BYTES)])
+        ip, tc = ["link set lo up"], []
+        for rail, port in enumerate(self.ports(self.host_names[host])):
+            device = rail_name(rail)
+            ip += [
+                f"link add {device} type veth peer name {port} netns {namespace(lab, SWITCH)}",
+                f"address add {self.address(host, rail)}/16 dev {device}",
+                _segments(device, self.rate_bits_s),
+                f"link set {device} up",
+            ]
+            tc += [_bucket(device, self.rate_bits_s, _HOST_QUEUE_BYTES)]
+        return _script(ip), _script(tc)
 
     def ports_script(self) -> tuple[str, str]:
         """Returns input of `ip` and `tc` for the hosts' ports, once all hosts exist."""
         ip, tc = [], []
         for host, name in enumerate(self.host_names):
-            bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else "middle"
-            ip += _port(name, bridge, self.rate_bits_s)
-            tc += [_bucket(name, self.rate_bits_s, _port_queue_bytes(self.rate_bits_s))]
+            for rail, port in enumerate(self.ports(name)):
+                middle = self.on_rail("middle", rail)
+                bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else middle
+                ip += _port(port, bridge, self.rate_bits_s)
+                tc += [_bucket(port, self.rate_bits_s, _port_queue_bytes(self.rate_bits_s))]
         return _script(ip), _script(tc)
 
     def slowed(self, interface: str, rate_bits_s: int) -> list[str]:
@@ -147,6 +182,10 @@ class Plan:
 
 def namespace(lab: str, member: str) -> str:
     return f"{lab}-{member}"
+
+
+def rail_name(rail: int) -> str:
+    return f"eth{rail}"
 
 
 def _bridge(name: str) -> list[str]:

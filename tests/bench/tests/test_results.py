@@ -66,6 +66,8 @@ class Workloads(unittest.TestCase):
         found = results()
         found.limits[8] = {"payload_bytes_s": 22_000_000.0, "round_trip_s": 0.0001}
         self.assertEqual(found.payload_bytes_s, 23_900_000.0)
+        found.rails = 2
+        self.assertEqual(found.payload_bytes_s, 2 * 23_900_000.0)
         self.assertIn(
             "191.2 Mbit/s of payload (the best of 2; the least was 176.0)",
             "\n".join(report._head(found)),

@@ -7,6 +7,7 @@ import os
 import signal
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from lab import Lab, LabError, Plan
 from lab.daemons import Hoplite
@@ -29,6 +30,17 @@ def lacking() -> str:
         if built
         else f"there are no programs in {PROGRAMS}; HOPLITE_PROGRAMS names another place"
     )
+
+
+class Addresses(unittest.TestCase):
+    def test_a_store_listens_on_each_rail(self) -> None:
+        for rails, expected in [(1, "10.77.0.2:7402"), (2, "10.77.0.2:7402,10.78.0.2:7402")]:
+            lab = Lab(Plan(hosts=2, rails=rails))
+            hoplite = Hoplite(lab, PROGRAMS)
+            with mock.patch.object(hoplite, "_start") as start:
+                hoplite.start_store(lab.host("h1"))
+            arguments = start.call_args.args[2]
+            self.assertEqual(arguments[arguments.index("--listen") + 1], expected)
 
 
 @unittest.skipIf(lacking(), lacking())

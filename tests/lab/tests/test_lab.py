@@ -196,6 +196,40 @@ class Labs(unittest.TestCase):
             # The kernel's search for the address may fail after 3 s.
             await_that("an answer", lambda: ask(lab.host("h0"), "h1") == "h1")
 
+    def test_a_rail_reaches_only_the_same_rail_and_can_be_cut(self) -> None:
+        with Lab(Plan(hosts=2, rails=2)) as lab:
+            self.start(lab.host("h1"), SERVE)
+            source = lab.host("h0").addresses[0]
+            program = ASK.replace("timeout=", f"source_address=({source!r}, 0), timeout=")
+            for other, answer in [("h1.eth0", "h1"), ("h1.eth1", "")]:
+                command = [sys.executable, "-c", program, other, "0.5"]
+                found = lab.host("h0").run(command, capture_output=True, text=True, check=False)
+                self.assertEqual(found.stdout.strip(), answer)
+            self.assertEqual(ask(lab.host("h0"), "h1.eth1"), "h1")
+            lab.cut("h1.eth1")
+            self.assertEqual(ask(lab.host("h0"), "h1.eth1", timeout_s=0.3), "")
+            self.assertEqual(ask(lab.host("h0"), "h1"), "h1")
+            lab.repair("h1.eth1")
+            await_that("an answer", lambda: ask(lab.host("h0"), "h1.eth1") == "h1")
+            lab.cut("h1")
+            for other in ("h1.eth0", "h1.eth1"):
+                self.assertEqual(ask(lab.host("h0"), other, timeout_s=0.3), "")
+
+    def test_a_rail_has_a_rate_and_a_count_of_its_own(self) -> None:
+        with Lab(Plan(hosts=2, rails=2)) as lab:
+            lab.set_rate("h1.eth1", 10_000_000)
+            for other, least_s, most_s in [("h1.eth0", 0, 0.8), ("h1.eth1", 0.8, PATIENCE_S)]:
+                self.start(lab.host("h1"), SINK)
+                before = lab.traffic()
+                command = [sys.executable, "-c", SEND, other]
+                sent = lab.host("h0").run(command, capture_output=True, text=True, check=True)
+                self.assertGreater(float(sent.stdout), least_s)
+                self.assertLess(float(sent.stdout), most_s)
+                after = lab.traffic()
+                moved = {link: (after[link] - before[link]).received_bytes for link in after}
+                self.assertGreater(moved[other], 1 << 20)
+                self.assertEqual(moved["h1"], moved["h1.eth0"] + moved["h1.eth1"])
+
     def test_a_cut_uplink_parts_the_racks(self) -> None:
         with Lab(Plan(hosts=4, racks=2)) as lab:
             self.start(lab.host("h1"), SERVE)

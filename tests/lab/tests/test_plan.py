@@ -25,6 +25,9 @@ class Plans(unittest.TestCase):
             {"hosts": 4, "rate_bits_s": 1000},
             {"hosts": 4, "racks": 2, "uplink_bits_s": 1000},
             {"hosts": 4, "flow_cap_bits_s": 1000},
+            {"hosts": 4, "rails": 0},
+            {"hosts": 4, "rails": 9},
+            {"hosts": 4, "racks": 2, "rails": 2},
         ]
         for bad in cases:
             with self.subTest(bad), self.assertRaises(ValueError):
@@ -49,6 +52,22 @@ class Plans(unittest.TestCase):
     def test_one_rack_has_no_uplink(self) -> None:
         self.assertEqual(Plan(hosts=2).links, ["h0", "h1"])
         self.assertEqual(Plan(hosts=2, racks=2).links, ["h0", "h1", "rack0", "rack1"])
+
+    def test_each_rail_has_a_link_a_bridge_and_a_subnet(self) -> None:
+        plan = Plan(hosts=2, rails=2)
+        rails = ["h0.eth0", "h0.eth1", "h1.eth0", "h1.eth1"]
+        self.assertEqual(plan.links, ["h0", "h1", *rails])
+        self.assertEqual([plan.ports(link) for link in ("h1", "h1.eth1")], [rails[2:], rails[3:]])
+        self.assertEqual(plan.addresses(1), ("10.77.0.2", "10.78.0.2"))
+        self.assertIn("address add 10.78.0.2/16 dev eth1\n", plan.host_script("x", 1)[0])
+        self.assertIn("link set h1.eth1 master middle.eth1 up\n", plan.ports_script()[0])
+        self.assertIn("10.78.0.2 h1.eth1\n", plan.hosts_file())
+
+    def test_one_rail_needs_no_name(self) -> None:
+        plan = Plan(hosts=2)
+        self.assertEqual(plan.ports("h1"), ["h1"])
+        self.assertIn("link set h1 master middle up\n", plan.ports_script()[0])
+        self.assertEqual(plan.hosts_file(), "127.0.0.1 localhost\n10.77.0.1 h0\n10.77.0.2 h1\n")
 
     def test_both_directions_of_each_link_are_shaped(self) -> None:
         plan = Plan(hosts=4, racks=2, rate_bits_s=10_000_000, uplink_bits_s=20_000_000)
