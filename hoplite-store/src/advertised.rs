@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use hoplite_daemon::warn_repeated;
 use hoplite_net::{Tls, TlsError};
 use tokio::net::lookup_host;
@@ -71,6 +72,7 @@ impl Advertised {
 
     /// Returns the advertised address of a connection that was accepted at `local`.
     pub(crate) fn address_of(&self, local: SocketAddr) -> SocketAddr {
+        let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         let is_at = |rail: &&Rail| rail.listened == local || rail.address().ip() == local.ip();
         self.rails.iter().find(is_at).map_or_else(|| self.address(), Rail::address)
     }
@@ -86,9 +88,7 @@ impl Advertised {
 
     /// Looks up all names again. Returns the main address.
     pub(crate) async fn now(&self) -> SocketAddr {
-        for rail in self.rails.iter() {
-            rail.look_up_again().await;
-        }
+        join_all(self.rails.iter().map(Rail::look_up_again)).await;
         self.address()
     }
 }
@@ -181,6 +181,8 @@ mod tests {
         let one = find(&names, &["0.0.0.0:5"]).await;
         assert_eq!(one.addresses(), parsed(&names));
         assert_eq!(one.address_of("10.1.0.1:5".parse().unwrap()).to_string(), "10.1.0.1:5");
+        let mapped = "[::ffff:10.1.0.1]:5".parse().unwrap();
+        assert_eq!(one.address_of(mapped).to_string(), "10.1.0.1:5");
         assert_eq!(one.address_of("10.9.0.1:5".parse().unwrap()), one.address(), "the main one");
         assert_eq!(one.own(), both.own());
 

@@ -319,7 +319,11 @@ impl Engine {
     }
 
     pub(crate) async fn close_idle_connections(&self, stop: CancellationToken) {
-        tokio::join!(self.bulk.puller.maintain(stop.clone()), self.small.puller.maintain(stop));
+        tokio::join!(
+            self.bulk.puller.maintain(stop.clone()),
+            self.bulk.puller.keep_testing_routes(stop.clone()),
+            self.small.puller.maintain(stop),
+        );
     }
 
     pub(crate) fn asker(&self) -> &Puller {

@@ -51,7 +51,11 @@ pub enum StoreError {
     /// Two addresses of the store belong to one network card.
     #[error("{ip} is named twice: name one address for each network card")]
     SameCard { ip: IpAddr },
-    #[error("{names} names to advertise do not fit {addresses} addresses to listen on")]
+    #[error("other hosts cannot reach an address of loopback: name none beside others")]
+    MixedLoopback,
+    #[error(
+        "each of the {addresses} addresses to listen on needs a name to advertise, or none: got {names}"
+    )]
     AdvertiseCount { names: usize, addresses: usize },
     #[error("a store has at most {MAX_RAILS} addresses, one for each network card")]
     TooManyAddresses,

@@ -9,7 +9,7 @@ use hoplite_core::id::Incarnation;
 use hoplite_core::limits::Limits;
 use hoplite_core::node::{Event, Node};
 use hoplite_core::placement::ShardList;
-use hoplite_core::plan::lanes::{DEFAULT_MAX_LANES, Start};
+use hoplite_core::plan::lanes::DEFAULT_MAX_LANES;
 use hoplite_core::plan::rails::MAX_RAILS;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_daemon::metrics::Metrics;
@@ -168,7 +168,13 @@ impl DataPlace {
 fn check_cards(addresses: &[SocketAddr]) -> Result<(), StoreError> {
     let ips: Vec<_> = addresses.iter().map(|address| address.ip().to_canonical()).collect();
     let twice = ips.iter().enumerate().find(|(number, ip)| ips[..*number].contains(ip));
-    twice.map_or(Ok(()), |(_, ip)| Err(StoreError::SameCard { ip: *ip }))
+    if let Some((_, ip)) = twice {
+        return Err(StoreError::SameCard { ip: *ip });
+    }
+    match ips.iter().find(|ip| ip.is_loopback() != ips[0].is_loopback()) {
+        Some(_) => Err(StoreError::MixedLoopback),
+        None => Ok(()),
+    }
 }
 
 impl Places {
@@ -298,12 +304,10 @@ fn data_config(config: &StoreConfig, advertised: Option<Advertised>) -> DataConf
     let Credentials { token, tls, .. } = config.credentials.clone();
     let own = advertised.as_ref().map(Advertised::own).unwrap_or_default();
     let max_lanes = config.links.max_lanes.unwrap_or(own.len()).max(DEFAULT_MAX_LANES);
-    let first_lanes = Start { lanes: own.len().clamp(1, max_lanes), is_settled: false };
     DataConfig {
         newest: config.newest_version,
         links: config.links,
         max_lanes,
-        first_lanes,
         rails: Arc::new(RailTable::new(own)),
         transport: tls.map_or(TransportKind::Plain, TransportKind::Tls),
         token,
@@ -500,16 +504,18 @@ mod tests {
         let twice = "127.0.0.1 is named twice: name one address for each network card";
         assert_eq!(cards(&["127.0.0.1:0", "127.0.0.1:0"], &[]).await, twice);
         assert_eq!(cards(&["127.0.0.2:0"], &["127.0.0.1:1", "localhost:2"]).await, twice);
-        let missing = cards(&["127.0.0.1:0", "192.0.2.1:0"], &[]).await;
+        let missing = cards(&["192.0.2.1:0", "192.0.2.2:0"], &[]).await;
         assert_eq!(missing, "cannot listen on 192.0.2.1:0");
         assert_eq!(
             cards(&["127.0.0.1:0", "127.0.0.2:0"], &["127.0.0.1:1"]).await,
-            "1 names to advertise do not fit 2 addresses to listen on"
+            "each of the 2 addresses to listen on needs a name to advertise, or none: got 1"
         );
         let many: Vec<_> = (1..=17).map(|number| format!("127.0.0.{number}:0")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         let limit = "a store has at most 16 addresses, one for each network card";
         assert_eq!(cards(&many, &[]).await, limit);
-        assert!(cards(&["127.0.0.1:0", "0.0.0.0:0"], &[]).await.contains("cannot reach 0.0.0.0"));
+        let mixed = "other hosts cannot reach an address of loopback: name none beside others";
+        assert_eq!(cards(&["127.0.0.1:0", "0.0.0.0:0"], &[]).await, mixed);
+        assert_eq!(cards(&["0.0.0.0:0"], &["10.0.0.1:5", "127.0.0.1:5"]).await, mixed);
     }
 }

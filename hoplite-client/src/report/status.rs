@@ -76,7 +76,7 @@ pub struct NodeStatus {
     pub extra_lanes: u64,
     /// Network cards; empty if the store has a single one.
     pub rails: Vec<RailStatus>,
-    /// Pairs of this store's network cards and those of other stores that do not work.
+    /// Routes (pairs of network cards) that do not work, while others reach the same store.
     pub failed_routes: u32,
     /// Present problems.
     pub troubles: Troubles,
@@ -187,12 +187,8 @@ impl NodeStatus {
         let slow = self.links.iter().filter(|link| link.is_slow);
         let slow = slow_links(slow.map(|link| link.node.as_str()));
         let slow = slow.map(|line| format!("slow links {line}"));
-        let failed = (self.failed_routes > 0).then(|| {
-            format!(
-                "{} pairs of network cards do not work; transfers use others",
-                self.failed_routes
-            )
-        });
+        let failed = (self.failed_routes > 0)
+            .then(|| format!("routes over network cards that do not work: {}", self.failed_routes));
         let lines: Vec<_> = slow.into_iter().chain(failed).collect();
         kinds.extend((!lines.is_empty()).then_some((ProblemKind::Slow, lines)));
         kinds

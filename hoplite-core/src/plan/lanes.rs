@@ -102,17 +102,19 @@ impl HostLanes {
         Self { memory, streams, next_stream: 0, limited: 0, tester: None, changes: 0, news: 0 }
     }
 
-    /// Begins a stream with at most `max_lanes` lanes.
+    /// Begins a stream with at most `max_lanes` lanes. It starts with one for each of the `routes`
+    /// to the peer, or more.
     pub fn begin(
         &mut self,
         now: Time,
         peer: &NodeId,
-        max_lanes: usize,
+        (routes, max_lanes): (usize, usize),
         supply: Supply,
     ) -> StreamId {
         let is_tester = supply == Supply::Whole && self.tester.is_none();
         let busy = self.limited + 1;
         let start = self.memory.start(now, peer, busy, is_tester);
+        let start = Start { lanes: start.lanes.max(routes), ..start };
         self.changed();
         let stream = StreamId(self.next_stream);
         self.next_stream += 1;

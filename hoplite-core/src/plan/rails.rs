@@ -1,11 +1,12 @@
 //! Chooses the network cards (rails) of connections between hosts with several addresses.
 //!
-//! Address `k` of one host pairs with address `k` of the other, because such networks are often
-//! separate. If one host has more addresses, those of the other repeat.
+//! A route is a pair of addresses. Address `k` of one host pairs with address `k` of the other,
+//! because such networks are often separate. If one host has more addresses, those of the other
+//! repeat.
 //!
-//! A new connection takes the pair with the fewest connections, and among these the least used
-//! card of this host. A pair that failed gets no request while another works. Additional
-//! connections of a transfer (lanes) try it again, at growing intervals.
+//! The connections of a transfer use different routes. Otherwise, a new connection takes the route
+//! with the fewest connections, and among these the least used card of this host. No connection
+//! takes a failed route while another works. The host tests failed routes at growing intervals.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,41 +17,41 @@ use crate::time::Time;
 
 /// Most addresses of a host.
 pub const MAX_RAILS: usize = 16;
-/// Longest time without any byte over one rail while another works.
+/// Longest time without any byte over one route while another delivers.
 pub const RAIL_TIMEOUT: Duration = Duration::from_millis(500);
-/// Longest time without an answer over one rail while another works. Senders without bytes send a
+/// Longest time for connecting over one route while another works: the kernel repeats a lost
+/// request after a second.
+pub const RAIL_CONNECT_TIMEOUT: Duration = Duration::from_millis(1200);
+/// Longest time without an answer over one route while another works. Senders without bytes send a
 /// keepalive each second.
-pub const RAIL_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+pub const RAIL_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval between looks for failed routes to test.
+pub const TEST_INTERVAL: Duration = Duration::from_secs(1);
 
 const MAX_PEERS: usize = 4096;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(32);
+/// Successive failures of each route after which the peer counts as gone.
+const GONE_AFTER: u32 = 6;
+/// Most routes tested at a time.
+const MAX_TESTS: usize = 16;
 
 /// Pair of addresses for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
+    /// Number of the route to this peer.
+    pub number: usize,
     /// Number of this host's address; `None` if the system chooses it.
     pub own: Option<usize>,
     /// Peer's address.
     pub address: SocketAddr,
-    /// Number of the pair.
-    pub pair: usize,
 }
 
 impl Route {
     /// Route to a peer with one address.
     pub const fn only(address: SocketAddr) -> Self {
-        Self { own: None, address, pair: 0 }
+        Self { number: 0, own: None, address }
     }
-}
-
-/// Purpose of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// A request.
-    Request,
-    /// An additional connection of a transfer, whose other connections deliver already.
-    Lane,
 }
 
 /// Connections of this host to hosts with several addresses.
@@ -58,21 +59,37 @@ pub enum Purpose {
 pub struct Rails {
     /// Open connections from each of this host's addresses.
     used: Vec<usize>,
-    peers: BTreeMap<NodeId, PeerRails>,
+    peers: BTreeMap<NodeId, Peer>,
 }
 
 #[derive(Debug)]
-struct PeerRails {
+struct Peer {
     addresses: Vec<SocketAddr>,
-    pairs: Vec<Pair>,
+    routes: Vec<State>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Pair {
+struct State {
     used: usize,
-    /// Successive failures.
+    has_failed: bool,
+    /// Failures since the route last delivered bytes.
     failures: u32,
-    retry_at: Time,
+    test_at: Time,
+}
+
+impl Peer {
+    fn is_unused(&self) -> bool {
+        self.routes.iter().all(|route| route.used == 0)
+    }
+
+    fn works(&self) -> bool {
+        self.routes.iter().any(|route| !route.has_failed)
+    }
+
+    fn route(&self, number: usize, own: usize) -> Route {
+        let address = self.addresses[number % self.addresses.len()];
+        Route { number, own: (own > 1).then(|| number % own), address }
+    }
 }
 
 impl Rails {
@@ -87,49 +104,47 @@ impl Rails {
             self.peers.remove(peer);
             return;
         }
-        let is_known = self.peers.get(peer).map(|known| known.addresses == addresses);
-        if is_known == Some(true) || (is_known.is_none() && self.peers.len() >= MAX_PEERS) {
+        if self.peers.get(peer).is_some_and(|known| known.addresses == addresses) {
             return;
         }
-        let pairs = vec![Pair::default(); self.used.len().max(addresses.len())];
-        self.peers.insert(peer.clone(), PeerRails { addresses: addresses.to_vec(), pairs });
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(peer) {
+            let unused = self.peers.iter().find(|(_, known)| known.is_unused());
+            let Some(unused) = unused.map(|(unused, _)| unused.clone()) else { return };
+            self.peers.remove(&unused);
+        }
+        let routes = vec![State::default(); self.used.len().max(addresses.len())];
+        self.peers.insert(peer.clone(), Peer { addresses: addresses.to_vec(), routes });
     }
 
-    /// Begins a connection to a peer, whose first address is `main`. Returns `None` if no other
-    /// address is known.
-    pub fn begin(
-        &mut self,
-        now: Time,
-        peer: &NodeId,
-        main: SocketAddr,
-        purpose: Purpose,
-    ) -> Option<Route> {
-        let known = self.peers.get_mut(peer).filter(|known| known.addresses[0] == main)?;
-        let own = |pair: usize| (self.used.len() > 1).then(|| pair % self.used.len());
-        let usable = known.pairs.iter().enumerate().filter(|(_, pair)| {
-            pair.failures == 0 || (purpose == Purpose::Lane && pair.retry_at <= now)
-        });
-        let least = usable.min_by_key(|(number, pair)| {
-            (pair.used, own(*number).map_or(0, |own| self.used[own]), *number)
-        });
-        let earliest = || known.pairs.iter().enumerate().min_by_key(|(_, pair)| pair.retry_at);
-        let (pair, _) = least.or_else(earliest)?;
-        let own = own(pair);
-        known.pairs[pair].used += 1;
-        if let Some(own) = own {
-            self.used[own] += 1;
-        }
-        Some(Route { own, address: known.addresses[pair % known.addresses.len()], pair })
+    /// Returns the number of routes to a peer.
+    pub fn routes(&self, peer: &NodeId) -> usize {
+        self.peers.get(peer).map_or(1, |known| known.routes.len())
+    }
+
+    /// Begins a connection to a peer, whose first address is `main`. The transfer's other
+    /// connections have the routes `others`. Returns `None` if no other address is known.
+    pub fn begin(&mut self, peer: &NodeId, main: SocketAddr, others: &[usize]) -> Option<Route> {
+        let known = self.peers.get(peer).filter(|known| known.addresses[0] == main)?;
+        let routes = known.routes.iter().enumerate();
+        let least =
+            routes.clone().filter(|(_, route)| !route.has_failed).min_by_key(|(number, route)| {
+                let alike = others.iter().filter(|other| *other == number).count();
+                let own = known.route(*number, self.used.len()).own;
+                (alike, route.used, own.map_or(0, |own| self.used[own]), *number)
+            });
+        let earliest = || routes.min_by_key(|(_, route)| route.test_at);
+        let (number, _) = least.or_else(earliest)?;
+        let route = known.route(number, self.used.len());
+        self.count(peer, route);
+        Some(route)
     }
 
     /// Counts a connection to `main` that was opened before the other addresses were known. It
     /// leaves from this host's address number `own`, if known.
     pub fn adopt(&mut self, peer: &NodeId, main: SocketAddr, own: Option<usize>) -> Option<Route> {
-        let route = Route { own, address: main, pair: 0 };
-        self.pair(peer, route)?.used += 1;
-        if let Some(used) = own.and_then(|own| self.used.get_mut(own)) {
-            *used += 1;
-        }
+        let route = Route { number: 0, own, address: main };
+        self.state(peer, route)?;
+        self.count(peer, route);
         Some(route)
     }
 
@@ -138,38 +153,67 @@ impl Rails {
         if let Some(used) = route.own.and_then(|own| self.used.get_mut(own)) {
             *used = used.saturating_sub(1);
         }
-        if let Some(pair) = self.pair(peer, route) {
-            pair.used = pair.used.saturating_sub(1);
+        if let Some(state) = self.state(peer, route) {
+            state.used = state.used.saturating_sub(1);
         }
     }
 
-    /// Notes that a connection could not be opened, or became silent. Returns `true` if its pair
-    /// worked before.
+    /// Notes that a connection could not be opened, or became silent. Returns `true` if its route
+    /// worked before. Forgets a peer of which all routes have failed for a long time.
     pub fn failed(&mut self, now: Time, peer: &NodeId, route: Route) -> bool {
-        let Some(pair) = self.pair(peer, route) else { return false };
-        let is_new = pair.failures == 0;
-        let wait = FIRST_RETRY.saturating_mul(1 << pair.failures.min(5)).min(LAST_RETRY);
-        (pair.failures, pair.retry_at) = (pair.failures.saturating_add(1), now + wait);
+        let Some(state) = self.state(peer, route) else { return false };
+        let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(5)).min(LAST_RETRY);
+        (state.failures, state.test_at) = (state.failures.saturating_add(1), now + wait);
+        let is_new = !std::mem::replace(&mut state.has_failed, true);
+        let is_gone = |known: &Peer| {
+            known.routes.iter().all(|route| route.has_failed && route.failures >= GONE_AFTER)
+        };
+        if self.peers.get(peer).is_some_and(is_gone) {
+            self.peers.remove(peer);
+        }
         is_new
     }
 
-    /// Notes that a new connection works. Returns `true` if its pair had failed before.
+    /// Notes that a connection was opened. Returns `true` if its route had failed before.
     pub fn worked(&mut self, peer: &NodeId, route: Route) -> bool {
-        let Some(pair) = self.pair(peer, route) else { return false };
-        std::mem::take(&mut pair.failures) > 0
+        let Some(state) = self.state(peer, route) else { return false };
+        std::mem::take(&mut state.has_failed)
     }
 
-    /// Returns `true` if another pair works.
+    /// Notes that a connection delivered bytes, so that its route's next failure is the first one.
+    pub fn delivered(&mut self, peer: &NodeId, route: Route) {
+        if let Some(state) = self.state(peer, route).filter(|state| !state.has_failed) {
+            state.failures = 0;
+        }
+    }
+
+    /// Returns `true` if another route works.
     pub fn has_other(&self, peer: &NodeId, route: Route) -> bool {
         let Some(known) = self.peers.get(peer) else { return false };
-        let mut pairs = known.pairs.iter().enumerate();
-        pairs.any(|(number, pair)| number != route.pair && pair.failures == 0)
+        let mut routes = known.routes.iter().enumerate();
+        routes.any(|(number, state)| number != route.number && !state.has_failed)
     }
 
-    /// Returns the number of pairs that have failed.
-    pub fn failed_pairs(&self) -> usize {
-        let pairs = self.peers.values().flat_map(|peer| &peer.pairs);
-        pairs.filter(|pair| pair.failures > 0).count()
+    /// Begins connections that test failed routes. Also returns each peer's first address.
+    pub fn tests(&mut self, now: Time) -> Vec<(NodeId, SocketAddr, Route)> {
+        let mut tests = Vec::new();
+        for (peer, known) in &self.peers {
+            for (number, state) in known.routes.iter().enumerate() {
+                if state.has_failed && state.test_at <= now {
+                    let route = known.route(number, self.used.len());
+                    tests.push((peer.clone(), known.addresses[0], route));
+                }
+            }
+        }
+        tests.truncate(MAX_TESTS);
+        tests.iter().for_each(|(peer, _, route)| self.count(peer, *route));
+        tests
+    }
+
+    /// Returns the number of failed routes to peers that another route reaches.
+    pub fn failed_routes(&self) -> usize {
+        let reached = self.peers.values().filter(|known| known.works());
+        reached.flat_map(|known| &known.routes).filter(|route| route.has_failed).count()
     }
 
     /// Returns the number of open connections from each of this host's addresses.
@@ -177,10 +221,19 @@ impl Rails {
         &self.used
     }
 
-    fn pair(&mut self, peer: &NodeId, route: Route) -> Option<&mut Pair> {
+    fn count(&mut self, peer: &NodeId, route: Route) {
+        if let Some(used) = route.own.and_then(|own| self.used.get_mut(own)) {
+            *used += 1;
+        }
+        if let Some(state) = self.state(peer, route) {
+            state.used += 1;
+        }
+    }
+
+    fn state(&mut self, peer: &NodeId, route: Route) -> Option<&mut State> {
         let known = self.peers.get_mut(peer)?;
-        let address = known.addresses[route.pair % known.addresses.len()];
-        known.pairs.get_mut(route.pair).filter(|_| address == route.address)
+        let address = known.addresses[route.number % known.addresses.len()];
+        known.routes.get_mut(route.number).filter(|_| address == route.address)
     }
 }
 
@@ -207,119 +260,136 @@ mod tests {
     const T0: Time = Time::ZERO;
 
     #[test]
-    fn connections_are_spread_over_pairs_and_cards() {
+    fn connections_are_spread_over_routes_and_cards() {
         let (mut rails, peer, main) = learnt(2, 2);
-        let pairs: Vec<_> =
-            (0..4).map(|_| rails.begin(T0, &peer, main, Purpose::Request).unwrap()).collect();
-        assert_eq!(pairs.iter().map(|route| route.pair).collect::<Vec<_>>(), [0, 1, 0, 1]);
-        assert_eq!(pairs[1].own, Some(1));
-        assert_eq!(pairs[1].address, addresses(2, 2)[1]);
-        assert_eq!(rails.used(), [2, 2]);
-        rails.end(&peer, pairs[1]);
+        let routes: Vec<_> = (0..4).map(|_| rails.begin(&peer, main, &[]).unwrap()).collect();
+        assert_eq!(routes.iter().map(|route| route.number).collect::<Vec<_>>(), [0, 1, 0, 1]);
+        assert_eq!((routes[1].own, routes[1].address), (Some(1), addresses(2, 2)[1]));
+        assert_eq!((rails.used(), rails.routes(&peer)), (&[2, 2][..], 2));
+        rails.end(&peer, routes[1]);
         assert_eq!(rails.used(), [2, 1]);
-        rails.learn(&node("other"), &addresses(3, 2));
-        let main = addresses(3, 1)[0];
-        let other = rails.begin(T0, &node("other"), main, Purpose::Request);
-        assert_eq!(other.unwrap().pair, 1, "the less used card");
-        let first = rails.adopt(&node("other"), main, Some(0)).unwrap();
-        assert_eq!((first.pair, rails.used()), (0, &[3, 2][..]));
-        assert_eq!(rails.adopt(&node("other"), addresses(9, 1)[0], None), None);
+        let (other, main) = (node("other"), addresses(3, 1)[0]);
+        rails.learn(&other, &addresses(3, 2));
+        assert_eq!(rails.begin(&other, main, &[]).unwrap().number, 1, "the less used card");
+        assert_eq!(rails.adopt(&other, main, Some(0)).unwrap().number, 0);
+        assert_eq!(rails.used(), [3, 2]);
+        assert_eq!(rails.adopt(&other, addresses(9, 1)[0], None), None);
+    }
+
+    #[test]
+    fn a_transfer_uses_different_routes_whatever_else_runs() {
+        let (mut rails, peer, main) = learnt(2, 2);
+        let other = node("other");
+        rails.learn(&other, &addresses(3, 2));
+        for _ in 0..3 {
+            rails.begin(&other, addresses(3, 1)[0], &[1]);
+        }
+        rails.begin(&peer, main, &[1]);
+        let first = rails.begin(&peer, main, &[]).unwrap().number;
+        assert_eq!((first, rails.used()), (1, &[4, 1][..]));
+        assert_eq!(rails.begin(&peer, main, &[first]).unwrap().number, 0);
+        assert_eq!(rails.begin(&peer, main, &[1, 0, 0]).unwrap().number, 1);
     }
 
     #[test]
     fn a_host_with_fewer_addresses_repeats_them() {
         let (mut rails, peer, main) = learnt(3, 2);
-        let routes: Vec<_> =
-            (0..3).map(|_| rails.begin(T0, &peer, main, Purpose::Request).unwrap()).collect();
+        let routes: Vec<_> = (0..3).map(|_| rails.begin(&peer, main, &[]).unwrap()).collect();
         let ends: Vec<_> =
             routes.iter().map(|route| (route.own.unwrap(), route.address.ip())).collect();
         let [first, second] = [addresses(2, 2)[0].ip(), addresses(2, 2)[1].ip()];
         assert_eq!(ends, [(0, first), (1, second), (2, first)]);
 
         let (mut rails, peer, main) = learnt(1, 2);
-        let route = rails.begin(T0, &peer, main, Purpose::Request);
+        let route = rails.begin(&peer, main, &[]);
         assert_eq!(route.unwrap().own, None, "the system chooses the only card");
     }
 
     #[test]
     fn a_peer_with_one_address_or_another_first_address_has_one_route() {
         let (mut rails, peer, main) = learnt(2, 1);
-        assert_eq!(rails.begin(T0, &peer, main, Purpose::Lane), None);
+        assert_eq!((rails.begin(&peer, main, &[]), rails.routes(&peer)), (None, 1));
         let (mut rails, peer, _) = learnt(2, 2);
         let moved = addresses(9, 1)[0];
-        assert_eq!(rails.begin(T0, &peer, moved, Purpose::Request), None);
+        assert_eq!(rails.begin(&peer, moved, &[]), None);
         rails.learn(&peer, &vec![moved; MAX_RAILS + 1]);
-        assert_eq!(rails.begin(T0, &peer, moved, Purpose::Request), None);
+        assert_eq!(rails.begin(&peer, moved, &[]), None);
         assert!(!rails.failed(T0, &peer, Route::only(moved)));
     }
 
     #[test]
-    fn a_failed_pair_rests_and_lanes_try_it_again() {
+    fn a_failed_route_is_avoided_until_a_test_succeeds() {
         let (mut rails, peer, main) = learnt(2, 2);
-        let first = rails.begin(T0, &peer, main, Purpose::Request).unwrap();
+        let first = rails.begin(&peer, main, &[]).unwrap();
         assert!(rails.has_other(&peer, first));
         assert!(rails.failed(T0, &peer, first), "it had worked");
         assert!(!rails.failed(T0, &peer, first), "a second failure is no news");
-        assert_eq!(rails.failed_pairs(), 1);
+        assert_eq!(rails.failed_routes(), 1);
         rails.end(&peer, first);
-        let late = T0 + 2 * FIRST_RETRY;
-        let pair =
-            |rails: &mut Rails, now, purpose| rails.begin(now, &peer, main, purpose).unwrap().pair;
-        assert_eq!(pair(&mut rails, T0, Purpose::Lane), 1);
-        assert_eq!(pair(&mut rails, late, Purpose::Request), 1, "a request takes no risk");
-        assert_eq!(pair(&mut rails, late, Purpose::Lane), 0);
+        assert_eq!(rails.begin(&peer, main, &[1]).unwrap().number, 1);
+        assert_eq!(rails.tests(T0 + FIRST_RETRY), []);
+        assert_eq!(rails.tests(T0 + 2 * FIRST_RETRY), [(peer.clone(), main, first)]);
+        assert_eq!(rails.used(), [1, 1], "a test counts as a connection");
         assert!(rails.worked(&peer, first));
         assert!(!rails.worked(&peer, first));
-        assert_eq!(pair(&mut rails, T0, Purpose::Request), 0);
+        rails.end(&peer, first);
+        assert_eq!(rails.begin(&peer, main, &[]).unwrap().number, 0);
+
+        rails.failed(T0, &peer, first);
+        assert_eq!(rails.tests(T0 + 2 * FIRST_RETRY), [], "it delivered nothing in between");
+        rails.worked(&peer, first);
+        rails.delivered(&peer, first);
+        rails.failed(T0, &peer, first);
+        assert_eq!(rails.tests(T0 + FIRST_RETRY).len(), 1);
     }
 
     #[test]
-    fn without_a_working_pair_the_earliest_retry_counts() {
+    fn without_a_working_route_the_earliest_test_counts() {
         let (mut rails, peer, main) = learnt(2, 2);
-        let mut begin = |_| rails.begin(T0, &peer, main, Purpose::Request).unwrap();
-        let routes = [0, 1].map(&mut begin);
+        let routes = [0, 1].map(|_| rails.begin(&peer, main, &[]).unwrap());
         rails.failed(T0, &peer, routes[0]);
         rails.failed(T0, &peer, routes[0]);
         rails.failed(T0, &peer, routes[1]);
         assert!(!rails.has_other(&peer, routes[1]));
-        assert_eq!(rails.begin(T0, &peer, main, Purpose::Request).unwrap().pair, 1);
-        for _ in 0..40 {
+        assert_eq!(rails.begin(&peer, main, &[]).unwrap().number, 1);
+        assert_eq!(rails.failed_routes(), 0, "the peer itself is unreachable");
+        for _ in 1..GONE_AFTER {
+            rails.failed(T0, &peer, routes[0]);
             rails.failed(T0, &peer, routes[1]);
         }
-        assert_eq!(rails.begin(T0 + LAST_RETRY, &peer, main, Purpose::Lane).unwrap().pair, 0);
+        assert_eq!(rails.begin(&peer, main, &[]), None, "the peer is gone");
     }
 
     #[test]
     fn the_number_of_peers_is_bounded() {
-        let mut rails = Rails::new(2);
+        let (mut rails, peer, main) = learnt(2, 2);
+        let used = rails.begin(&peer, main, &[]).unwrap();
         for number in 0..MAX_PEERS + 5 {
             rails.learn(&node(&format!("n{number}")), &addresses(1, 2));
         }
         assert_eq!(rails.peers.len(), MAX_PEERS);
-        rails.learn(&node("n0"), &addresses(7, 3));
-        assert_eq!(rails.peers[&node("n0")].addresses.len(), 3, "known peers may change");
+        assert!(rails.has_other(&peer, used), "it is in use");
+        rails.learn(&peer, &addresses(7, 3));
+        assert_eq!(rails.routes(&peer), 3, "known peers may change");
     }
 
     proptest! {
         #[test]
         fn every_connection_is_counted_once(
             own in 1..4_usize,
-            steps in prop::collection::vec((0..5_u8, 1..4_u8, any::<u8>()), 1..80),
+            steps in prop::collection::vec((0..6_u8, 1..4_u8, any::<u8>()), 1..80),
         ) {
             let (mut rails, peer, mut now) = (Rails::new(own), node("peer"), T0);
             let main = addresses(2, 1)[0];
             let mut open = Vec::new();
             for (step, count, pick) in steps {
+                let picked = usize::from(pick) % open.len().max(1);
                 match step {
                     0 => rails.learn(&peer, &addresses(2, count)),
-                    1 => open.extend(rails.begin(now, &peer, main, Purpose::Request)),
-                    2 => open.extend(rails.begin(now, &peer, main, Purpose::Lane)),
-                    3 if !open.is_empty() => {
-                        rails.end(&peer, open.swap_remove(usize::from(pick) % open.len()));
-                    }
-                    _ if !open.is_empty() => {
-                        rails.failed(now, &peer, open[usize::from(pick) % open.len()]);
-                    }
+                    1 => open.extend(rails.begin(&peer, main, &[0, 1])),
+                    2 => open.extend(rails.tests(now).into_iter().map(|(_, _, route)| route)),
+                    3 if !open.is_empty() => rails.end(&peer, open.swap_remove(picked)),
+                    4 if !open.is_empty() => drop(rails.failed(now, &peer, open[picked])),
                     _ => now = now + FIRST_RETRY,
                 }
                 let bound = open.iter().filter(|route| route.own.is_some()).count();

@@ -68,10 +68,10 @@ impl Merge {
         self.lanes.remove(&lane);
     }
 
-    /// Removes a broken connection.
+    /// Removes a broken connection, which may have had requested bytes.
     pub fn lose(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
-        self.has_lost = true;
+        (self.has_lost, self.requested_bytes) = (true, None);
     }
 
     /// Adds the header of a connection's next frame, with the bytes `frame`. The receiver lacks the
@@ -273,5 +273,8 @@ mod tests {
             Err(BadFrame::NotNext),
             "the answer did not bring them"
         );
+        merge.open(LaneId(2));
+        merge.lose(LaneId(2));
+        assert_eq!(merge.step(10, 100, false), Ok(Step::Lost(10..20)), "the answer was lost too");
     }
 }

@@ -83,7 +83,7 @@ impl<A: Application> Cluster<A> {
         let host = self.lanes.hosts.entry(sender);
         let host =
             host.or_insert_with(|| Host { lanes: HostLanes::new(first), acknowledged_bytes: 0 });
-        let id = host.lanes.begin(now, &node_id(store), max_lanes, supply);
+        let id = host.lanes.begin(now, &node_id(store), (1, max_lanes), supply);
         let (acknowledged, resting) = (BTreeMap::new(), BTreeSet::new());
         self.lanes.streams.insert(reader, Stream { id, sender, acknowledged, resting, last_bytes });
         self.open_lanes(reader, id, 1);

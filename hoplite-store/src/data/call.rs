@@ -29,6 +29,8 @@ pub(super) struct Call<'a> {
     rail: RailUse,
     /// `true` if the connection is new, or the peer has sent a byte.
     is_proven: bool,
+    /// `true` after the first header of the answer, which has a separate time limit.
+    is_answered: bool,
 }
 
 impl<'a> Call<'a> {
@@ -39,11 +41,14 @@ impl<'a> Call<'a> {
         message: &impl Message,
     ) -> Result<Self, CallError> {
         let (mut connection, rail, is_proven) =
-            puller.open(&peer).await.map_err(CallError::Connect)?;
+            puller.open(&peer, true).await.map_err(CallError::Connect)?;
         let payload = message.encode_to_vec();
         match send(puller, &mut connection, &rail, (kind, &payload)).await {
             Err(error) if is_proven => Err(error.into()),
-            _ => Ok(Self { puller, peer, kind, payload, connection, rail, is_proven }),
+            _ => {
+                let is_answered = false;
+                Ok(Self { puller, peer, kind, payload, connection, rail, is_proven, is_answered })
+            }
         }
     }
 
@@ -53,11 +58,16 @@ impl<'a> Call<'a> {
         kind: Kind,
         (connection, rail): (PeerConnection, RailUse),
     ) -> Self {
-        Self { puller, peer, kind, payload: Vec::new(), connection, rail, is_proven: true }
+        let (payload, is_proven, is_answered) = (Vec::new(), true, true);
+        Self { puller, peer, kind, payload, connection, rail, is_proven, is_answered }
     }
 
-    pub(super) const fn rail(&self) -> &RailUse {
-        &self.rail
+    pub(super) const fn rail(&mut self) -> &mut RailUse {
+        &mut self.rail
+    }
+
+    pub(super) const fn route(&self) -> usize {
+        self.rail.route()
     }
 
     pub(super) const fn connection(&mut self) -> &mut PeerConnection {
@@ -67,25 +77,34 @@ impl<'a> Call<'a> {
     /// Reads the next header of the answer. Before the first header, may send the request again.
     /// Cancel safe.
     pub(super) async fn read_header(&mut self) -> Result<Header, CallError> {
-        match self.connection.read_header().await {
+        let header = match self.connection.read_header().await {
             Err(ConnectionError::Closed | ConnectionError::Io(_)) if !self.is_proven => {
-                let connected = self.puller.connect(&self.peer, &self.rail).await;
-                let mut connection = connected.map_err(CallError::Connect)?;
+                let opened = self.puller.open(&self.peer, false).await;
+                let (mut connection, rail, _) = opened.map_err(CallError::Connect)?;
                 let request = (self.kind, self.payload.as_slice());
-                send(self.puller, &mut connection, &self.rail, request).await?;
-                (self.connection, self.is_proven) = (connection, true);
-                Ok(self.connection.read_header().await?)
+                send(self.puller, &mut connection, &rail, request).await?;
+                (self.connection, self.rail, self.is_proven) = (connection, rail, true);
+                self.connection.read_header().await
             }
             header => {
                 self.is_proven = true;
-                Ok(header?)
+                header
             }
+        };
+        match &header {
+            Ok(_) if !self.is_answered => {
+                self.is_answered = true;
+                self.connection.expect_within(Some(self.puller.config.silence_timeout));
+            }
+            Ok(_) => {}
+            Err(error) => self.rail.broke(error),
         }
+        Ok(header?)
     }
 
     /// Returns the connection to the pool after the whole answer was read.
     pub(super) fn finish(self) {
-        self.puller.pool.put(self.peer, self.rail.pair(), self.connection);
+        self.puller.pool.put(self.peer, self.rail.route(), self.connection);
     }
 }
 

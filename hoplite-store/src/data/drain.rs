@@ -4,7 +4,6 @@ use hoplite_core::Version;
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::node::DrainReport;
-use hoplite_core::plan::rails::Purpose;
 use hoplite_proto::data::drain::{
     DRAIN_STORE_SINCE, decode_drain_answer, decode_drain_store, encode_drain_answer,
     encode_drain_store,
@@ -56,8 +55,7 @@ impl Puller {
     ) -> Result<DrainReport, Error> {
         let request = encode_drain_store(timeout);
         let answer = async {
-            let rail = self.config.rails.begin(peer, Purpose::Request);
-            let mut connection = self.connect(peer, &rail).await?;
+            let (mut connection, _rail, _) = self.open(peer, false).await?;
             if !connection.version.at_least(DRAIN_STORE_SINCE) {
                 return Err(ConnectionError::Refused(too_old(peer, connection.version)));
             }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
-use hoplite_core::plan::rails::{MAX_RAILS, RAIL_ANSWER_TIMEOUT, RAIL_TIMEOUT};
+use hoplite_core::plan::rails::{MAX_RAILS, RAIL_ANSWER_TIMEOUT, RAIL_CONNECT_TIMEOUT};
 use hoplite_net::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, Transport, nonce};
 use hoplite_proto::bounds::decode_address;
 use hoplite_proto::data::frame::Kind;
@@ -36,7 +36,7 @@ pub(super) async fn connect(
     peer: &NodeId,
     rail: &RailUse,
 ) -> Result<(PeerConnection, Duration), ConnectionError> {
-    let limit = rail.limit(config.connect_timeout, RAIL_TIMEOUT);
+    let limit = rail.limit(config.connect_timeout, RAIL_CONNECT_TIMEOUT);
     let begun = Instant::now();
     let stream = timeout(limit, connect_from(rail.own(), rail.address())).await;
     let stream = stream.map_err(|_| ConnectionError::Idle(limit))??;
@@ -48,12 +48,17 @@ pub(super) async fn connect(
     Ok((opened?.0, took))
 }
 
+/// Connects from the address `own`, unless no card of this host has it, as behind a translation of
+/// addresses.
 async fn connect_from(own: Option<IpAddr>, address: SocketAddr) -> io::Result<TcpStream> {
-    let Some(own) = own.filter(|own| own.is_ipv4() == address.is_ipv4()) else {
-        return TcpStream::connect(address).await;
-    };
-    let socket = if own.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.bind(SocketAddr::new(own, 0))?;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Some(own) = own.filter(|own| own.is_ipv4() == address.is_ipv4()) {
+        let bound = socket.bind(SocketAddr::new(own, 0));
+        bound.or_else(|error| match error.kind() {
+            io::ErrorKind::AddrNotAvailable => Ok(()),
+            _ => Err(error),
+        })?;
+    }
     socket.connect(address).await
 }
 
@@ -195,9 +200,14 @@ fn rails_of(hello: &v1::DataHello, version: Version) -> Result<Vec<SocketAddr>, 
     Ok(named.map(|rail| decode_address(rail, Plane::Data)).collect::<Result<_, _>>()?)
 }
 
+/// Returns the addresses that the proofs cover. Lengths precede several, so that they have one
+/// interpretation.
 fn bound(hello: &v1::DataHello, version: Version) -> String {
-    let rails = hello.rails.iter().filter(|_| version.at_least(Version::WITH_RAILS));
-    rails.fold(hello.address.clone(), |bound, rail| bound + " " + rail)
+    if hello.rails.is_empty() || !version.at_least(Version::WITH_RAILS) {
+        return hello.address.clone();
+    }
+    let all = std::iter::once(&hello.address).chain(&hello.rails);
+    all.map(|address| format!("{}:{address}", address.len())).collect()
 }
 
 fn fields<'a>(hello: &'a v1::DataHello, bound: &'a str) -> HelloFields<'a> {

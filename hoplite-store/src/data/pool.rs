@@ -28,8 +28,8 @@ struct State {
 #[derive(Debug)]
 struct Idle {
     connection: PeerConnection,
-    /// Pair of addresses that the connection uses.
-    pair: usize,
+    /// Number of the connection's route to the peer.
+    route: usize,
     since: Instant,
 }
 
@@ -38,12 +38,12 @@ impl Pool {
         Self { max_idle_per_peer, idle_timeout, state: Mutex::default() }
     }
 
-    /// Takes the last used connection to `peer` over `pair` not known to be dead.
-    pub(super) fn take(&self, peer: &Peer, pair: usize) -> Option<PeerConnection> {
+    /// Takes the last used connection to `peer` over `route` not known to be dead.
+    pub(super) fn take(&self, peer: &Peer, route: usize) -> Option<PeerConnection> {
         let mut state = self.lock();
         let idle = state.idle.get_mut(peer)?;
         let mut found = None;
-        while let Some(last) = idle.iter().rposition(|idle| idle.pair == pair) {
+        while let Some(last) = idle.iter().rposition(|idle| idle.route == route) {
             let Idle { mut connection, since, .. } = idle.remove(last);
             if since.elapsed() < self.idle_timeout && !connection.is_disturbed() {
                 found = Some(connection);
@@ -57,7 +57,7 @@ impl Pool {
     }
 
     /// Returns a connection to the pool. If the peer has too many, closes the longest idle one.
-    pub(super) fn put(&self, peer: Peer, pair: usize, connection: PeerConnection) {
+    pub(super) fn put(&self, peer: Peer, route: usize, connection: PeerConnection) {
         let mut state = self.lock();
         if state.closed || self.max_idle_per_peer == 0 {
             return;
@@ -66,7 +66,7 @@ impl Pool {
         if idle.len() >= self.max_idle_per_peer {
             idle.remove(0);
         }
-        idle.push(Idle { connection, pair, since: Instant::now() });
+        idle.push(Idle { connection, route, since: Instant::now() });
     }
 
     /// Closes connections idle for too long or closed by the peer.

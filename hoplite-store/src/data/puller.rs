@@ -1,11 +1,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::join_all;
 use hoplite_core::plan::link::{Intake, LinkEstimate, LinkEstimator, RateSample};
-use hoplite_core::plan::rails::Purpose;
+use hoplite_core::plan::rails::TEST_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_net::TransportKind;
-use tokio::time::{Instant, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::config::{DataConfig, Sizes};
@@ -135,6 +136,19 @@ impl Puller {
         Time::ZERO + self.origin.elapsed()
     }
 
+    /// Tests failed routes over network cards until `shutdown`.
+    pub(crate) async fn keep_testing_routes(&self, shutdown: CancellationToken) {
+        let mut looks = interval(TEST_INTERVAL);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let testing = async {
+            loop {
+                looks.tick().await;
+                self.test_routes().await;
+            }
+        };
+        shutdown.run_until_cancelled(testing).await;
+    }
+
     /// Closes connections idle for too long. After `shutdown`, closes all.
     pub(crate) async fn maintain(&self, shutdown: CancellationToken) {
         let mut checks = interval(self.config.pool_idle_timeout / 2);
@@ -144,47 +158,48 @@ impl Puller {
         self.pool.close();
     }
 
-    /// Takes an idle connection, or opens one. If a network card fails, uses another. Returns `true`
-    /// for a new connection.
+    /// Takes an idle connection if `may_be_old`, or opens one. If a route fails, uses another.
+    /// Returns `true` for a new connection.
     pub(super) async fn open(
         &self,
         peer: &Peer,
+        may_be_old: bool,
     ) -> Result<(PeerConnection, RailUse, bool), ConnectionError> {
         loop {
-            let rail = self.config.rails.begin(peer, Purpose::Request);
-            if let Some(connection) = self.pool.take(peer, rail.pair()) {
+            let rail = self.config.rails.begin(peer, &[]);
+            if may_be_old && let Some(connection) = self.pool.take(peer, rail.route()) {
                 return Ok((connection, rail, false));
             }
-            match self.connect(peer, &rail).await {
-                Ok(connection) => {
+            match handshake::connect(&self.config, &peer.0, &rail).await {
+                Ok((connection, took)) => {
+                    rail.worked();
+                    self.reports.reached(peer);
+                    self.lock_link().connected(took);
                     let rail = self.config.rails.adopt(rail, peer, connection.rail);
                     return Ok((connection, rail, true));
                 }
-                Err(error) if rail.is_replaceable(&error) => {}
-                Err(error) => return Err(error),
+                Err(error) if rail.could_not_open(&error) => {}
+                Err(error) => {
+                    self.reports.failed(self.now(), peer, &error);
+                    return Err(error);
+                }
             }
         }
     }
 
-    pub(super) async fn connect(
-        &self,
-        peer: &Peer,
-        rail: &RailUse,
-    ) -> Result<PeerConnection, ConnectionError> {
-        match handshake::connect(&self.config, &peer.0, rail).await {
-            Ok((connection, took)) => {
-                rail.worked();
-                self.reports.reached(peer);
-                self.lock_link().connected(took);
-                Ok(connection)
-            }
-            Err(error) => {
-                if !rail.failed(&error) {
-                    self.reports.failed(self.now(), peer, &error);
-                }
-                Err(error)
-            }
-        }
+    /// Connects over failed routes that are due for a test.
+    async fn test_routes(&self) {
+        let tests =
+            self.config.rails.tests().into_iter().map(
+                async |(peer, rail)| match handshake::connect(&self.config, &peer.0, &rail).await {
+                    Ok((connection, _)) => {
+                        rail.worked();
+                        self.pool.put(peer, rail.route(), connection);
+                    }
+                    Err(error) => drop(rail.could_not_open(&error)),
+                },
+            );
+        join_all(tests).await;
     }
 
     pub(crate) fn reports(&self) -> &PeerReports {

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hoplite_core::id::NodeId;
-use hoplite_core::plan::rails::{Purpose, Rails, Route};
+use hoplite_core::plan::rails::{Rails, Route};
 use hoplite_core::time::Time;
+use hoplite_daemon::warn_repeated;
 use tokio::time::Instant;
 
 use super::connection::ConnectionError;
@@ -61,22 +62,28 @@ impl RailTable {
             .collect()
     }
 
-    pub(crate) fn failed_pairs(&self) -> usize {
-        self.lock().failed_pairs()
+    pub(crate) fn failed_routes(&self) -> usize {
+        self.lock().failed_routes()
     }
 
     pub(super) fn learn(&self, peer: &NodeId, addresses: &[SocketAddr]) {
         self.lock().learn(peer, addresses);
     }
 
-    pub(super) fn begin(self: &Arc<Self>, (peer, main): &Peer, purpose: Purpose) -> RailUse {
-        match self.lock().begin(self.now(), peer, *main, purpose) {
-            Some(route) => RailUse { route, known: Some((Arc::clone(self), peer.clone())) },
+    pub(super) fn routes(&self, peer: &NodeId) -> usize {
+        self.lock().routes(peer)
+    }
+
+    /// Chooses the route of a new connection. The transfer's other connections have the routes
+    /// `others`.
+    pub(super) fn begin(self: &Arc<Self>, (peer, main): &Peer, others: &[usize]) -> RailUse {
+        match self.lock().begin(peer, *main, others) {
+            Some(route) => self.used(peer, route),
             None => RailUse::main(*main),
         }
     }
 
-    /// Counts a new connection on its card, if its hello has named more of the peer's.
+    /// Counts a new connection, if its hello told of more addresses than the first.
     pub(super) fn adopt(
         self: &Arc<Self>,
         rail: RailUse,
@@ -87,9 +94,21 @@ impl RailTable {
             return rail;
         }
         match self.lock().adopt(peer, *main, own) {
-            Some(route) => RailUse { route, known: Some((Arc::clone(self), peer.clone())) },
+            Some(route) => self.used(peer, route),
             None => rail,
         }
+    }
+
+    /// Begins tests of failed routes.
+    pub(super) fn tests(self: &Arc<Self>) -> Vec<(Peer, RailUse)> {
+        let tests = self.lock().tests(self.now());
+        let begin = |(peer, main, route)| ((NodeId::clone(&peer), main), self.used(&peer, route));
+        tests.into_iter().map(begin).collect()
+    }
+
+    fn used(self: &Arc<Self>, peer: &NodeId, route: Route) -> RailUse {
+        let known = Some((Arc::clone(self), peer.clone()));
+        RailUse { route, known, has_delivered: false }
     }
 
     pub(super) fn number_of(&self, local: IpAddr) -> Option<usize> {
@@ -118,26 +137,28 @@ impl RailTable {
     }
 }
 
-/// Counts a connection on its network cards, until dropped.
+/// Counts a connection on its route, until dropped.
 #[derive(Debug)]
 pub(super) struct RailUse {
     route: Route,
     /// `None` if the peer has a single address.
     known: Option<(Arc<RailTable>, NodeId)>,
+    has_delivered: bool,
 }
 
 impl RailUse {
     /// Uses the first address of a peer.
     pub(super) const fn main(address: SocketAddr) -> Self {
-        Self { route: Route::only(address), known: None }
+        Self { route: Route::only(address), known: None, has_delivered: false }
     }
 
     pub(super) const fn address(&self) -> SocketAddr {
         self.route.address
     }
 
-    pub(super) const fn pair(&self) -> usize {
-        self.route.pair
+    /// Returns the number of the route.
+    pub(super) const fn route(&self) -> usize {
+        self.route.number
     }
 
     pub(super) fn own(&self) -> Option<IpAddr> {
@@ -150,50 +171,59 @@ impl RailUse {
         if self.has_other() { longest.min(short) } else { longest }
     }
 
-    fn has_other(&self) -> bool {
+    pub(super) fn has_other(&self) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|(table, peer)| table.lock().has_other(peer, self.route))
     }
 
-    /// Notes that a new connection works.
+    /// Notes that the connection was opened.
     pub(super) fn worked(&self) {
         let Some((table, peer)) = &self.known else { return };
         if table.lock().worked(peer, self.route) {
-            tracing::info!(%peer, address = %self.route.address, "a network card is in use again");
+            tracing::info!(%peer, address = %self.route.address, "a route over a network card works again");
         }
     }
 
-    /// Notes that a connection broke with `error`. Returns
-    /// [`is_replaceable`](Self::is_replaceable).
-    pub(super) fn failed(&self, error: &ConnectionError) -> bool {
-        let Some((table, peer)) = self.known.as_ref().filter(|_| is_of_network(error)) else {
-            return false;
+    /// Notes that the connection delivered bytes.
+    pub(super) fn delivered(&mut self) {
+        if let Some((table, peer)) = &self.known
+            && !self.has_delivered
+        {
+            table.lock().delivered(peer, self.route);
+            self.has_delivered = true;
+        }
+    }
+
+    /// Notes that the connection could not be opened. Returns `true` if another route may help.
+    pub(super) fn could_not_open(&self, error: &ConnectionError) -> bool {
+        !matches!(error, ConnectionError::Refused(_)) && self.failed(error)
+    }
+
+    /// Notes that the connection broke with `error`, unless the peer closed it.
+    pub(super) fn broke(&self, error: &ConnectionError) {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+
+        let is_of_route = match error {
+            ConnectionError::Idle(_) => true,
+            ConnectionError::Io(error) => {
+                !matches!(error.kind(), ConnectionReset | BrokenPipe | UnexpectedEof)
+            }
+            _ => false,
         };
+        if is_of_route {
+            self.failed(error);
+        }
+    }
+
+    fn failed(&self, error: &ConnectionError) -> bool {
+        let Some((table, peer)) = &self.known else { return false };
         let is_new = table.lock().failed(table.now(), peer, self.route);
         let has_other = self.has_other();
         if is_new && has_other {
             let (address, own) = (self.route.address, self.own());
-            tracing::warn!(%peer, %address, ?own, %error, "a network card does not work; transfers use another");
+            warn_repeated!(%peer, %address, ?own, %error, "a route over a network card has failed; transfers use others");
         }
         has_other
-    }
-
-    /// Returns `true` if the network may be the cause of `error`, and another route works.
-    pub(super) fn is_replaceable(&self, error: &ConnectionError) -> bool {
-        is_of_network(error) && self.has_other()
-    }
-}
-
-/// Returns `false` for errors that prove that the peer was reached.
-fn is_of_network(error: &ConnectionError) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-
-    match error {
-        ConnectionError::Idle(_) => true,
-        ConnectionError::Io(error) => {
-            !matches!(error.kind(), ConnectionReset | BrokenPipe | UnexpectedEof)
-        }
-        _ => false,
     }
 }
 

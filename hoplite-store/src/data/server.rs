@@ -313,7 +313,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     &copy,
                     pull.range.clone(),
                     keepalive,
-                    &self.metrics,
+                    (&self.metrics, &self.config.rails),
                 )
                 .await;
             }

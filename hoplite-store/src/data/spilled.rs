@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::connection::{ConnectionError, PeerConnection};
 use super::keepalive::Keepalive;
 use super::metrics::{DataMetrics, count};
+use super::rails::RailTable;
 use super::serving::Ending;
 use crate::spill::{NotRead, SpilledCopy};
 
@@ -18,7 +19,7 @@ pub(super) async fn send(
     copy: &SpilledCopy,
     range: Range<u64>,
     keepalive: Keepalive<'_>,
-    metrics: &DataMetrics,
+    (metrics, rails): (&DataMetrics, &RailTable),
 ) -> Result<Ending, ConnectionError> {
     let Ok(mut reader) = keepalive.during(connection, copy.open(range)).await? else {
         return Ok(Ending::NoCopy);
@@ -33,6 +34,7 @@ pub(super) async fn send(
             connection.write_bytes(position_bytes, block).await?;
             position_bytes += block.len() as u64;
             count(&metrics.sent_bytes, block.len() as u64);
+            rails.sent(connection.rail, block.len() as u64);
         }
     }
 }

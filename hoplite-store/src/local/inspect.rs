@@ -388,7 +388,7 @@ async fn status(plane: &LocalPlane) -> Response {
         max_lanes: small(plane.engine.max_lanes()),
         extra_lanes: metrics.lanes.load(Ordering::Relaxed),
         rails: plane.engine.rails().reports().iter().map(encode_rail).collect(),
-        failed_routes: small(plane.engine.rails().failed_pairs()),
+        failed_routes: small(plane.engine.rails().failed_routes()),
     }))
 }
 

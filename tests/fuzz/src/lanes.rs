@@ -86,7 +86,7 @@ fn send(input: &mut Unstructured<'_>) -> Result<()> {
         let Some(stream) = streams.keys().nth(at).copied() else {
             let max_lanes = input.int_in_range(0..=MAX_LANES)?;
             let supply = if input.arbitrary()? { Supply::Whole } else { Supply::Chain };
-            let stream = host.begin(now, &peers[at % 2], max_lanes, supply);
+            let stream = host.begin(now, &peers[at % 2], (1, max_lanes), supply);
             let first = host.join(stream, None, 0).expect("each stream has a lane");
             streams.insert(stream, (max_lanes.max(1), vec![first]));
             continue;

@@ -82,7 +82,7 @@ impl Sender {
 
     fn begin_from(&mut self, peer: &NodeId, flow_cap: u64, source: u64) -> usize {
         let supply = if source == u64::MAX { Supply::Whole } else { Supply::Chain };
-        let id = self.lanes.begin(self.now(), peer, 16, supply);
+        let id = self.lanes.begin(self.now(), peer, (1, 16), supply);
         let open = BTreeMap::from([(self.lanes.join(id, None, 0).unwrap(), Lane::default())]);
         self.streams.push(Sent {
             id,
@@ -465,7 +465,7 @@ fn small_streams_get_few_lanes() {
 #[test]
 fn broken_and_surplus_lanes_are_counted() {
     let mut lanes = HostLanes::new(Start { lanes: 3, is_settled: true });
-    let stream = lanes.begin(Time::ZERO, &peer("a"), 16, Supply::Whole);
+    let stream = lanes.begin(Time::ZERO, &peer("a"), (1, 16), Supply::Whole);
     let progress = super::Progress {
         delivery: None,
         starved: Duration::ZERO,

@@ -1,24 +1,25 @@
 use std::future::pending;
 
 use futures::future::select_all;
-use hoplite_core::checksum::crc32c;
 use hoplite_core::merge::{LaneId, Merge, Step};
-use hoplite_core::peer::FINAL_FRAMES_TIMEOUT;
-use hoplite_core::plan::rails::{Purpose, RAIL_TIMEOUT};
+use hoplite_core::peer::{FINAL_FRAMES_TIMEOUT, KEEPALIVE_INTERVAL};
+use hoplite_core::plan::rails::RAIL_TIMEOUT;
 use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{Header, Kind};
-use hoplite_proto::data::lanes::{decode_lanes, encode_lane};
+use hoplite_proto::data::lanes::decode_lanes;
 use hoplite_proto::v1;
-use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::call::{Call, CallError};
 use super::super::connection::{ConnectionError, PeerConnection};
-use super::super::handshake;
 use super::super::pool::Peer;
 use super::super::puller::{LanedStream, Puller};
 use super::super::rails::RailUse;
+use super::lane::{Lane, LaneFrame, Opened, Origin, open_lane};
+
+/// Most requests for lost bytes without a new byte.
+const MAX_REPEATS: usize = 4;
 
 #[derive(Debug)]
 pub(in super::super) enum Event {
@@ -39,72 +40,27 @@ pub(in super::super) struct Incoming<'a> {
     merge: Merge,
     lanes: Vec<Lane<'a>>,
     next_lane: usize,
-    opening: JoinSet<Result<(Box<PeerConnection>, RailUse), ConnectionError>>,
+    opening: JoinSet<Opened>,
+    /// Routes of the connections in `opening`.
+    opening_routes: Vec<usize>,
     has_requested_lanes: bool,
-    /// `true` if the lanes use several network cards, of which one may fail.
-    has_rails: bool,
     /// Time since which a lane has waited for earlier bytes of another.
     blocked_since: Option<Instant>,
     /// Counts this stream for the senders' plans; `None` before its first bytes.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
-    /// `true` if a lane has ended because the sender had sent all bytes.
-    has_whole_end: bool,
+    /// `true` if a lane has ended because the sender had sent all bytes, of which some may be lost.
+    is_all_sent: bool,
+    /// Bytes to request again, until the request is made.
+    lost: Option<std::ops::Range<u64>>,
+    /// Repeated requests since the last byte.
+    repeats: usize,
     ended: Vec<Call<'a>>,
-}
-
-#[derive(Debug)]
-struct Lane<'a> {
-    id: LaneId,
-    call: Call<'a>,
-    /// `false` if the lane joined a running stream.
-    is_request: bool,
-    block: Option<Header>,
-    /// Arriving control frame, and the arrived length of its payload.
-    control: Option<(Header, usize)>,
-    payload: Vec<u8>,
-}
-
-enum LaneFrame {
-    Block(Header),
-    Control(Kind),
-}
-
-impl Lane<'_> {
-    /// Reads the next block's header, or a whole control frame. Cancel safe.
-    async fn listen(&mut self) -> Result<LaneFrame, CallError> {
-        let header = match self.control {
-            Some((header, _)) => header,
-            None => {
-                let header = self.call.read_header().await?;
-                match header.kind() {
-                    Kind::Block => return Ok(LaneFrame::Block(header)),
-                    Kind::Keepalive | Kind::End | Kind::Lanes => {}
-                    kind => return Err(ConnectionError::Unexpected(kind).into()),
-                }
-                self.payload.resize(header.length_bytes() as usize, 0);
-                self.control = Some((header, 0));
-                header
-            }
-        };
-        while let Some((_, received)) = &mut self.control
-            && *received < self.payload.len()
-        {
-            *received += self.call.connection().read_part(&mut self.payload[*received..]).await?;
-        }
-        self.control = None;
-        header.check_payload(crc32c(&self.payload)).map_err(ConnectionError::from)?;
-        Ok(LaneFrame::Control(header.kind()))
-    }
-
-    fn decode<M: Message + Default>(&self) -> Result<M, ConnectionError> {
-        Ok(M::decode(&*self.payload)?)
-    }
 }
 
 enum LaneEvent {
     Frame(LaneId, Result<LaneFrame, CallError>),
-    Opened(Result<(Box<PeerConnection>, RailUse), ConnectionError>),
+    Opened(Opened),
     /// Lanes have been silent for too long, while another has later bytes.
     Silent,
     /// All bytes have arrived, but some lanes stay silent.
@@ -130,36 +86,31 @@ impl<'a> Incoming<'a> {
             lanes,
             next_lane,
             opening,
+            opening_routes: Vec::new(),
             has_requested_lanes,
-            has_rails: false,
             blocked_since: None,
             receiving: None,
             end,
-            has_whole_end: false,
+            is_all_sent: false,
+            lost: None,
+            repeats: 0,
             ended,
         };
-        incoming.add(call, true);
+        incoming.add(call, Origin::Request);
         incoming
     }
 
+    /// Adds a request for lost bytes.
     pub(in super::super) fn add_request(&mut self, call: Call<'a>) {
-        self.add(call, true);
+        self.lost = None;
+        self.add(call, Origin::Repeat);
     }
 
-    fn add(&mut self, call: Call<'a>, is_request: bool) {
+    fn add(&mut self, call: Call<'a>, origin: Origin) {
         let id = LaneId(self.next_lane);
         self.next_lane += 1;
         self.merge.open(id);
-        let pair = call.rail().pair();
-        self.has_rails |= self.lanes.iter().any(|lane| lane.call.rail().pair() != pair);
-        self.lanes.push(Lane {
-            id,
-            call,
-            is_request,
-            block: None,
-            control: None,
-            payload: Vec::new(),
-        });
+        self.lanes.push(Lane::new(id, call, origin));
     }
 
     /// Waits for the next event of a stream that ends at `end_bytes`. The bytes before `next_bytes`
@@ -169,6 +120,9 @@ impl<'a> Incoming<'a> {
         next_bytes: u64,
         end_bytes: u64,
     ) -> Result<Event, CallError> {
+        if let Some(range) = &self.lost {
+            return Ok(Event::Lost(range.clone()));
+        }
         loop {
             let has_arrived = next_bytes == end_bytes;
             if self.lanes.is_empty()
@@ -186,7 +140,14 @@ impl<'a> Incoming<'a> {
                     let header = block.ok_or(ConnectionError::Closed)?;
                     return Ok(Event::Block(id, header));
                 }
-                Step::Lost(range) => return Ok(Event::Lost(range)),
+                Step::Lost(range) => {
+                    self.repeats += 1;
+                    if self.repeats > MAX_REPEATS {
+                        return Err(ConnectionError::Closed.into());
+                    }
+                    self.lost = Some(range.clone());
+                    return Ok(Event::Lost(range));
+                }
                 Step::Wait => {}
             }
             match self.wait(has_arrived).await {
@@ -195,15 +156,17 @@ impl<'a> Incoming<'a> {
                         return Ok(event);
                     }
                 }
-                LaneEvent::Opened(Ok((connection, rail))) => {
+                LaneEvent::Opened((rail, Ok(connection))) => {
+                    self.have_opened(&rail);
                     let connection = (*connection, rail);
                     let call = Call::sent(self.puller, self.peer.clone(), Kind::Lane, connection);
-                    self.add(call, false);
+                    self.add(call, Origin::Joined);
                 }
-                LaneEvent::Opened(Err(error)) => {
+                LaneEvent::Opened((rail, Err(error))) => {
+                    self.have_opened(&rail);
                     tracing::debug!(peer = %self.peer.0, %error, "a lane could not be opened");
                     self.merge.lose(LaneId(self.next_lane));
-                    if self.is_without_lanes() && self.end.is_none() {
+                    if self.has_failed() {
                         return Err(error.into());
                     }
                 }
@@ -227,26 +190,27 @@ impl<'a> Incoming<'a> {
     /// Waits until a lane has received a frame, or a new lane is open. Cancel safe.
     async fn wait(&mut self, has_arrived: bool) -> LaneEvent {
         if let [lane] = self.lanes.as_mut_slice()
-            && lane.is_request
+            && lane.origin != Origin::Joined
             && self.opening.is_empty()
+            && !(self.is_all_sent || has_arrived && lane.call.rail().has_other())
         {
             return LaneEvent::Frame(lane.id, lane.listen().await);
         }
         // Waits for a missing `End`, because the connections can be used again after it.
-        let only_end_is_missing = has_arrived && self.lanes.iter().all(|lane| !lane.is_request);
+        let only_end_is_missing =
+            has_arrived && self.lanes.iter().all(|lane| lane.origin == Origin::Joined);
         let opened = async {
             match self.opening.join_next().await {
                 Some(Ok(opened)) => LaneEvent::Opened(opened),
-                Some(Err(_)) => LaneEvent::Opened(Err(ConnectionError::Closed)),
-                None => pending().await,
+                // No task, or one that panicked.
+                Some(Err(_)) | None => pending().await,
             }
         };
-        let has_rails = self.has_rails;
-        let is_blocked = has_rails
-            && !has_arrived
-            && (self.has_whole_end || self.lanes.iter().any(|lane| lane.block.is_some()));
-        let blocked_since =
-            is_blocked.then(|| *self.blocked_since.get_or_insert_with(Instant::now));
+        let may_wait =
+            has_arrived || self.is_all_sent || self.lanes.iter().any(|lane| lane.block.is_some());
+        let has_other = may_wait && self.lanes.iter_mut().any(|lane| lane.call.rail().has_other());
+        let blocked_since = (has_other && !has_arrived)
+            .then(|| *self.blocked_since.get_or_insert_with(Instant::now));
         let waiting = self.lanes.iter_mut().filter(|lane| lane.block.is_none());
         let listening: Vec<_> = waiting
             .map(|lane| {
@@ -267,7 +231,7 @@ impl<'a> Incoming<'a> {
         };
         if only_end_is_missing {
             timeout(FINAL_FRAMES_TIMEOUT, any).await.unwrap_or(LaneEvent::GaveUp)
-        } else if has_arrived && has_rails {
+        } else if has_arrived && has_other {
             timeout(RAIL_TIMEOUT, any).await.unwrap_or(LaneEvent::GaveUp)
         } else if let Some(since) = blocked_since {
             timeout_at(since + RAIL_TIMEOUT, any).await.unwrap_or(LaneEvent::Silent)
@@ -276,24 +240,26 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Gives up lanes that received nothing while later bytes arrived over other network cards.
+    /// Gives up lanes that received nothing while later bytes arrived over other routes.
     fn lose_silent_lanes(&mut self) -> Result<(), CallError> {
         let now = Instant::now();
-        let delivering = self.lanes.iter().filter(|lane| lane.block.is_some());
-        let working: Vec<_> = delivering.map(|lane| lane.call.rail().pair()).collect();
         self.blocked_since = Some(now);
-        let silent: Vec<_> = self
+        let delivering = self.lanes.iter().filter(|lane| lane.block.is_some());
+        let working: Vec<_> = delivering.map(|lane| lane.call.route()).collect();
+        let suspects = self
             .lanes
             .iter_mut()
-            .filter(|lane| lane.block.is_none() && !working.contains(&lane.call.rail().pair()))
-            .filter_map(|lane| {
-                let heard_at = lane.call.connection().received_at();
-                (heard_at + RAIL_TIMEOUT <= now).then_some(lane.id)
-            })
+            .filter(|lane| lane.block.is_none() && !working.contains(&lane.call.route()));
+        let mut suspects: Vec<_> = suspects
+            .map(|lane| (lane.id, lane.call.route(), lane.call.connection().received_at()))
             .collect();
-        silent
+        // Of several routes, only one may have failed. The others have keepalives at least.
+        let is_one = suspects.windows(2).all(|two| two[0].1 == two[1].1);
+        let limit = if is_one { RAIL_TIMEOUT } else { KEEPALIVE_INTERVAL + RAIL_TIMEOUT };
+        suspects.retain(|(_, _, heard_at)| *heard_at + limit <= now);
+        suspects
             .into_iter()
-            .try_for_each(|id| self.lost(id, ConnectionError::Idle(RAIL_TIMEOUT).into()))
+            .try_for_each(|(id, ..)| self.lost(id, ConnectionError::Idle(limit).into()))
     }
 
     fn frame_received(
@@ -331,11 +297,11 @@ impl<'a> Incoming<'a> {
                 let lane = self.lanes.swap_remove(index);
                 self.merge.end(id);
                 let is_complete = end.outcome() == v1::end::Outcome::Complete;
-                self.has_whole_end |= is_complete;
+                self.is_all_sent |= is_complete && lane.origin != Origin::Repeat;
                 if end.outcome() != v1::end::Outcome::Released {
                     self.ended.push(lane.call);
                 }
-                if lane.is_request && (!is_complete || self.end.is_none()) {
+                if lane.origin != Origin::Joined && (!is_complete || self.end.is_none()) {
                     self.end = Some(end);
                 }
                 Ok(None)
@@ -350,58 +316,55 @@ impl<'a> Incoming<'a> {
         let free_lanes =
             self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len() + self.ended.len());
         for _ in 0..count.min(free_lanes) {
-            let rail = self.puller.config.rails.begin(&self.peer, Purpose::Lane);
-            let pooled = self.puller.pool.take(&self.peer, rail.pair());
+            let lanes = self.lanes.iter().map(|lane| lane.call.route());
+            let routes: Vec<_> = lanes.chain(self.opening_routes.iter().copied()).collect();
+            let rail = self.puller.config.rails.begin(&self.peer, &routes);
+            self.opening_routes.push(rail.route());
+            let pooled = self.puller.pool.take(&self.peer, rail.route());
             let others =
                 self.receiving.get_or_insert_with(|| self.puller.begin_receiving()).others();
             let (config, peer) = (self.puller.config.clone(), self.peer.0.clone());
             self.opening.spawn(async move {
-                let mut connection = match pooled {
-                    Some(connection) => connection,
-                    None => match handshake::connect(&config, &peer, &rail).await {
-                        Ok((connection, _)) => {
-                            rail.worked();
-                            connection
-                        }
-                        Err(error) => {
-                            rail.failed(&error);
-                            return Err(error);
-                        }
-                    },
-                };
-                connection.expect_within(Some(config.silence_timeout));
-                connection.write_control(Kind::Lane, &encode_lane(key, others)).await?;
-                Ok((Box::new(connection), rail))
+                let opened = open_lane(&config, &peer, &rail, pooled, (key, others)).await;
+                (rail, opened.map(Box::new))
             });
         }
         Ok(())
+    }
+
+    fn have_opened(&mut self, rail: &RailUse) {
+        if let Some(index) = self.opening_routes.iter().position(|route| *route == rail.route()) {
+            self.opening_routes.swap_remove(index);
+        }
     }
 
     /// Continues without a broken lane. Fails if it was the last one, or the sender violated the
     /// protocol.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
-        if let CallError::Connection(error) = &error {
-            self.blame_rail(id, error);
+        if let CallError::Connection(error) = &error
+            && let Some(lane) = self.lane(id)
+        {
+            lane.call.rail().broke(error);
         }
         self.lanes.retain(|lane| lane.id != id);
         self.merge.lose(id);
-        if is_malformed || (self.is_without_lanes() && !self.has_whole_end) {
+        if is_malformed || self.has_failed() {
             return Err(error);
         }
         tracing::debug!(peer = %self.peer.0, %error, lanes = self.lanes.len(), "a stream goes on without a lane that broke");
         Ok(())
     }
 
-    /// Notes that a lane broke with `error`, perhaps because of its network card.
-    pub(in super::super) fn blame_rail(&self, id: LaneId, error: &ConnectionError) {
-        if let Some(lane) = self.lanes.iter().find(|lane| lane.id == id) {
-            lane.call.rail().failed(error);
-        }
+    /// Returns `true` if no lane is left, and nothing was said of the end of the stream.
+    fn has_failed(&self) -> bool {
+        let is_without_lanes = self.lanes.is_empty() && self.opening.is_empty();
+        is_without_lanes && self.end.is_none() && !self.is_all_sent
     }
 
-    fn is_without_lanes(&self) -> bool {
-        self.lanes.is_empty() && self.opening.is_empty()
+    /// Returns `true` if the lanes use several routes.
+    pub(in super::super) fn has_routes(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.call.route() != self.lanes[0].call.route())
     }
 
     fn lane(&mut self, id: LaneId) -> Option<&mut Lane<'a>> {
@@ -409,13 +372,13 @@ impl<'a> Incoming<'a> {
     }
 
     /// Returns the connection of lane `id`, whose block is to be read, or
-    /// [`ConnectionError::Closed`] if the lane is gone. Limits the silence within the block if
-    /// another network card may deliver its bytes.
+    /// [`ConnectionError::Closed`] if the lane is gone. Limits the silence within the block if the
+    /// stream uses other routes.
     pub(in super::super) fn connection(
         &mut self,
         id: LaneId,
     ) -> Result<&mut PeerConnection, ConnectionError> {
-        let limit = (self.has_rails && self.lanes.len() > 1).then_some(RAIL_TIMEOUT);
+        let limit = self.has_routes().then_some(RAIL_TIMEOUT);
         let connection =
             self.lane(id).map(|lane| lane.call.connection()).ok_or(ConnectionError::Closed)?;
         if limit.is_some() {
@@ -429,13 +392,14 @@ impl<'a> Incoming<'a> {
         if self.max_lanes > 1 {
             self.receiving.get_or_insert_with(|| self.puller.begin_receiving());
         }
-        self.blocked_since = None;
-        let (has_rails, config) = (self.has_rails, &self.puller.config);
+        (self.blocked_since, self.repeats) = (None, 0);
+        let (has_routes, config) = (self.has_routes(), &self.puller.config);
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) {
             let bytes = lane.block.take().map_or(0, |header| header.length_bytes().into());
+            lane.call.rail().delivered();
             let connection = lane.call.connection();
             config.rails.received(connection.rail, bytes);
-            if has_rails {
+            if has_routes {
                 connection.expect_within(Some(config.silence_timeout));
             }
         }

@@ -11,6 +11,7 @@
 //! With several, each lane ends with `End`.
 
 mod incoming;
+mod lane;
 
 mod content;
 mod outgoing;

@@ -54,12 +54,12 @@ impl OutgoingStreams {
         &self,
         (now, peer): (Time, &NodeId),
         (content, cursor): (Content, Cursor),
-        max_lanes: usize,
+        (routes, max_lanes): (usize, usize),
         delivery: Option<Delivery>,
     ) -> (Arc<Outgoing>, LaneId) {
         let limit = lane_limit(max_lanes, cursor.left_bytes());
         let supply = content.supply(&cursor);
-        let id = (limit > 1).then(|| lock(&self.host).begin(now, peer, limit, supply));
+        let id = (limit > 1).then(|| lock(&self.host).begin(now, peer, (routes, limit), supply));
         let lane = id.and_then(|id| lock(&self.host).join(id, delivery, 0)).unwrap_or(LaneId(0));
         let cursor = tokio::sync::Mutex::new(cursor);
         let (peer, key, resting) = (peer.clone(), OnceLock::new(), watch::Sender::new(false));

@@ -41,7 +41,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     ) -> (Result<Ending, ConnectionError>, bool) {
         let max_lanes = max_lanes.min(self.config.max_lanes);
         let delivery = if self.config.max_lanes > 1 { connection.delivery() } else { None };
-        let (stream, lane) = self.streams.begin((self.now(), peer), stream, max_lanes, delivery);
+        let lanes = (self.config.rails.routes(peer), max_lanes);
+        let (stream, lane) = self.streams.begin((self.now(), peer), stream, lanes, delivery);
         let ended = self.send_lane(connection, &stream, (lane, delivery)).await;
         self.streams.end(&stream);
         let ended = ended.and_then(|ended| match ended {

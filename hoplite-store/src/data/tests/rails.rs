@@ -139,19 +139,24 @@ async fn survives_a_cut(card: usize) {
     source.complete();
     assert_eq!(pull.await.unwrap(), (size, PullOutcome::Complete));
     assert!(prefix(&copy, size) == bytes);
-    assert_eq!(receiver.config.rails.failed_pairs(), 1);
+    assert_eq!(receiver.config.rails.failed_routes(), 1);
 
     let copy = empty(size);
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (size, PullOutcome::Complete));
-    assert_eq!(receiver.config.rails.failed_pairs(), 1, "it was not needed");
+    assert_eq!(receiver.config.rails.failed_routes(), 1, "it was not needed");
     relays.freeze(card, false);
+    let shutdown = CancellationToken::new();
     let again = async {
-        while receiver.config.rails.failed_pairs() > 0 {
-            let copy = empty(size);
-            assert_eq!(receiver.pull(&sender, "x", &copy).await, (size, PullOutcome::Complete));
+        while receiver.config.rails.failed_routes() > 0 {
+            tokio::task::yield_now().await;
         }
+        shutdown.cancel();
     };
-    timeout(TIME_LIMIT, again).await.expect("the card is in use again");
+    let both = async { tokio::join!(again, receiver.puller.keep_testing_routes(shutdown.clone())) };
+    timeout(TIME_LIMIT, both).await.expect("the card is in use again");
+    let (before, copy) = (received(&receiver)[card], empty(size));
+    assert_eq!(receiver.pull(&sender, "x", &copy).await, (size, PullOutcome::Complete));
+    assert!(received(&receiver)[card] > before);
     sender.stop().await;
 }
 
@@ -195,7 +200,7 @@ async fn requests_avoid_a_broken_card_even_if_it_is_the_main_one() {
     receiver.puller.forget_idle();
     let copy = empty(9);
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (9, PullOutcome::Complete));
-    assert_eq!(receiver.config.rails.failed_pairs(), 1);
+    assert_eq!(receiver.config.rails.failed_routes(), 1);
     assert_eq!(sent(&sender), [9, 9]);
     sender.stop().await;
 }

@@ -78,8 +78,8 @@ impl DataLevels {
             ),
             failed_routes: metrics.gauge(
                 "hoplite_store_failed_routes",
-                "Pairs of this store's network cards and those of other stores that do not work; \
-                 transfers use others.",
+                "Routes (pairs of network cards) that do not work, while others reach the same \
+                 store.",
             ),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
@@ -122,7 +122,7 @@ impl DataLevels {
     }
 
     pub(super) fn update_rails(&self, rails: &RailTable) {
-        self.failed_routes.set(level(rails.failed_pairs()));
+        self.failed_routes.set(level(rails.failed_routes()));
         for rail in rails.reports() {
             let label = [rail.address.to_string()];
             follow(&self.rail_sent_bytes.with_label_values(&label), rail.sent_bytes);
