@@ -34,12 +34,12 @@ pub struct StoreConfig {
     pub cluster: ClusterId,
     /// Newest version of the protocol that the store speaks.
     pub newest_version: Version,
-    /// Addresses of the data plane, one for each network card; port 0 for any free port; empty for a
-    /// store without peers.
+    /// Addresses of the data plane, one for each network card; port 0 for any free port; empty for
+    /// a store without peers.
     pub listen: Vec<SocketAddr>,
     pub credentials: Credentials,
-    /// `HOST:PORT` at which other stores reach each address in `listen`, if it differs; empty if none
-    /// does. A single address may have several names, one for each network card.
+    /// `HOST:PORT` at which other stores reach each address in `listen`; empty if it is the same. A
+    /// single address may have several names, one for each network card.
     pub advertise: Vec<String>,
     pub directory: Directory,
     pub socket: PathBuf,

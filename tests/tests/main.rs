@@ -24,6 +24,7 @@ mod names;
 mod probe;
 mod problems;
 mod quotas;
+mod rails;
 mod reconnecting;
 mod recovery;
 mod reduce;

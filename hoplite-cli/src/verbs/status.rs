@@ -357,11 +357,11 @@ impl Report {
         for rail in &transfers.rails {
             writeln!(
                 out,
-                "rail       {}: {} connections, {} received, {} sent",
+                "card       {}: {} received, {} sent, {} connections",
                 rail.address,
-                rail.connections,
                 output::size(rail.received_bytes),
                 output::size(rail.sent_bytes),
+                rail.connections,
             )?;
         }
         writeln!(

@@ -139,8 +139,8 @@ impl Rails {
         Some(route)
     }
 
-    /// Counts a connection to `main` that was opened before the other addresses were known. It
-    /// leaves from this host's address number `own`, if known.
+    /// Counts an open connection to `main`, whose hello told the other addresses. It leaves from
+    /// this host's address number `own`, if known.
     pub fn adopt(&mut self, peer: &NodeId, main: SocketAddr, own: Option<usize>) -> Option<Route> {
         let route = Route { number: 0, own, address: main };
         self.state(peer, route)?;
@@ -159,7 +159,7 @@ impl Rails {
     }
 
     /// Notes that a connection could not be opened, or became silent. Returns `true` if its route
-    /// worked before. Forgets a peer of which all routes have failed for a long time.
+    /// worked before. Forgets a peer whose routes have all failed several times.
     pub fn failed(&mut self, now: Time, peer: &NodeId, route: Route) -> bool {
         let Some(state) = self.state(peer, route) else { return false };
         let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(5)).min(LAST_RETRY);

@@ -5,7 +5,7 @@ use prost::Message;
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 use super::puller::Puller;
-use super::rails::RailUse;
+use super::route::RouteUse;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
@@ -26,7 +26,7 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
-    rail: RailUse,
+    rail: RouteUse,
     /// `true` if the connection is new, or the peer has sent a byte.
     is_proven: bool,
     /// `true` after the first header of the answer, which has a separate time limit.
@@ -56,13 +56,13 @@ impl<'a> Call<'a> {
         puller: &'a Puller,
         peer: Peer,
         kind: Kind,
-        (connection, rail): (PeerConnection, RailUse),
+        (connection, rail): (PeerConnection, RouteUse),
     ) -> Self {
         let (payload, is_proven, is_answered) = (Vec::new(), true, true);
         Self { puller, peer, kind, payload, connection, rail, is_proven, is_answered }
     }
 
-    pub(super) const fn rail(&mut self) -> &mut RailUse {
+    pub(super) const fn rail(&mut self) -> &mut RouteUse {
         &mut self.rail
     }
 
@@ -111,7 +111,7 @@ impl<'a> Call<'a> {
 async fn send(
     puller: &Puller,
     connection: &mut PeerConnection,
-    rail: &RailUse,
+    rail: &RouteUse,
     (kind, payload): (Kind, &[u8]),
 ) -> Result<(), ConnectionError> {
     let limit = rail.limit(puller.config.silence_timeout, RAIL_ANSWER_TIMEOUT);

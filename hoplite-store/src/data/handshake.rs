@@ -10,7 +10,7 @@ use hoplite_core::Version;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
 use hoplite_core::plan::rails::{MAX_RAILS, RAIL_ANSWER_TIMEOUT, RAIL_CONNECT_TIMEOUT};
-use hoplite_net::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, Transport, nonce};
+use hoplite_net::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, Token, Transport, nonce};
 use hoplite_proto::bounds::decode_address;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::error::{decode, encode};
@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
-use super::rails::RailUse;
+use super::route::RouteUse;
 use crate::advertised::Advertised;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Side<'a> {
 pub(super) async fn connect(
     config: &DataConfig,
     peer: &NodeId,
-    rail: &RailUse,
+    rail: &RouteUse,
 ) -> Result<(PeerConnection, Duration), ConnectionError> {
     let limit = rail.limit(config.connect_timeout, RAIL_CONNECT_TIMEOUT);
     let begun = Instant::now();
@@ -93,16 +93,47 @@ async fn exchange_hellos(
     config: &DataConfig,
     side: Side<'_>,
 ) -> Result<NodeId, ConnectionError> {
+    let local = connection.addresses()?.0;
+    let ours = our_hello(config, local, side == Side::Accepting)?;
+    connection.write_control(Kind::Hello, &ours).await?;
+    let theirs: v1::DataHello = connection.read_expected(Kind::Hello).await?;
+    connection.sizes = if theirs.small { Sizes::Small } else { Sizes::Any };
+    connection.version = config.newest.agree(theirs.version, theirs.newest_version)?;
+    connection.rail = config.rails.number_of(local.ip());
+    config.cluster.check_same(&theirs.cluster)?;
+    let peer = NodeId::new(&theirs.node)?;
+    // Checked before any proof: a store must not prove anything to itself under another name.
+    if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
+        return Err(ConnectionError::Nonsense("another node answers at that address"));
+    }
+    let rails = rails_of(&theirs, connection.version)?;
+    match (&config.token, theirs.challenge.len()) {
+        (None, 0) => {}
+        (None, _) => {
+            return Err(
+                Error::permission_denied("the peer has a token, and this store has none").into()
+            );
+        }
+        (Some(token), NONCE_BYTES) => prove(connection, token, side, (&ours, &theirs)).await?,
+        (Some(_), _) => return Err(Error::permission_denied("the peer has no token").into()),
+    }
+    config.rails.learn(&peer, &rails);
+    Ok(peer)
+}
+
+fn our_hello(
+    config: &DataConfig,
+    local: SocketAddr,
+    is_accepting: bool,
+) -> Result<v1::DataHello, ConnectionError> {
     let challenge = match &config.token {
         Some(_) => nonce()?.to_vec(),
         None => Vec::new(),
     };
-    let is_accepting = side == Side::Accepting;
-    let local = connection.addresses()?.0;
     let advertised = config.advertised.as_ref();
     let address = advertised.filter(|_| is_accepting).map(|all| all.address_of(local).to_string());
     let rails = advertised.map(Advertised::addresses).filter(|rails| rails.len() > 1);
-    let ours = v1::DataHello {
+    Ok(v1::DataHello {
         version: Version::OLDEST.number(),
         newest_version: config.newest.number(),
         cluster: config.cluster.as_str().into(),
@@ -111,35 +142,19 @@ async fn exchange_hellos(
         small: config.sizes == Sizes::Small && !is_accepting,
         address: address.unwrap_or_default(),
         rails: rails.unwrap_or_default().iter().map(ToString::to_string).collect(),
-    };
-    connection.write_control(Kind::Hello, &ours).await?;
-    let theirs: v1::DataHello = connection.read_expected(Kind::Hello).await?;
-    connection.sizes = if theirs.small { Sizes::Small } else { Sizes::Any };
-    connection.version = config.newest.agree(theirs.version, theirs.newest_version)?;
-    config.cluster.check_same(&theirs.cluster)?;
-    connection.rail = config.rails.number_of(local.ip());
-    let peer = NodeId::new(&theirs.node)?;
-    // Checked before any proof: a store must not prove anything to itself under another name.
-    if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
-        return Err(ConnectionError::Nonsense("another node answers at that address"));
-    }
-    let rails = rails_of(&theirs, connection.version)?;
-    let token = match (&config.token, theirs.challenge.len()) {
-        (None, 0) => {
-            config.rails.learn(&peer, &rails);
-            return Ok(peer);
-        }
-        (None, _) => {
-            return Err(
-                Error::permission_denied("the peer has a token, and this store has none").into()
-            );
-        }
-        (Some(token), NONCE_BYTES) => token,
-        (Some(_), _) => return Err(Error::permission_denied("the peer has no token").into()),
-    };
+    })
+}
+
+/// Exchanges proofs of the shared token.
+async fn prove(
+    connection: &mut PeerConnection,
+    token: &Token,
+    side: Side<'_>,
+    (ours, theirs): (&v1::DataHello, &v1::DataHello),
+) -> Result<(), ConnectionError> {
     let version = connection.version;
-    let (our_bound, their_bound) = (bound(&ours, version), bound(&theirs, version));
-    let (our_fields, their_fields) = (fields(&ours, &our_bound), fields(&theirs, &their_bound));
+    let (our_bound, their_bound) = (bound(ours, version), bound(theirs, version));
+    let (our_fields, their_fields) = (fields(ours, &our_bound), fields(theirs, &their_bound));
     match side {
         Side::Connecting((_, address)) => {
             // Prevents a process at another address from relaying the proofs.
@@ -156,6 +171,7 @@ async fn exchange_hellos(
                     Error::permission_denied("this store has another token than the peer").into()
                 );
             }
+            Ok(())
         }
         Side::Accepting => {
             let hellos = Hellos { connecting: their_fields, accepting: our_fields };
@@ -170,11 +186,9 @@ async fn exchange_hellos(
                     Error::permission_denied("this store has another token than the peer").into()
                 );
             }
-            send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Accepting)).await?;
+            send_tag(connection, &hellos.proof(token, Purpose::Data, Prover::Accepting)).await
         }
     }
-    config.rails.learn(&peer, &rails);
-    Ok(peer)
 }
 
 async fn send_tag(connection: &mut PeerConnection, tag: &[u8]) -> Result<(), ConnectionError> {

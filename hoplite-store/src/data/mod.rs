@@ -39,6 +39,7 @@ mod faults;
 mod handshake;
 mod pool;
 mod rails;
+mod route;
 
 #[cfg(test)]
 mod tests;

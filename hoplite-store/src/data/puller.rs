@@ -16,7 +16,8 @@ use super::handshake;
 use super::metrics::DataMetrics;
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
-use super::rails::{RailTable, RailUse};
+use super::rails::RailTable;
+use super::route::RouteUse;
 
 /// A store's connections to other stores, and its estimates of their links.
 #[derive(Debug)]
@@ -164,9 +165,9 @@ impl Puller {
         &self,
         peer: &Peer,
         may_be_old: bool,
-    ) -> Result<(PeerConnection, RailUse, bool), ConnectionError> {
+    ) -> Result<(PeerConnection, RouteUse, bool), ConnectionError> {
         loop {
-            let rail = self.config.rails.begin(peer, &[]);
+            let rail = RouteUse::begin(&self.config.rails, peer, &[]);
             if may_be_old && let Some(connection) = self.pool.take(peer, rail.route()) {
                 return Ok((connection, rail, false));
             }
@@ -175,7 +176,7 @@ impl Puller {
                     rail.worked();
                     self.reports.reached(peer);
                     self.lock_link().connected(took);
-                    let rail = self.config.rails.adopt(rail, peer, connection.rail);
+                    let rail = rail.adopted(&self.config.rails, peer, connection.rail);
                     return Ok((connection, rail, true));
                 }
                 Err(error) if rail.could_not_open(&error) => {}
@@ -189,16 +190,15 @@ impl Puller {
 
     /// Connects over failed routes that are due for a test.
     async fn test_routes(&self) {
-        let tests =
-            self.config.rails.tests().into_iter().map(
-                async |(peer, rail)| match handshake::connect(&self.config, &peer.0, &rail).await {
-                    Ok((connection, _)) => {
-                        rail.worked();
-                        self.pool.put(peer, rail.route(), connection);
-                    }
-                    Err(error) => drop(rail.could_not_open(&error)),
-                },
-            );
+        let tests = RouteUse::tests(&self.config.rails).into_iter().map(async |(peer, rail)| {
+            match handshake::connect(&self.config, &peer.0, &rail).await {
+                Ok((connection, _)) => {
+                    rail.worked();
+                    self.pool.put(peer, rail.route(), connection);
+                }
+                Err(error) => drop(rail.could_not_open(&error)),
+            }
+        });
         join_all(tests).await;
     }
 

@@ -15,12 +15,14 @@ use prost::Message;
 use super::TIME_LIMIT;
 use crate::lanes::await_request;
 
-const SIZE: usize = 24 << 20;
+/// Large enough for a trial of more lanes on a fast machine.
+const SIZE: usize = 96 << 20;
 
 fn cluster() -> (Cluster, Client, Vec<u8>, Pull) {
     let store_arguments =
         ["--insecure", "--lanes", "16", "--metrics", "0"].map(str::to_owned).to_vec();
-    let cluster = Cluster::start(Plan { store_arguments, ..Plan::open() });
+    let cluster =
+        Cluster::start(Plan { memory: "128MiB".to_owned(), store_arguments, ..Plan::open() });
     let client = cluster.client(0);
     let contents = bytes(1, SIZE);
     client.put("object", &contents).unwrap();

@@ -15,7 +15,7 @@ use super::super::call::{Call, CallError};
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::pool::Peer;
 use super::super::puller::{LanedStream, Puller};
-use super::super::rails::RailUse;
+use super::super::route::RouteUse;
 use super::lane::{Lane, LaneFrame, Opened, Origin, open_lane};
 
 /// Most requests for lost bytes without a new byte.
@@ -49,7 +49,7 @@ pub(in super::super) struct Incoming<'a> {
     /// Counts this stream for the senders' plans; `None` before its first bytes.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
-    /// `true` if a lane has ended because the sender had sent all bytes, of which some may be lost.
+    /// `true` if a lane has ended because the sender had sent all bytes.
     is_all_sent: bool,
     /// Bytes to request again, until the request is made.
     lost: Option<std::ops::Range<u64>>,
@@ -318,7 +318,7 @@ impl<'a> Incoming<'a> {
         for _ in 0..count.min(free_lanes) {
             let lanes = self.lanes.iter().map(|lane| lane.call.route());
             let routes: Vec<_> = lanes.chain(self.opening_routes.iter().copied()).collect();
-            let rail = self.puller.config.rails.begin(&self.peer, &routes);
+            let rail = RouteUse::begin(&self.puller.config.rails, &self.peer, &routes);
             self.opening_routes.push(rail.route());
             let pooled = self.puller.pool.take(&self.peer, rail.route());
             let others =
@@ -332,7 +332,7 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    fn have_opened(&mut self, rail: &RailUse) {
+    fn have_opened(&mut self, rail: &RouteUse) {
         if let Some(index) = self.opening_routes.iter().position(|route| *route == rail.route()) {
             self.opening_routes.swap_remove(index);
         }
@@ -356,7 +356,7 @@ impl<'a> Incoming<'a> {
         Ok(())
     }
 
-    /// Returns `true` if no lane is left, and nothing was said of the end of the stream.
+    /// Returns `true` if no lane is left, and the sender has not ended the stream.
     fn has_failed(&self) -> bool {
         let is_without_lanes = self.lanes.is_empty() && self.opening.is_empty();
         is_without_lanes && self.end.is_none() && !self.is_all_sent

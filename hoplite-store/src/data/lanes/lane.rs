@@ -11,7 +11,7 @@ use super::super::call::{Call, CallError};
 use super::super::config::DataConfig;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
-use super::super::rails::RailUse;
+use super::super::route::RouteUse;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
@@ -34,7 +34,7 @@ pub(super) struct Lane<'a> {
     payload: Vec<u8>,
 }
 
-pub(super) type Opened = (RailUse, Result<Box<PeerConnection>, ConnectionError>);
+pub(super) type Opened = (RouteUse, Result<Box<PeerConnection>, ConnectionError>);
 
 pub(super) enum LaneFrame {
     Block(Header),
@@ -81,7 +81,7 @@ impl<'a> Lane<'a> {
 pub(super) async fn open_lane(
     config: &DataConfig,
     peer: &NodeId,
-    rail: &RailUse,
+    rail: &RouteUse,
     pooled: Option<PeerConnection>,
     (key, others): (StreamKey, usize),
 ) -> Result<PeerConnection, ConnectionError> {

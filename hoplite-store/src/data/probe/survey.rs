@@ -24,7 +24,7 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::pool::Peer;
-use super::super::rails::RailUse;
+use super::super::route::RouteUse;
 use super::host::echo_address;
 
 /// The survey's queued orders to one node: one to answer a peer, others to measure links.
@@ -304,7 +304,7 @@ struct Joined {
 
 async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, ConnectionError)> {
     let unreachable = |error| (SurveyLoss::Unreachable, error);
-    let (node, rail) = (&peer.0, RailUse::main(peer.1));
+    let (node, rail) = (&peer.0, RouteUse::main(peer.1));
     let connected = handshake::connect(config, node, &rail).await;
     let (mut connection, _) = connected.map_err(unreachable)?;
     connection.expect_within(Some(config.silence_timeout));

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::super::config::DataConfig;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
-use super::super::rails::RailUse;
+use super::super::route::RouteUse;
 use super::super::serving::{Ending, end_message};
 
 /// Small, so that several blocks fit into a train's untimed first quarter.
@@ -117,7 +117,7 @@ async fn connect(
     config: &DataConfig,
     measure: &Measure,
 ) -> Result<PeerConnection, ConnectionError> {
-    let rail = RailUse::main(measure.address);
+    let rail = RouteUse::main(measure.address);
     let (mut connection, _) = handshake::connect(config, &measure.node, &rail).await?;
     connection.expect_within(Some(config.silence_timeout));
     Ok(connection)

@@ -17,9 +17,7 @@ pub(super) struct DataLevels {
     link_round_trip: IntGaugeVec,
     lanes: IntGauge,
     lane_changes: IntCounterVec,
-    rail_sent_bytes: IntCounterVec,
-    rail_received_bytes: IntCounterVec,
-    failed_routes: IntGauge,
+    rails: RailLevels,
     corrupt_frames: IntCounter,
     malformed_connections: IntCounter,
     incompatible_peers: IntCounter,
@@ -64,23 +62,7 @@ impl DataLevels {
                 "change",
                 &["opened", "left", "lost", "ended"],
             ),
-            rail_sent_bytes: metrics.counters(
-                "hoplite_store_rail_sent_bytes_total",
-                "Bytes of objects sent to other stores over each network card; only with several.",
-                "rail",
-                &[""],
-            ),
-            rail_received_bytes: metrics.counters(
-                "hoplite_store_rail_received_bytes_total",
-                "Bytes of objects received over each network card; only with several.",
-                "rail",
-                &[""],
-            ),
-            failed_routes: metrics.gauge(
-                "hoplite_store_failed_routes",
-                "Routes (pairs of network cards) that do not work, while others reach the same \
-                 store.",
-            ),
+            rails: RailLevels::new(metrics),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
                 "Transfers that ended because a frame was damaged; they are repeated.",
@@ -122,12 +104,7 @@ impl DataLevels {
     }
 
     pub(super) fn update_rails(&self, rails: &RailTable) {
-        self.failed_routes.set(level(rails.failed_routes()));
-        for rail in rails.reports() {
-            let label = [rail.address.to_string()];
-            follow(&self.rail_sent_bytes.with_label_values(&label), rail.sent_bytes);
-            follow(&self.rail_received_bytes.with_label_values(&label), rail.received_bytes);
-        }
+        self.rails.update(rails);
     }
 
     fn update_links(&self, worst_first: &[PeerLink]) {
@@ -144,6 +121,46 @@ impl DataLevels {
             self.link_round_trip
                 .with_label_values(&[peer.as_str()])
                 .set(2 * i64::from(link.alpha_ns));
+        }
+    }
+}
+
+/// Metrics of network cards.
+struct RailLevels {
+    sent_bytes: IntCounterVec,
+    received_bytes: IntCounterVec,
+    failed_routes: IntGauge,
+}
+
+impl RailLevels {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            sent_bytes: metrics.counters(
+                "hoplite_store_rail_sent_bytes_total",
+                "Bytes of objects sent to other stores over each network card; only with several.",
+                "rail",
+                &[""],
+            ),
+            received_bytes: metrics.counters(
+                "hoplite_store_rail_received_bytes_total",
+                "Bytes of objects received over each network card; only with several.",
+                "rail",
+                &[""],
+            ),
+            failed_routes: metrics.gauge(
+                "hoplite_store_failed_routes",
+                "Routes (pairs of network cards) that do not work, while others reach the same \
+                 store.",
+            ),
+        }
+    }
+
+    fn update(&self, rails: &RailTable) {
+        self.failed_routes.set(level(rails.failed_routes()));
+        for rail in rails.reports() {
+            let label = [rail.address.to_string()];
+            follow(&self.sent_bytes.with_label_values(&label), rail.sent_bytes);
+            follow(&self.received_bytes.with_label_values(&label), rail.received_bytes);
         }
     }
 }
