@@ -278,7 +278,7 @@ impl Error {
 
     /// Returns `true` if the same call may succeed later, for example after
     /// [`LostCall::Repeatable`].
-    pub const fn is_retryable(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         match self {
             Self::ConnectionLost { call, .. } => matches!(call, LostCall::Repeatable),
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {

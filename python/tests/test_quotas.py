@@ -39,5 +39,6 @@ def test_a_put_larger_than_a_quota_of_its_prefix_fails_at_once(node: Cluster) ->
             client.put("x/large", np.zeros(20_000, np.uint8), timeout=PATIENCE)
         assert (caught.value.user, caught.value.prefix) == (None, "x/")
         assert (caught.value.resource, caught.value.limit) == ("memory", 10 << 10)
+        assert not caught.value.retryable
         client.put("y/large", np.zeros(20_000, np.uint8))
     assert "prefix x/" in quota(node)

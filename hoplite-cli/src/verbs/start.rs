@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
     /// Port for other stores [default: 7400, or any on loopback; none for a single store]
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Shared memory, such as 8GiB [default: 30% of the machine's memory]
+    /// Shared memory, such as 8GiB [default: 30% of the usable memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
     /// Name of this node in the cluster [default: host name and process id]

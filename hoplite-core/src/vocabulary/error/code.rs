@@ -71,20 +71,21 @@ impl Error {
     }
 
     /// Returns `true` if the same call may succeed later.
-    pub const fn is_retryable(&self) -> bool {
-        matches!(
-            self,
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::QuotaExceeded(excess) => !excess.is_final(),
             Self::StoreFull { .. }
-                | Self::QuotaExceeded(_)
-                | Self::Timeout { .. }
-                | Self::LimitExceeded { .. }
-                | Self::NodeIdInUse { .. }
-                | Self::Unavailable { .. }
-                | Self::Superseded { .. }
-                | Self::ShuttingDown
-                | Self::NotEnoughNodes { .. }
-                | Self::Draining
-                | Self::PutConflict { .. }
-        )
+            | Self::Timeout { .. }
+            | Self::LimitExceeded { .. }
+            | Self::NodeIdInUse { .. }
+            | Self::Unavailable { .. }
+            | Self::Superseded { .. }
+            | Self::ShuttingDown
+            | Self::NotEnoughNodes { .. }
+            | Self::Draining
+            | Self::SpillFailed { .. }
+            | Self::PutConflict { .. } => true,
+            _ => false,
+        }
     }
 }
