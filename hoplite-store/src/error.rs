@@ -57,6 +57,9 @@ pub enum StoreError {
         "each of the {addresses} addresses to listen on needs a name to advertise, or none: got {names}"
     )]
     AdvertiseCount { names: usize, addresses: usize },
+    /// One listener cannot tell the cards of several names apart.
+    #[error("no network card of this host has {address}: name the cards to listen on one by one")]
+    ForeignAddress { address: SocketAddr },
     #[error("a store has at most {MAX_RAILS} addresses, one for each network card")]
     TooManyAddresses,
     #[error("no other store could read from this one at {address}")]

@@ -1,5 +1,5 @@
 use std::future::pending;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -145,6 +145,12 @@ impl DataPlace {
             .await
             .map_err(|(name, source)| StoreError::AdvertiseUnknown { name, source })?;
         check_cards(&advertised.addresses())?;
+        if names > addresses {
+            let is_own = |told: &SocketAddr| UdpSocket::bind(SocketAddr::new(told.ip(), 0)).is_ok();
+            if let Some(foreign) = advertised.addresses().into_iter().find(|told| !is_own(told)) {
+                return Err(StoreError::ForeignAddress { address: foreign });
+            }
+        }
         for told in advertised.addresses() {
             if told.ip().is_unspecified() || told.port() == 0 {
                 return Err(StoreError::AdvertiseNeeded { address: told });
@@ -514,6 +520,10 @@ mod tests {
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         let limit = "a store has at most 16 addresses, one for each network card";
         assert_eq!(cards(&many, &[]).await, limit);
+        assert_eq!(
+            cards(&["0.0.0.0:0"], &["192.0.2.1:5", "192.0.2.2:5"]).await,
+            "no network card of this host has 192.0.2.1:5: name the cards to listen on one by one"
+        );
         let mixed = "other hosts cannot reach an address of loopback: name none beside others";
         assert_eq!(cards(&["127.0.0.1:0", "0.0.0.0:0"], &[]).await, mixed);
         assert_eq!(cards(&["0.0.0.0:0"], &["10.0.0.1:5", "127.0.0.1:5"]).await, mixed);

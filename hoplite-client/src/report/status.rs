@@ -117,7 +117,7 @@ pub struct PeerFault {
 pub struct RailStatus {
     /// IP address.
     pub address: String,
-    /// Open connections from this card to other stores.
+    /// Connections in use from this card to other stores.
     pub connections: u32,
     /// Object bytes sent over this card so far.
     pub sent_bytes: u64,

@@ -21,7 +21,7 @@ pub const MAX_RAILS: usize = 16;
 pub const RAIL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest time for connecting over one route while another works: the kernel repeats a lost
 /// request after a second.
-pub const RAIL_CONNECT_TIMEOUT: Duration = Duration::from_millis(1200);
+pub const RAIL_CONNECT_TIMEOUT: Duration = Duration::from_millis(1100);
 /// Longest time without an answer over one route while another works. Senders without bytes send a
 /// keepalive each second.
 pub const RAIL_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,8 +31,8 @@ pub const TEST_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_PEERS: usize = 4096;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(32);
-/// Successive failures of each route after which the peer counts as gone.
-const GONE_AFTER: u32 = 6;
+/// Time after which a peer counts as gone if all routes fail.
+const GONE_AFTER: Duration = Duration::from_secs(120);
 /// Most routes tested at a time.
 const MAX_TESTS: usize = 16;
 
@@ -57,7 +57,7 @@ impl Route {
 /// Connections of this host to hosts with several addresses.
 #[derive(Debug)]
 pub struct Rails {
-    /// Open connections from each of this host's addresses.
+    /// Connections in use from each of this host's addresses.
     used: Vec<usize>,
     peers: BTreeMap<NodeId, Peer>,
 }
@@ -71,10 +71,17 @@ struct Peer {
 #[derive(Debug, Clone, Copy, Default)]
 struct State {
     used: usize,
-    has_failed: bool,
+    /// Time of the first failure; `None` while the route works.
+    failed_at: Option<Time>,
     /// Failures since the route last delivered bytes.
     failures: u32,
     test_at: Time,
+}
+
+impl State {
+    const fn works(&self) -> bool {
+        self.failed_at.is_none()
+    }
 }
 
 impl Peer {
@@ -83,7 +90,7 @@ impl Peer {
     }
 
     fn works(&self) -> bool {
-        self.routes.iter().any(|route| !route.has_failed)
+        self.routes.iter().any(State::works)
     }
 
     fn route(&self, number: usize, own: usize) -> Route {
@@ -127,7 +134,7 @@ impl Rails {
         let known = self.peers.get(peer).filter(|known| known.addresses[0] == main)?;
         let routes = known.routes.iter().enumerate();
         let least =
-            routes.clone().filter(|(_, route)| !route.has_failed).min_by_key(|(number, route)| {
+            routes.clone().filter(|(_, route)| route.works()).min_by_key(|(number, route)| {
                 let alike = others.iter().filter(|other| *other == number).count();
                 let own = known.route(*number, self.used.len()).own;
                 (alike, route.used, own.map_or(0, |own| self.used[own]), *number)
@@ -159,16 +166,19 @@ impl Rails {
     }
 
     /// Notes that a connection could not be opened, or became silent. Returns `true` if its route
-    /// worked before. Forgets a peer whose routes have all failed several times.
+    /// worked before. Forgets a peer whose routes have all failed for long.
     pub fn failed(&mut self, now: Time, peer: &NodeId, route: Route) -> bool {
         let Some(state) = self.state(peer, route) else { return false };
+        if !state.works() && now < state.test_at {
+            // A connection from before the first failure.
+            return false;
+        }
         let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(5)).min(LAST_RETRY);
         (state.failures, state.test_at) = (state.failures.saturating_add(1), now + wait);
-        let is_new = !std::mem::replace(&mut state.has_failed, true);
-        let is_gone = |known: &Peer| {
-            known.routes.iter().all(|route| route.has_failed && route.failures >= GONE_AFTER)
-        };
-        if self.peers.get(peer).is_some_and(is_gone) {
+        let is_new = state.works();
+        state.failed_at.get_or_insert(now);
+        let is_gone = |state: &State| state.failed_at.is_some_and(|at| now.since(at) > GONE_AFTER);
+        if self.peers.get(peer).is_some_and(|known| known.routes.iter().all(is_gone)) {
             self.peers.remove(peer);
         }
         is_new
@@ -177,12 +187,12 @@ impl Rails {
     /// Notes that a connection was opened. Returns `true` if its route had failed before.
     pub fn worked(&mut self, peer: &NodeId, route: Route) -> bool {
         let Some(state) = self.state(peer, route) else { return false };
-        std::mem::take(&mut state.has_failed)
+        state.failed_at.take().is_some()
     }
 
     /// Notes that a connection delivered bytes, so that its route's next failure is the first one.
     pub fn delivered(&mut self, peer: &NodeId, route: Route) {
-        if let Some(state) = self.state(peer, route).filter(|state| !state.has_failed) {
+        if let Some(state) = self.state(peer, route).filter(|state| state.works()) {
             state.failures = 0;
         }
     }
@@ -191,21 +201,26 @@ impl Rails {
     pub fn has_other(&self, peer: &NodeId, route: Route) -> bool {
         let Some(known) = self.peers.get(peer) else { return false };
         let mut routes = known.routes.iter().enumerate();
-        routes.any(|(number, state)| number != route.number && !state.has_failed)
+        routes.any(|(number, state)| number != route.number && state.works())
     }
 
-    /// Begins connections that test failed routes. Also returns each peer's first address.
+    /// Begins connections that test failed routes; to a peer without connections, over all routes.
+    /// Also returns each peer's first address.
     pub fn tests(&mut self, now: Time) -> Vec<(NodeId, SocketAddr, Route)> {
+        let is_due = |state: &State| !state.works() && state.test_at <= now;
         let mut tests = Vec::new();
         for (peer, known) in &self.peers {
+            let tests_all = known.is_unused() && known.routes.iter().any(is_due);
             for (number, state) in known.routes.iter().enumerate() {
-                if state.has_failed && state.test_at <= now {
+                if is_due(state) || (tests_all && state.works()) {
                     let route = known.route(number, self.used.len());
-                    tests.push((peer.clone(), known.addresses[0], route));
+                    tests.push((state.test_at, (peer.clone(), known.addresses[0], route)));
                 }
             }
         }
+        tests.sort_by_key(|(test_at, _)| *test_at);
         tests.truncate(MAX_TESTS);
+        let tests: Vec<_> = tests.into_iter().map(|(_, test)| test).collect();
         tests.iter().for_each(|(peer, _, route)| self.count(peer, *route));
         tests
     }
@@ -213,10 +228,10 @@ impl Rails {
     /// Returns the number of failed routes to peers that another route reaches.
     pub fn failed_routes(&self) -> usize {
         let reached = self.peers.values().filter(|known| known.works());
-        reached.flat_map(|known| &known.routes).filter(|route| route.has_failed).count()
+        reached.flat_map(|known| &known.routes).filter(|route| !route.works()).count()
     }
 
-    /// Returns the number of open connections from each of this host's addresses.
+    /// Returns the number of connections in use from each of this host's addresses.
     pub fn used(&self) -> &[usize] {
         &self.used
     }
@@ -323,20 +338,23 @@ mod tests {
         let first = rails.begin(&peer, main, &[]).unwrap();
         assert!(rails.has_other(&peer, first));
         assert!(rails.failed(T0, &peer, first), "it had worked");
-        assert!(!rails.failed(T0, &peer, first), "a second failure is no news");
+        assert!(!rails.failed(T0, &peer, first), "a connection from before");
         assert_eq!(rails.failed_routes(), 1);
         rails.end(&peer, first);
         assert_eq!(rails.begin(&peer, main, &[1]).unwrap().number, 1);
-        assert_eq!(rails.tests(T0 + FIRST_RETRY), []);
-        assert_eq!(rails.tests(T0 + 2 * FIRST_RETRY), [(peer.clone(), main, first)]);
+        let (early, due) = (T0 + FIRST_RETRY / 2, T0 + FIRST_RETRY);
+        assert_eq!(rails.tests(early), []);
+        assert_eq!(rails.tests(due), [(peer.clone(), main, first)]);
         assert_eq!(rails.used(), [1, 1], "a test counts as a connection");
+        assert!(!rails.failed(due, &peer, first), "the test fails");
+        assert_eq!(rails.tests(due + FIRST_RETRY), []);
         assert!(rails.worked(&peer, first));
         assert!(!rails.worked(&peer, first));
         rails.end(&peer, first);
         assert_eq!(rails.begin(&peer, main, &[]).unwrap().number, 0);
 
         rails.failed(T0, &peer, first);
-        assert_eq!(rails.tests(T0 + 2 * FIRST_RETRY), [], "it delivered nothing in between");
+        assert_eq!(rails.tests(T0 + 3 * FIRST_RETRY), [], "it delivered nothing in between");
         rails.worked(&peer, first);
         rails.delivered(&peer, first);
         rails.failed(T0, &peer, first);
@@ -347,17 +365,26 @@ mod tests {
     fn without_a_working_route_the_earliest_test_counts() {
         let (mut rails, peer, main) = learnt(2, 2);
         let routes = [0, 1].map(|_| rails.begin(&peer, main, &[]).unwrap());
-        rails.failed(T0, &peer, routes[0]);
-        rails.failed(T0, &peer, routes[0]);
+        rails.failed(T0 + FIRST_RETRY, &peer, routes[0]);
         rails.failed(T0, &peer, routes[1]);
         assert!(!rails.has_other(&peer, routes[1]));
         assert_eq!(rails.begin(&peer, main, &[]).unwrap().number, 1);
         assert_eq!(rails.failed_routes(), 0, "the peer itself is unreachable");
-        for _ in 1..GONE_AFTER {
-            rails.failed(T0, &peer, routes[0]);
-            rails.failed(T0, &peer, routes[1]);
-        }
+        rails.failed(T0 + GONE_AFTER, &peer, routes[0]);
+        assert!(rails.begin(&peer, main, &[]).is_some());
+        rails.failed(T0 + 2 * GONE_AFTER, &peer, routes[1]);
         assert_eq!(rails.begin(&peer, main, &[]), None, "the peer is gone");
+    }
+
+    #[test]
+    fn all_routes_of_an_unused_peer_are_tested_together() {
+        let (mut rails, peer, main) = learnt(2, 2);
+        let first = rails.begin(&peer, main, &[]).unwrap();
+        rails.failed(T0, &peer, first);
+        rails.end(&peer, first);
+        assert_eq!(rails.tests(T0), []);
+        let tests = rails.tests(T0 + FIRST_RETRY);
+        assert_eq!(tests.iter().map(|(.., route)| route.number).collect::<Vec<_>>(), [1, 0]);
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl<'a> Call<'a> {
                 self.connection.expect_within(Some(self.puller.config.silence_timeout));
             }
             Ok(_) => {}
-            Err(error) => self.rail.broke(error),
+            Err(error) => drop(self.rail.broke(error)),
         }
         Ok(header?)
     }
@@ -114,7 +114,10 @@ async fn send(
     rail: &RouteUse,
     (kind, payload): (Kind, &[u8]),
 ) -> Result<(), ConnectionError> {
-    let limit = rail.limit(puller.config.silence_timeout, RAIL_ANSWER_TIMEOUT);
+    let mut limit = puller.config.silence_timeout;
+    if matches!(kind, Kind::Pull | Kind::Take) {
+        limit = rail.limit(limit, RAIL_ANSWER_TIMEOUT);
+    }
     connection.expect_within(Some(limit));
     connection.write_payload(kind, payload).await
 }

@@ -19,6 +19,9 @@ use super::probe::Surveyor;
 use super::rails::RailTable;
 use super::route::RouteUse;
 
+/// Most routes that one request tries.
+const MAX_ROUTES_TRIED: usize = 3;
+
 /// A store's connections to other stores, and its estimates of their links.
 #[derive(Debug)]
 pub(crate) struct Puller {
@@ -166,7 +169,9 @@ impl Puller {
         peer: &Peer,
         may_be_old: bool,
     ) -> Result<(PeerConnection, RouteUse, bool), ConnectionError> {
+        let mut attempt = 0;
         loop {
+            attempt += 1;
             let rail = RouteUse::begin(&self.config.rails, peer, &[]);
             if may_be_old && let Some(connection) = self.pool.take(peer, rail.route()) {
                 return Ok((connection, rail, false));
@@ -179,7 +184,7 @@ impl Puller {
                     let rail = rail.adopted(&self.config.rails, peer, connection.rail);
                     return Ok((connection, rail, true));
                 }
-                Err(error) if rail.could_not_open(&error) => {}
+                Err(error) if rail.could_not_open(&error) && attempt < MAX_ROUTES_TRIED => {}
                 Err(error) => {
                     self.reports.failed(self.now(), peer, &error);
                     return Err(error);

@@ -28,7 +28,7 @@ struct RailCounts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RailReport {
     pub(crate) address: IpAddr,
-    /// Open connections from this card to other stores.
+    /// Connections in use from this card to other stores.
     pub(crate) connections: usize,
     /// Bytes of objects since the start of the store.
     pub(crate) sent_bytes: u64,

@@ -115,8 +115,9 @@ impl RouteUse {
         !matches!(error, ConnectionError::Refused(_)) && self.failed(error)
     }
 
-    /// Notes that the connection broke with `error`, unless the peer closed it.
-    pub(super) fn broke(&self, error: &ConnectionError) {
+    /// Notes that the connection broke with `error`. Returns `true` if the peer has not closed it,
+    /// and another route may help.
+    pub(super) fn broke(&self, error: &ConnectionError) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
 
         let is_of_route = match error {
@@ -126,9 +127,7 @@ impl RouteUse {
             }
             _ => false,
         };
-        if is_of_route {
-            self.failed(error);
-        }
+        is_of_route && self.failed(error)
     }
 
     fn failed(&self, error: &ConnectionError) -> bool {

@@ -6,6 +6,7 @@ use hoplite_core::checksum::crc32c;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::merge::LaneId;
 use hoplite_core::plan::lanes::lane_limit;
+use hoplite_core::plan::rails::RAIL_TIMEOUT;
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::stall::{Heard, SHORT_CONNECT, Sign, StallDetector};
 use hoplite_core::trace::TraceContext;
@@ -115,7 +116,9 @@ impl<'a> InputStream<'a> {
             let Some((lanes, stall)) = &mut self.lanes else {
                 return Err(ConnectionError::Closed.into());
             };
-            let limit = self.from.silence_limit;
+            let limit = self.from.silence_limit.map(|limit| {
+                if lanes.has_other_route() { limit.max(2 * RAIL_TIMEOUT) } else { limit }
+            });
             let next = lanes.next(next_bytes, self.end_bytes);
             let (lane, header) = match within(limit, next).await? {
                 Event::Block(lane, header) => (lane, header),
@@ -130,15 +133,21 @@ impl<'a> InputStream<'a> {
                     }
                 },
                 Event::Lost(range) => {
-                    let call = self.request(range, 1).await?;
+                    let max_lanes = if range.end == self.end_bytes {
+                        lane_limit(self.puller.config.max_lanes, range.end - range.start)
+                    } else {
+                        1
+                    };
+                    let call = self.request(range, max_lanes).await?;
                     if let Some((lanes, _)) = &mut self.lanes {
                         lanes.add_request(call);
                     }
                     continue;
                 }
             };
+            let has_other = lanes.has_other_route();
             let connection = lanes.connection(lane)?;
-            if limit.is_some() {
+            if limit.is_some() && !has_other {
                 connection.expect_within(limit);
             }
             let read = match &mut sink {

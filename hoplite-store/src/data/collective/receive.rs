@@ -35,8 +35,8 @@ enum ReceiveError {
     Call(#[from] CallError),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    #[error("a route over a network card has failed")]
-    RouteFailed,
+    #[error("one of several connections broke, or one of several routes")]
+    LaneBroke,
     #[error("the peer has nothing to give")]
     NothingToSend,
     #[error("the member's own source is lost")]
@@ -59,7 +59,7 @@ impl ReceiveError {
                 | CallError::Connection(ConnectionError::Idle(_)),
             ) => Break::Silent,
             Self::NothingToSend => Break::NothingToSend,
-            Self::Call(_) | Self::Connection(_) | Self::RouteFailed => Break::Broken,
+            Self::Call(_) | Self::Connection(_) | Self::LaneBroke => Break::Broken,
         }
     }
 }
@@ -151,7 +151,7 @@ impl Puller {
         match error {
             ReceiveError::Call(error) => self.outcome(id, &member.node, &error),
             ReceiveError::Connection(error) => self.outcome(id, &member.node, &error.into()),
-            ReceiveError::RouteFailed => PullOutcome::SenderUnreachable,
+            ReceiveError::LaneBroke => PullOutcome::SenderUnreachable,
             ReceiveError::NothingToSend | ReceiveError::SourceLost => PullOutcome::SenderHasNoCopy,
         }
     }
@@ -198,14 +198,9 @@ impl Puller {
                 &mut received,
             );
             if let Err(error) = taken.await {
-                let has_routes = lanes.has_routes();
-                return Err(match error {
-                    ReceiveError::Connection(error) if has_routes => {
-                        lanes.lost(lane, error.into())?;
-                        ReceiveError::RouteFailed
-                    }
-                    error => error,
-                });
+                let ReceiveError::Connection(error) = error else { return Err(error) };
+                lanes.lost(lane, error.into())?;
+                return Err(ReceiveError::LaneBroke);
             }
             lanes.consumed(lane);
             exchange.done(&mut stream, &block);

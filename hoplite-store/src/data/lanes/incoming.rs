@@ -20,6 +20,8 @@ use super::lane::{Lane, LaneFrame, Opened, Origin, open_lane};
 
 /// Most requests for lost bytes without a new byte.
 const MAX_REPEATS: usize = 4;
+/// Most [`RAIL_TIMEOUT`]s without a frame after bytes were lost, before they are requested again.
+const MOST_SILENCES: u32 = 3;
 
 #[derive(Debug)]
 pub(in super::super) enum Event {
@@ -44,8 +46,10 @@ pub(in super::super) struct Incoming<'a> {
     /// Routes of the connections in `opening`.
     opening_routes: Vec<usize>,
     has_requested_lanes: bool,
-    /// Time since which a lane has waited for earlier bytes of another.
+    /// Time at which a lane began to wait for earlier bytes of another lane.
     blocked_since: Option<Instant>,
+    /// Successive times that no lane received a frame within [`RAIL_TIMEOUT`].
+    silences: u32,
     /// Counts this stream for the senders' plans; `None` before its first bytes.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
@@ -55,12 +59,15 @@ pub(in super::super) struct Incoming<'a> {
     lost: Option<std::ops::Range<u64>>,
     /// Repeated requests since the last byte.
     repeats: usize,
+    has_received: bool,
     ended: Vec<Call<'a>>,
 }
 
 enum LaneEvent {
     Frame(LaneId, Result<LaneFrame, CallError>),
     Opened(Opened),
+    /// A task that opened a lane has panicked.
+    NotOpened,
     /// Lanes have been silent for too long, while another has later bytes.
     Silent,
     /// All bytes have arrived, but some lanes stay silent.
@@ -89,11 +96,13 @@ impl<'a> Incoming<'a> {
             opening_routes: Vec::new(),
             has_requested_lanes,
             blocked_since: None,
+            silences: 0,
             receiving: None,
             end,
             is_all_sent: false,
             lost: None,
             repeats: 0,
+            has_received: false,
             ended,
         };
         incoming.add(call, Origin::Request);
@@ -170,6 +179,12 @@ impl<'a> Incoming<'a> {
                         return Err(error.into());
                     }
                 }
+                LaneEvent::NotOpened => {
+                    self.merge.lose(LaneId(self.next_lane));
+                    if self.has_failed() {
+                        return Err(ConnectionError::Closed.into());
+                    }
+                }
                 LaneEvent::Silent => self.lose_silent_lanes()?,
                 LaneEvent::GaveUp => self.lanes.clear(),
             }
@@ -181,7 +196,9 @@ impl<'a> Incoming<'a> {
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
         let complete =
             || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
-        let Some(end) = &self.end else { return has_arrived.then(complete) };
+        let Some(end) = &self.end else {
+            return (has_arrived && self.has_data()).then(complete);
+        };
         let is_complete = end.outcome() == v1::end::Outcome::Complete;
         let may_come = self.merge.has_lost() || !self.opening.is_empty();
         if is_complete && !has_arrived && may_come { None } else { self.end.take() }
@@ -192,22 +209,26 @@ impl<'a> Incoming<'a> {
         if let [lane] = self.lanes.as_mut_slice()
             && lane.origin != Origin::Joined
             && self.opening.is_empty()
-            && !(self.is_all_sent || has_arrived && lane.call.rail().has_other())
+            && !self.is_all_sent
+            && !(has_arrived && self.has_received && lane.call.rail().has_other())
         {
             return LaneEvent::Frame(lane.id, lane.listen().await);
         }
         // Waits for a missing `End`, because the connections can be used again after it.
         let only_end_is_missing =
             has_arrived && self.lanes.iter().all(|lane| lane.origin == Origin::Joined);
+        let is_finished = has_arrived && self.has_data();
+        let may_wait = is_finished
+            || self.is_all_sent
+            || self.merge.has_lost()
+            || self.lanes.iter().any(|lane| lane.block.is_some());
         let opened = async {
             match self.opening.join_next().await {
                 Some(Ok(opened)) => LaneEvent::Opened(opened),
-                // No task, or one that panicked.
-                Some(Err(_)) | None => pending().await,
+                Some(Err(_)) => LaneEvent::NotOpened,
+                None => pending().await,
             }
         };
-        let may_wait =
-            has_arrived || self.is_all_sent || self.lanes.iter().any(|lane| lane.block.is_some());
         let has_other = may_wait && self.lanes.iter_mut().any(|lane| lane.call.rail().has_other());
         let blocked_since = (has_other && !has_arrived)
             .then(|| *self.blocked_since.get_or_insert_with(Instant::now));
@@ -231,7 +252,7 @@ impl<'a> Incoming<'a> {
         };
         if only_end_is_missing {
             timeout(FINAL_FRAMES_TIMEOUT, any).await.unwrap_or(LaneEvent::GaveUp)
-        } else if has_arrived && has_other {
+        } else if is_finished && has_other {
             timeout(RAIL_TIMEOUT, any).await.unwrap_or(LaneEvent::GaveUp)
         } else if let Some(since) = blocked_since {
             timeout_at(since + RAIL_TIMEOUT, any).await.unwrap_or(LaneEvent::Silent)
@@ -244,8 +265,19 @@ impl<'a> Incoming<'a> {
     fn lose_silent_lanes(&mut self) -> Result<(), CallError> {
         let now = Instant::now();
         self.blocked_since = Some(now);
-        let delivering = self.lanes.iter().filter(|lane| lane.block.is_some());
-        let working: Vec<_> = delivering.map(|lane| lane.call.route()).collect();
+        self.silences += 1;
+        let has_block = self.lanes.iter().any(|lane| lane.block.is_some());
+        if self.merge.has_lost() && !has_block && self.silences > MOST_SILENCES {
+            // The lost bytes are perhaps the last ones that the sender has.
+            self.lanes.clear();
+            return Ok(());
+        }
+        let mut working = Vec::new();
+        for lane in self.lanes.iter_mut().filter(|lane| lane.block.is_some()) {
+            if lane.call.connection().received_at() + RAIL_TIMEOUT > now {
+                working.push(lane.call.route());
+            }
+        }
         let suspects = self
             .lanes
             .iter_mut()
@@ -338,18 +370,17 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Continues without a broken lane. Fails if it was the last one, or the sender violated the
-    /// protocol.
+    /// Continues without a broken lane. Fails if the sender violated the protocol, or if it was the
+    /// last lane, unless another route may help.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
-        if let CallError::Connection(error) = &error
-            && let Some(lane) = self.lane(id)
-        {
-            lane.call.rail().broke(error);
-        }
+        let may_repeat = match (&error, self.lane(id)) {
+            (CallError::Connection(error), Some(lane)) => lane.call.rail().broke(error),
+            _ => false,
+        };
         self.lanes.retain(|lane| lane.id != id);
         self.merge.lose(id);
-        if is_malformed || self.has_failed() {
+        if is_malformed || (self.has_failed() && !may_repeat) {
             return Err(error);
         }
         tracing::debug!(peer = %self.peer.0, %error, lanes = self.lanes.len(), "a stream goes on without a lane that broke");
@@ -362,9 +393,14 @@ impl<'a> Incoming<'a> {
         is_without_lanes && self.end.is_none() && !self.is_all_sent
     }
 
-    /// Returns `true` if the lanes use several routes.
-    pub(in super::super) fn has_routes(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.call.route() != self.lanes[0].call.route())
+    /// Returns `true` if bytes have arrived, or all were sent.
+    const fn has_data(&self) -> bool {
+        self.has_received || self.is_all_sent
+    }
+
+    /// Returns `true` if another route to the sender works than that of a lane.
+    pub(in super::super) fn has_other_route(&mut self) -> bool {
+        self.lanes.iter_mut().any(|lane| lane.call.rail().has_other())
     }
 
     fn lane(&mut self, id: LaneId) -> Option<&mut Lane<'a>> {
@@ -372,15 +408,15 @@ impl<'a> Incoming<'a> {
     }
 
     /// Returns the connection of lane `id`, whose block is to be read, or
-    /// [`ConnectionError::Closed`] if the lane is gone. Limits the silence within the block if the
-    /// stream uses other routes.
+    /// [`ConnectionError::Closed`] if the lane is gone. Limits the silence within the block if
+    /// another route works.
     pub(in super::super) fn connection(
         &mut self,
         id: LaneId,
     ) -> Result<&mut PeerConnection, ConnectionError> {
-        let limit = self.has_routes().then_some(RAIL_TIMEOUT);
-        let connection =
-            self.lane(id).map(|lane| lane.call.connection()).ok_or(ConnectionError::Closed)?;
+        let lane = self.lane(id).ok_or(ConnectionError::Closed)?;
+        let limit = lane.call.rail().has_other().then_some(RAIL_TIMEOUT);
+        let connection = lane.call.connection();
         if limit.is_some() {
             connection.expect_within(limit);
         }
@@ -392,14 +428,16 @@ impl<'a> Incoming<'a> {
         if self.max_lanes > 1 {
             self.receiving.get_or_insert_with(|| self.puller.begin_receiving());
         }
-        (self.blocked_since, self.repeats) = (None, 0);
-        let (has_routes, config) = (self.has_routes(), &self.puller.config);
+        (self.blocked_since, self.repeats, self.silences) = (None, 0, 0);
+        self.has_received = true;
+        let config = &self.puller.config;
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) {
             let bytes = lane.block.take().map_or(0, |header| header.length_bytes().into());
             lane.call.rail().delivered();
+            let has_other = lane.call.rail().has_other();
             let connection = lane.call.connection();
             config.rails.received(connection.rail, bytes);
-            if has_routes {
+            if has_other {
                 connection.expect_within(Some(config.silence_timeout));
             }
         }
