@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::Path;
 
-use ring::hmac;
+use aws_lc_rs::hmac;
 
 use super::file::{self, FileError};
 
@@ -82,7 +82,7 @@ impl Token {
         Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes) })
     }
 
-    /// Returns the tag (HMAC) of `message` for `purpose`.
+    /// Tag (HMAC) of `message` for `purpose`.
     pub fn sign(&self, purpose: Purpose, message: &[u8]) -> [u8; TAG_BYTES] {
         let tag = hmac::sign(&self.key, &signed(purpose, message));
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")

@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use hoplite_daemon::http::{HeaderMap, header};
 use hoplite_net::{Purpose, TAG_BYTES, Token};
 use hoplite_proto::dashboard::query::{from_hex, to_hex};
-use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 
 use super::throttle::Throttle;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::ring::{cipher_suite, default_provider};
+use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -228,7 +228,7 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// Returns the ciphers, the preferred first: with AES instructions, 128 bits are faster and
+/// Ciphers, the preferred first: with AES instructions, 128 bits are faster and
 /// suffice.
 pub(crate) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
@@ -255,7 +255,7 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the facts of a file's certificates, in order, without unparsable ones.
+    /// Facts of a file's certificates, in order, without unparsable ones.
     ///
     /// # Errors
     /// [`TlsError`] if the file is unreadable or has no certificate.
