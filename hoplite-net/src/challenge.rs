@@ -59,7 +59,7 @@ pub fn nonce() -> io::Result<[u8; NONCE_BYTES]> {
 }
 
 impl Hellos<'_> {
-    /// Returns the tag by which `prover` shows that it knows `token`.
+    /// Tag by which `prover` shows that it knows `token`.
     pub fn proof(&self, token: &Token, purpose: Purpose, prover: Prover) -> [u8; TAG_BYTES] {
         token.sign(purpose, &self.statement(prover as u8))
     }

@@ -135,7 +135,7 @@ impl Credentials {
     }
 }
 
-/// Returns the error of a TLS handshake, or of one read: the peer rejects a certificate after the
+/// Error of a TLS handshake, or of one read: the peer rejects a certificate after the
 /// handshake.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
@@ -165,7 +165,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     }
 }
 
-/// Returns the first error of type `E` among the error and its sources.
+/// First error of type `E` among the error and its sources.
 pub fn cause<'e, E: error::Error + 'static>(
     error: &'e (dyn error::Error + 'static),
 ) -> Option<&'e E> {

@@ -30,7 +30,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Returns the next frame, of at most `limit_bytes`; `None` after the end.
+    /// Next frame, of at most `limit_bytes`; `None` after the end.
     ///
     /// # Errors
     /// [`Error::Malformed`] if the bytes are no frame. [`Error::Unavailable`] for a damaged record.

@@ -175,7 +175,7 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
     }
 }
 
-/// Returns the token that the sides must prove; `None` if neither has one. `peer` and `this` name
+/// Token that the sides must prove; `None` if neither has one. `peer` and `this` name
 /// the sides in errors.
 fn shared_token<'t>(
     token: Option<&'t Token>,

@@ -179,7 +179,7 @@ impl Tls {
         self.current().expiry
     }
 
-    /// Returns the name that the certificate of a peer at `host` must contain.
+    /// Name that the certificate of a peer at `host` must contain.
     pub fn name_at(&self, host: &str) -> Result<ServerName<'static>, TlsError> {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }

@@ -25,7 +25,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Returns the kind of memory at `path`. Creates no file.
+    /// Kind of memory at `path`. Creates no file.
     ///
     /// # Errors
     /// [`Error::NotInMemory`] unless the path is on a tmpfs, ramfs or hugetlbfs; [`Error::File`] if

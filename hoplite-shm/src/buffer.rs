@@ -28,7 +28,7 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// Returns the buffer of an object, without writing the header.
+    /// Buffer of an object, without writing the header.
     ///
     /// # Errors
     /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or

@@ -1,4 +1,4 @@
-/// Returns the part of `resident_bytes` that the program has freed but the allocator keeps; zero
+/// Part of `resident_bytes` that the program has freed but the allocator keeps; zero
 /// without GNU's C library.
 #[cfg(target_env = "gnu")]
 pub fn free_heap_bytes(resident_bytes: u64) -> u64 {
@@ -11,7 +11,7 @@ pub fn free_heap_bytes(resident_bytes: u64) -> u64 {
     u64::from(if kept > i32::MAX as u32 { 0 } else { kept })
 }
 
-/// Returns the allocator's free pages to the system. Blocks other allocating threads.
+/// Allocator's free pages to the system. Blocks other allocating threads.
 #[cfg(target_env = "gnu")]
 pub fn return_free_pages() {
     // SAFETY: the call only drops pages without a used piece, under the allocator's locks.

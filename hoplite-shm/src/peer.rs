@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const MAX_GROUPS: usize = 65_536;
 const USUAL_GROUPS: usize = 64;
 
-/// Returns the user id of the peer process. For a client, the peer is the listener.
+/// User id of the peer process. For a client, the peer is the listener.
 ///
 /// # Errors
 /// The kernel's error: the descriptor is no Unix socket.
@@ -13,7 +13,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(credentials(socket)?.uid)
 }
 
-/// Returns the number of the peer process. `None` if the process is in a PID namespace that this
+/// Number of the peer process. `None` if the process is in a PID namespace that this
 /// process cannot see.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     }
 }
 
-/// Returns the supplementary groups that the peer had when it connected.
+/// Supplementary groups that the peer had when it connected.
 ///
 /// # Errors
 /// The kernel's error: no Unix socket, or Linux before 4.13.

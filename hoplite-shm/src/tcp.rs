@@ -8,7 +8,7 @@ use hoplite_core::link::Delivery;
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
-/// Returns the kernel's statistics of acknowledged bytes; `None` before the first acknowledgement.
+/// Kernel's statistics of acknowledged bytes; `None` before the first acknowledgement.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;

@@ -70,7 +70,7 @@ impl Advertised {
         self.rails.iter().map(Rail::address).collect()
     }
 
-    /// Returns the advertised address of a connection that was accepted at `local`.
+    /// Advertised address of a connection that was accepted at `local`.
     pub(crate) fn address_of(&self, local: SocketAddr) -> SocketAddr {
         let local = SocketAddr::new(local.ip().to_canonical(), local.port());
         let is_at = |rail: &&Rail| rail.listened == local || rail.address().ip() == local.ip();

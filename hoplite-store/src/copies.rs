@@ -99,7 +99,7 @@ impl LiveCopy {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// Returns the number of valid bytes, read with `header` while a client fills the copy. Never
+    /// Number of valid bytes, read with `header` while a client fills the copy. Never
     /// shrinks, even if the client writes a smaller number.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
@@ -204,7 +204,7 @@ impl LiveCopy {
         }
     }
 
-    /// Returns the number of valid bytes. If these are not enough, requests a doorbell message from
+    /// Number of valid bytes. If these are not enough, requests a doorbell message from
     /// the client that fills the copy.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();

@@ -24,7 +24,7 @@ pub(crate) struct EmbeddedDirectory {
 
 pub(crate) type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
-/// Returns the addresses of all shards.
+/// Addresses of all shards.
 pub(crate) async fn start_directory(
     config: &StoreConfig,
     metrics: Option<Metrics>,

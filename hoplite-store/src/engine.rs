@@ -381,7 +381,7 @@ impl Engine {
         self.lock().node.status()
     }
 
-    /// Returns the other stores of the collective that makes `target`, and the number of all its
+    /// Other stores of the collective that makes `target`, and the number of all its
     /// stores.
     pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
         let state = self.lock();

@@ -258,7 +258,7 @@ impl Traces {
         }
     }
 
-    /// Returns the span of an open call for one of `ids`, else the present event's.
+    /// Span of an open call for one of `ids`, else the present event's.
     fn parent<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) -> Option<TraceContext> {
         let callers = ids.into_iter().find_map(|id| self.callers.get(id));
         callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())

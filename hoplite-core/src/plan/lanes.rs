@@ -166,12 +166,12 @@ impl HostLanes {
         stream.asked = stream.asked.saturating_sub(1);
     }
 
-    /// Returns the last tested number of connections of all streams to a peer.
+    /// Last tested number of connections of all streams to a peer.
     pub fn last_result(&self, peer: &NodeId) -> Option<usize> {
         self.memory.last(peer)
     }
 
-    /// Returns the next action of a lane ready to send.
+    /// Next action of a lane ready to send.
     pub fn turn(&mut self, now: Time, id: StreamId, lane: LaneId, progress: &Progress) -> Turn {
         let host = Host {
             acknowledged_bytes: progress.acknowledged_bytes,

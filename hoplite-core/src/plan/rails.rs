@@ -1,12 +1,11 @@
 //! Chooses the network cards (rails) of connections between hosts with several addresses.
 //!
 //! A route is a pair of addresses. Address `k` of one host pairs with address `k` of the other,
-//! because such networks are often separate. If one host has more addresses, those of the other
-//! repeat.
+//! because such networks are often separate. If one host has fewer addresses, they repeat.
 //!
 //! The connections of a transfer use different routes. Otherwise, a new connection takes the route
-//! with the fewest connections, and among these the least used card of this host. No connection
-//! takes a failed route while another works. The host tests failed routes at growing intervals.
+//! with the fewest connections, then the least used card of this host. No connection takes a failed
+//! route while another works. The host tests failed routes at growing intervals.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +24,7 @@ pub const RAIL_CONNECT_TIMEOUT: Duration = Duration::from_millis(1100);
 /// Longest time without an answer over one route while another works. Senders without bytes send a
 /// keepalive each second.
 pub const RAIL_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Interval between looks for failed routes to test.
+/// Interval of tests.
 pub const TEST_INTERVAL: Duration = Duration::from_secs(1);
 
 const MAX_PEERS: usize = 4096;
@@ -123,7 +122,7 @@ impl Rails {
         self.peers.insert(peer.clone(), Peer { addresses: addresses.to_vec(), routes });
     }
 
-    /// Returns the number of routes to a peer.
+    /// Number of routes to a peer.
     pub fn routes(&self, peer: &NodeId) -> usize {
         self.peers.get(peer).map_or(1, |known| known.routes.len())
     }
@@ -225,13 +224,13 @@ impl Rails {
         tests
     }
 
-    /// Returns the number of failed routes to peers that another route reaches.
+    /// Number of failed routes to peers that another route reaches.
     pub fn failed_routes(&self) -> usize {
         let reached = self.peers.values().filter(|known| known.works());
         reached.flat_map(|known| &known.routes).filter(|route| !route.works()).count()
     }
 
-    /// Returns the number of connections in use from each of this host's addresses.
+    /// Number of connections in use from each of this host's addresses.
     pub fn used(&self) -> &[usize] {
         &self.used
     }

@@ -161,7 +161,7 @@ impl Transport {
         matches!(self, Self::Tls(_))
     }
 
-    /// Returns the kernel's statistics; `None` before the first acknowledgement.
+    /// Kernel's statistics; `None` before the first acknowledgement.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }

@@ -44,7 +44,7 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Returns the hop's failure; `None` if the coordinator ended the hop.
+    /// Hop's failure; `None` if the coordinator ended the hop.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,

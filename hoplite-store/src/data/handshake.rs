@@ -62,7 +62,7 @@ async fn connect_from(own: Option<IpAddr>, address: SocketAddr) -> io::Result<Tc
     socket.connect(address).await
 }
 
-/// Returns the connection and the peer's name, after the handshake.
+/// Connection and the peer's name, after the handshake.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or
@@ -214,7 +214,7 @@ fn rails_of(hello: &v1::DataHello, version: Version) -> Result<Vec<SocketAddr>, 
     Ok(named.map(|rail| decode_address(rail, Plane::Data)).collect::<Result<_, _>>()?)
 }
 
-/// Returns the addresses that the proofs cover. Lengths precede several, so that they have one
+/// Addresses that the proofs cover. Lengths precede several, so that they have one
 /// interpretation.
 fn bound(hello: &v1::DataHello, version: Version) -> String {
     if hello.rails.is_empty() || !version.at_least(Version::WITH_RAILS) {

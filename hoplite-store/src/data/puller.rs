@@ -110,7 +110,7 @@ impl Puller {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// Returns the configured estimate, or else the measured one, or else the default.
+    /// Configured estimate, or else the measured one, or else the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }

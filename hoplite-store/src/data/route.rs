@@ -72,7 +72,6 @@ impl RouteUse {
         self.route.address
     }
 
-    /// Returns the number of the route.
     pub(super) const fn route(&self) -> usize {
         self.route.number
     }
@@ -92,7 +91,6 @@ impl RouteUse {
         known.is_some_and(|(table, peer)| table.lock().has_other(peer, self.route))
     }
 
-    /// Notes that the connection was opened.
     pub(super) fn worked(&self) {
         let Some((table, peer)) = &self.known else { return };
         if table.lock().worked(peer, self.route) {
@@ -100,7 +98,6 @@ impl RouteUse {
         }
     }
 
-    /// Notes that the connection delivered bytes.
     pub(super) fn delivered(&mut self) {
         if let Some((table, peer)) = &self.known
             && !self.has_delivered

@@ -133,12 +133,7 @@ impl<'a> InputStream<'a> {
                     }
                 },
                 Event::Lost(range) => {
-                    let max_lanes = if range.end == self.end_bytes {
-                        lane_limit(self.puller.config.max_lanes, range.end - range.start)
-                    } else {
-                        1
-                    };
-                    let call = self.request(range, max_lanes).await?;
+                    let call = self.request_again(range).await?;
                     if let Some((lanes, _)) = &mut self.lanes {
                         lanes.add_request(call);
                     }
@@ -177,6 +172,13 @@ impl<'a> InputStream<'a> {
         }
     }
 
+    /// Requests lost bytes: all that are missing over several lanes, those of one lane over one.
+    async fn request_again(&self, range: Range<u64>) -> Result<Call<'a>, CallError> {
+        let max_lanes = if range.end == self.end_bytes { self.puller.config.max_lanes } else { 1 };
+        let max_lanes = lane_limit(max_lanes, range.end - range.start);
+        self.request(range, max_lanes).await
+    }
+
     async fn request(&self, range: Range<u64>, max_lanes: usize) -> Result<Call<'a>, CallError> {
         count(&self.puller.metrics.pulls, 1);
         let pull = encode_pull(&Pull {
@@ -196,7 +198,7 @@ impl<'a> InputStream<'a> {
         within(limit, Call::begin(self.puller, peer, Kind::Pull, &pull)).await
     }
 
-    /// Returns the transfer's outcome. Keeps reusable connections.
+    /// Transfer's outcome. Keeps reusable connections.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {

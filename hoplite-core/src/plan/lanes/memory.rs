@@ -44,7 +44,7 @@ impl LaneMemory {
         Self { first, peers: BTreeMap::new(), latest: None }
     }
 
-    /// Returns the number of connections for the next stream to a peer, while the network limits
+    /// Number of connections for the next stream to a peer, while the network limits
     /// `streams` streams.
     ///
     /// A stream that may test starts with half of an old or guessed number, so that its first
@@ -62,7 +62,7 @@ impl LaneMemory {
         })
     }
 
-    /// Returns the number of lanes for one of `streams` streams, from a recent test.
+    /// Number of lanes for one of `streams` streams, from a recent test.
     pub(super) fn known(&self, now: Time, peer: &NodeId, streams: usize) -> Option<Start> {
         let known = self.peers.get(peer).filter(|known| now.since(known.at) < TESTED_FOR)?;
         Some(known.share(now, streams))

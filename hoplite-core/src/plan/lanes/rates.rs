@@ -85,7 +85,7 @@ pub(super) const fn gained(rate: u64, before: u64, parts: u64) -> bool {
     rate >= before.saturating_add(before / parts) && rate > before
 }
 
-/// Returns the sum of the lanes' measurements; `None` if the kernel reports no rate.
+/// Sum of the lanes' measurements; `None` if the kernel reports no rate.
 pub(super) fn total<'a>(deliveries: impl Iterator<Item = &'a Delivery>) -> Option<Delivery> {
     let sum = |sum: Delivery, lane: &Delivery| Delivery {
         acknowledged_bytes: sum.acknowledged_bytes + lane.acknowledged_bytes,

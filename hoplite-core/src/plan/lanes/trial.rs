@@ -44,7 +44,7 @@ pub struct Start {
     pub is_settled: bool,
 }
 
-/// Returns the largest number of lanes for a stream with `left_bytes` left.
+/// Largest number of lanes for a stream with `left_bytes` left.
 pub fn lane_limit(max_lanes: usize, left_bytes: u64) -> usize {
     let lanes = usize::try_from(left_bytes / LANE_BYTES).unwrap_or(usize::MAX);
     lanes.clamp(1, max_lanes.clamp(1, MAX_LANES))
@@ -432,7 +432,7 @@ const fn after(then: Then, since: Option<Time>) -> Phase {
     }
 }
 
-/// Returns the time after which a number of lanes that `trials` tests have found is tested again.
+/// Time after which a number of lanes that `trials` tests have found is tested again.
 pub(super) fn retry_after(trials: u32) -> Duration {
     match trials {
         0 => TESTED_FOR,

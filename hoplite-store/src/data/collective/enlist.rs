@@ -76,7 +76,7 @@ impl Puller {
         }
     }
 
-    /// Returns the peer's progress with `target`; `None` if the peer takes no part.
+    /// Peer's progress with `target`; `None` if the peer takes no part.
     pub(crate) async fn request_position(
         &self,
         peer: &Peer,

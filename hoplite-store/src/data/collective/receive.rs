@@ -245,7 +245,7 @@ impl Puller {
     }
 }
 
-/// Returns the block at the start of `missing`. Skips keepalives.
+/// Block at the start of `missing`. Skips keepalives.
 async fn next_block(
     lanes: &mut Incoming<'_>,
     missing: Range<u64>,

@@ -54,7 +54,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Returns the end of the stream, and `true` if this store requested lanes.
+    /// End of the stream, and `true` if this store requested lanes.
     async fn send_to_member(
         &self,
         connection: &mut PeerConnection,

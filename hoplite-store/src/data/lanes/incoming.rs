@@ -191,8 +191,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Returns the end of a stream whose connections have ended; `None` if bytes are missing
-    /// (`has_arrived` is `false`) that were lost, or may still arrive.
+    /// End of a stream without lanes; `None` if missing bytes (`has_arrived` is `false`) may still
+    /// arrive.
     fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
         let complete =
             || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
@@ -268,7 +268,7 @@ impl<'a> Incoming<'a> {
         self.silences += 1;
         let has_block = self.lanes.iter().any(|lane| lane.block.is_some());
         if self.merge.has_lost() && !has_block && self.silences > MOST_SILENCES {
-            // The lost bytes are perhaps the last ones that the sender has.
+            // The sender may have no later bytes.
             self.lanes.clear();
             return Ok(());
         }
@@ -285,7 +285,7 @@ impl<'a> Incoming<'a> {
         let mut suspects: Vec<_> = suspects
             .map(|lane| (lane.id, lane.call.route(), lane.call.connection().received_at()))
             .collect();
-        // Of several routes, only one may have failed. The others have keepalives at least.
+        // If the others work, they receive keepalives.
         let is_one = suspects.windows(2).all(|two| two[0].1 == two[1].1);
         let limit = if is_one { RAIL_TIMEOUT } else { KEEPALIVE_INTERVAL + RAIL_TIMEOUT };
         suspects.retain(|(_, _, heard_at)| *heard_at + limit <= now);
@@ -370,8 +370,8 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Continues without a broken lane. Fails if the sender violated the protocol, or if it was the
-    /// last lane, unless another route may help.
+    /// Continues without a broken lane. Fails without another lane or route, or if the sender
+    /// violated the protocol.
     pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
         let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
         let may_repeat = match (&error, self.lane(id)) {
@@ -393,12 +393,11 @@ impl<'a> Incoming<'a> {
         is_without_lanes && self.end.is_none() && !self.is_all_sent
     }
 
-    /// Returns `true` if bytes have arrived, or all were sent.
     const fn has_data(&self) -> bool {
         self.has_received || self.is_all_sent
     }
 
-    /// Returns `true` if another route to the sender works than that of a lane.
+    /// Returns `true` if a further route to the sender works.
     pub(in super::super) fn has_other_route(&mut self) -> bool {
         self.lanes.iter_mut().any(|lane| lane.call.rail().has_other())
     }
@@ -407,9 +406,8 @@ impl<'a> Incoming<'a> {
         self.lanes.iter_mut().find(|lane| lane.id == id)
     }
 
-    /// Returns the connection of lane `id`, whose block is to be read, or
-    /// [`ConnectionError::Closed`] if the lane is gone. Limits the silence within the block if
-    /// another route works.
+    /// Connection of lane `id`, for its block, or [`ConnectionError::Closed`] if the lane is gone.
+    /// Limits the silence within the block if another route works.
     pub(in super::super) fn connection(
         &mut self,
         id: LaneId,

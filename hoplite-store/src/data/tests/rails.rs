@@ -1,4 +1,5 @@
 use hoplite_core::plan::lanes::Start;
+use hoplite_core::plan::rails::RAIL_TIMEOUT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -20,7 +21,6 @@ fn addresses(listeners: &[TcpListener]) -> Vec<SocketAddr> {
     listeners.iter().map(|listener| listener.local_addr().unwrap()).collect()
 }
 
-/// Starts a node with two cards, reached at `advertised` if it is not empty.
 async fn start(name: &str, listeners: Vec<TcpListener>, advertised: &[SocketAddr]) -> TestNode {
     let names: Vec<_> = advertised.iter().map(ToString::to_string).collect();
     let advertised = Advertised::find(&names, &addresses(&listeners)).await.unwrap();
@@ -168,6 +168,52 @@ async fn a_transfer_survives_the_card_of_its_request() {
 #[tokio::test]
 async fn a_transfer_survives_the_card_of_another_lane() {
     survives_a_cut(1).await;
+}
+
+#[tokio::test]
+async fn an_empty_object_is_complete_only_when_the_sender_says_so() {
+    let sender = start("a", listeners().await, &[]).await;
+    let receiver = start("b", listeners().await, &[]).await;
+    sender.test_store.add("x", &filled(&content(9)));
+    assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (9, PullOutcome::Complete));
+    let source = empty(0);
+    sender.test_store.add("y", &source);
+    let copy = empty(0);
+    let (mut pull, _) = receiver.start_pull(sender.request("y"), &copy);
+    assert!(timeout(2 * RAIL_TIMEOUT, &mut pull).await.is_err(), "the object is not complete");
+    source.complete();
+    assert_eq!(pull.await.unwrap(), (0, PullOutcome::Complete));
+    sender.stop().await;
+}
+
+#[tokio::test]
+async fn a_transfer_over_one_connection_moves_to_another_card() {
+    let behind = listeners().await;
+    let relays = Relays::start(addresses(&behind)).await;
+    let sender = start("a", behind, &relays.advertised).await;
+    let listeners = listeners().await;
+    let advertised = Advertised::find(&[], &addresses(&listeners)).await.unwrap();
+    let config = DataConfig {
+        rails: Arc::new(RailTable::new(advertised.own())),
+        advertised: Some(advertised),
+        ..config("b")
+    };
+    let receiver = TestNode::start_at(listeners, config, Duration::ZERO).await;
+    let bytes = content(24 << 20);
+    let size = bytes.len() as u64;
+    let source = empty(size);
+    sender.test_store.add("x", &source);
+    let copy = empty(size);
+    let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
+    source.buffer().write(0, &bytes);
+    source.advance(size / 3);
+    arrived(&copy, size / 4).await;
+    relays.freeze(0, true);
+    source.complete();
+    assert_eq!(pull.await.unwrap(), (size, PullOutcome::Complete));
+    assert!(prefix(&copy, size) == bytes);
+    assert!(received(&receiver).iter().all(|bytes| *bytes > 0));
+    sender.stop().await;
 }
 
 #[tokio::test]

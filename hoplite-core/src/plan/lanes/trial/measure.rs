@@ -33,7 +33,7 @@ impl LanePlan {
         }
     }
 
-    /// Returns the rates if a measurement is over, unless the store's streams began or ended in it.
+    /// Rates if a measurement is over, unless the store's streams began or ended in it.
     pub(super) fn measure(&mut self, now: Time, changes: u64) -> Option<Rates> {
         let next = Window::new(now, changes, self.totals);
         let Some(window) = &self.window else {
