@@ -42,8 +42,8 @@ const NOT_FREE: u32 = u32::MAX - 1;
 /// Free neighbours are merged at once. The boundary tags live outside of the arena, where clients
 /// cannot damage them.
 ///
-/// Unlike TLSF, `allocate` finally searches the one bin whose ranges may be long enough, not in
-/// constant time.
+/// Unlike TLSF, `allocate` finally searches, not in constant time, the one bin whose ranges may be
+/// long enough.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     capacity: u64,

@@ -38,7 +38,7 @@ pub struct HelloFields<'a> {
     pub node: &'a str,
     /// Random bytes, which the peer's proof covers.
     pub nonce: &'a [u8],
-    /// Address of an accepting store, so that proofs are useless elsewhere; otherwise empty.
+    /// Store's addresses that proofs cover: an accepting store's are useless elsewhere.
     pub bound_to: &'a [u8],
 }
 

@@ -135,8 +135,8 @@ impl Credentials {
     }
 }
 
-/// Error of a TLS handshake, or of one read: the peer rejects a certificate after the
-/// handshake.
+/// Performs a TLS handshake and one read, because the peer rejects a certificate only afterwards.
+/// Returns the error.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;

@@ -16,7 +16,7 @@ const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
 /// Sends `bytes` in one system call. The first byte carries the descriptors `fds`.
 ///
-/// Number of sent bytes. Unless it is zero, all `fds` were sent too, and the caller
+/// Returns the number of sent bytes. Unless it is zero, all `fds` were sent too, and the caller
 /// sends the remaining bytes without `fds`. A closed connection causes no SIGPIPE. Blocks only if
 /// the socket is blocking.
 ///
@@ -44,7 +44,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 
 /// Receives into `bytes` and appends descriptors to `fds`, in one system call.
 ///
-/// Number of bytes; zero means that the peer has closed. Descriptors are closed on
+/// Returns the number of bytes; zero means that the peer has closed. Descriptors are closed on
 /// exec. Blocks only if the socket is blocking.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ pub fn free_heap_bytes(resident_bytes: u64) -> u64 {
     u64::from(if kept > i32::MAX as u32 { 0 } else { kept })
 }
 
-/// Allocator's free pages to the system. Blocks other allocating threads.
+/// Returns free pages to the system. Blocks other allocating threads.
 #[cfg(target_env = "gnu")]
 pub fn return_free_pages() {
     // SAFETY: the call only drops pages without a used piece, under the allocator's locks.

@@ -24,7 +24,7 @@ pub(crate) struct EmbeddedDirectory {
 
 pub(crate) type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
-/// Addresses of all shards.
+/// Starts any embedded directory.
 pub(crate) async fn start_directory(
     config: &StoreConfig,
     metrics: Option<Metrics>,

@@ -51,14 +51,14 @@ pub enum StoreError {
     /// Two addresses of the store belong to one network card.
     #[error("{ip} is named twice: name one address for each network card")]
     SameCard { ip: IpAddr },
-    #[error("other hosts cannot reach an address of loopback: name none beside others")]
+    #[error("other hosts cannot reach loopback: do not mix it with other addresses")]
     MixedLoopback,
     #[error(
-        "each of the {addresses} addresses to listen on needs a name to advertise, or none: got {names}"
+        "advertise one name for each of the {addresses} addresses to listen on, or none: got {names}"
     )]
     AdvertiseCount { names: usize, addresses: usize },
     /// One listener cannot tell the cards of several names apart.
-    #[error("no network card of this host has {address}: name the cards to listen on one by one")]
+    #[error("no network card of this host has {address}: listen on one address for each card")]
     ForeignAddress { address: SocketAddr },
     #[error("a store has at most {MAX_RAILS} addresses, one for each network card")]
     TooManyAddresses,

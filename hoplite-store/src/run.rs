@@ -514,7 +514,7 @@ mod tests {
         assert_eq!(missing, "cannot listen on 192.0.2.1:0");
         assert_eq!(
             cards(&["127.0.0.1:0", "127.0.0.2:0"], &["127.0.0.1:1"]).await,
-            "each of the 2 addresses to listen on needs a name to advertise, or none: got 1"
+            "advertise one name for each of the 2 addresses to listen on, or none: got 1"
         );
         let many: Vec<_> = (1..=17).map(|number| format!("127.0.0.{number}:0")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
@@ -522,9 +522,9 @@ mod tests {
         assert_eq!(cards(&many, &[]).await, limit);
         assert_eq!(
             cards(&["0.0.0.0:0"], &["192.0.2.1:5", "192.0.2.2:5"]).await,
-            "no network card of this host has 192.0.2.1:5: name the cards to listen on one by one"
+            "no network card of this host has 192.0.2.1:5: listen on one address for each card"
         );
-        let mixed = "other hosts cannot reach an address of loopback: name none beside others";
+        let mixed = "other hosts cannot reach loopback: do not mix it with other addresses";
         assert_eq!(cards(&["127.0.0.1:0", "0.0.0.0:0"], &[]).await, mixed);
         assert_eq!(cards(&["0.0.0.0:0"], &["10.0.0.1:5", "127.0.0.1:5"]).await, mixed);
     }

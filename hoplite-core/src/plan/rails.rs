@@ -3,9 +3,9 @@
 //! A route is a pair of addresses. Address `k` of one host pairs with address `k` of the other,
 //! because such networks are often separate. If one host has fewer addresses, they repeat.
 //!
-//! The connections of a transfer use different routes. Otherwise, a new connection takes the route
-//! with the fewest connections, then the least used card of this host. No connection takes a failed
-//! route while another works. The host tests failed routes at growing intervals.
+//! A new connection takes the route with the fewest connections of its transfer, then of all, then
+//! the least used card of this host. No connection takes a failed route while another works. The
+//! host tests failed routes at growing intervals.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::time::Time;
 
 /// Most addresses of a host.
 pub const MAX_RAILS: usize = 16;
-/// Longest time without any byte over one route while another delivers.
+/// Longest time without any byte over one route while another works.
 pub const RAIL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest time for connecting over one route while another works: the kernel repeats a lost
 /// request after a second.

@@ -102,7 +102,7 @@ impl<'a> Call<'a> {
         Ok(header?)
     }
 
-    /// Connection to the pool after the whole answer was read.
+    /// Pools the connection after the whole answer was read.
     pub(super) fn finish(self) {
         self.puller.pool.put(self.peer, self.rail.route(), self.connection);
     }

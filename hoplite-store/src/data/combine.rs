@@ -47,9 +47,9 @@ pub(crate) enum CombineSource {
 impl Puller {
     /// Combines the inputs into `out`.
     ///
-    /// Outcome, and the number of valid leading bytes, including those before
-    /// `request.offset_bytes`. Readers of `out` miss the last block until the copy is complete. No
-    /// memory is touched after the future ends or is dropped.
+    /// Returns the number of valid leading bytes, including those before `request.offset_bytes`,
+    /// and the outcome. Readers of `out` miss the last block until the copy is complete. No memory
+    /// is touched after the future ends or is dropped.
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,

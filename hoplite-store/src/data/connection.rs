@@ -77,7 +77,7 @@ pub(super) struct PeerConnection {
     transport: Transport,
     pub(super) sizes: Sizes,
     pub(super) version: Version,
-    /// Number of this store's network card; `None` if it has one.
+    /// Number of this store's network card, if several.
     pub(super) rail: Option<usize>,
     /// Longest silence of the peer; `None` while the peer has nothing to send.
     read_timeout: Option<Duration>,

@@ -44,7 +44,7 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Hop's failure; `None` if the coordinator ended the hop.
+    /// Directs a hop; `None` if the coordinator ended it.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,

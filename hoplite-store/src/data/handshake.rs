@@ -48,8 +48,7 @@ pub(super) async fn connect(
     Ok((opened?.0, took))
 }
 
-/// Connects from the address `own`, unless no card of this host has it, as behind a translation of
-/// addresses.
+/// Connects from the address `own`, unless no card of this host has it, as behind NAT.
 async fn connect_from(own: Option<IpAddr>, address: SocketAddr) -> io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Some(own) = own.filter(|own| own.is_ipv4() == address.is_ipv4()) {
@@ -62,7 +61,7 @@ async fn connect_from(own: Option<IpAddr>, address: SocketAddr) -> io::Result<Tc
     socket.connect(address).await
 }
 
-/// Connection and the peer's name, after the handshake.
+/// Performs the handshake. Also returns the peer's name.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or
@@ -205,7 +204,8 @@ async fn receive_tag(connection: &mut PeerConnection) -> Result<Bytes, Connectio
     }
 }
 
-/// Returns all addresses of a peer that names several. An older version's proofs do not cover them.
+/// Returns all addresses of a peer that names several. Ignores an older version's, which proofs do
+/// not cover.
 fn rails_of(hello: &v1::DataHello, version: Version) -> Result<Vec<SocketAddr>, ConnectionError> {
     if hello.rails.len() > MAX_RAILS {
         return Err(ConnectionError::Nonsense("a host with too many addresses"));

@@ -44,7 +44,7 @@ pub(crate) struct CompareRequest {
 impl Puller {
     /// Pulls an object into `live`, until all bytes have arrived or the pull must end.
     ///
-    /// Number of valid leading bytes, all checked, and the outcome. No memory is
+    /// Returns the number of valid leading bytes, all checked, and the outcome. No memory is
     /// touched after the future ends or is dropped.
     pub(crate) async fn pull(
         &self,

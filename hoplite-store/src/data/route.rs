@@ -17,7 +17,7 @@ use super::rails::RailTable;
 #[derive(Debug)]
 pub(super) struct RouteUse {
     route: Route,
-    /// `None` if the peer has a single address.
+    /// `None` without known further addresses, or for probes.
     known: Option<(Arc<RailTable>, NodeId)>,
     has_delivered: bool,
 }

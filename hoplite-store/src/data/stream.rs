@@ -172,7 +172,7 @@ impl<'a> InputStream<'a> {
         }
     }
 
-    /// Requests lost bytes: all that are missing over several lanes, those of one lane over one.
+    /// Requests lost bytes: up to the stream's end over several lanes, others over one.
     async fn request_again(&self, range: Range<u64>) -> Result<Call<'a>, CallError> {
         let max_lanes = if range.end == self.end_bytes { self.puller.config.max_lanes } else { 1 };
         let max_lanes = lane_limit(max_lanes, range.end - range.start);

@@ -54,12 +54,12 @@ fn readable_token(path: &Path) -> Finding {
 /// Checks that other daemons accept the certificate at the advertised or listening address.
 pub(super) fn reached_at(
     tls: &Tls,
-    advertised: Option<&str>,
+    advertised: &[String],
     listened: &[SocketAddr],
 ) -> Vec<Finding> {
     let what = |place: &str| format!("certificate at {place}");
     let mut findings = Vec::new();
-    if let Some(place) = advertised {
+    for place in advertised {
         findings.push(match place.to_socket_addrs() {
             Ok(addresses) => {
                 let refusal = addresses
@@ -80,7 +80,7 @@ pub(super) fn reached_at(
         });
     }
     for address in
-        listened.iter().filter(|address| advertised.is_none() && !address.ip().is_unspecified())
+        listened.iter().filter(|address| advertised.is_empty() && !address.ip().is_unspecified())
     {
         if let Err(error) = tls.check_reached_at(&address.ip().to_canonical().to_string()) {
             let says =
@@ -459,25 +459,23 @@ mod tests {
                 Security { tls_name: tls_name.map(str::to_owned), ..place.tls(&issued, &ours) };
             security.credentials().unwrap().tls.unwrap()
         };
-        let verdicts = |tls: &Tls, advertised: Option<&str>, listened: &[&str]| {
+        let verdicts = |tls: &Tls, advertised: &[&str], listened: &[&str]| {
+            let advertised: Vec<_> = advertised.iter().map(|&name| name.to_owned()).collect();
             let listened: Vec<SocketAddr> =
                 listened.iter().map(|text| text.parse().unwrap()).collect();
-            let found = reached_at(tls, advertised, &listened);
+            let found = reached_at(tls, &advertised, &listened);
             found.iter().map(|found| found.verdict).collect::<Vec<_>>()
         };
         let (named, addressed) = (tls(&["localhost"], None), tls(&["127.0.0.1", "::1"], None));
-        assert_eq!(verdicts(&named, Some("localhost:7400"), &[]), [Health::Bad]);
+        assert_eq!(verdicts(&named, &["localhost:7400"], &[]), [Health::Bad]);
         assert_eq!(
-            verdicts(&addressed, Some("localhost:7400"), &["10.0.0.1:7400"]),
-            [Health::Good]
+            verdicts(&addressed, &["localhost:7400", "10.0.0.1:7400"], &["10.0.0.1:7400"]),
+            [Health::Good, Health::Bad]
         );
-        assert_eq!(
-            verdicts(&tls(&["all"], Some("all")), Some("127.0.0.1:7400"), &[]),
-            [Health::Good]
-        );
-        assert_eq!(verdicts(&named, Some("no port"), &[]), [Health::Bad]);
-        assert_eq!(verdicts(&named, None, &["127.0.0.1:7400", "0.0.0.0:7400"]), [Health::Doubtful]);
-        assert_eq!(verdicts(&addressed, None, &["127.0.0.1:7400", "0.0.0.0:7400"]), []);
+        assert_eq!(verdicts(&tls(&["all"], Some("all")), &["127.0.0.1:7400"], &[]), [Health::Good]);
+        assert_eq!(verdicts(&named, &["no port"], &[]), [Health::Bad]);
+        assert_eq!(verdicts(&named, &[], &["127.0.0.1:7400", "0.0.0.0:7400"]), [Health::Doubtful]);
+        assert_eq!(verdicts(&addressed, &[], &["127.0.0.1:7400", "0.0.0.0:7400"]), []);
     }
 
     #[test]

@@ -48,9 +48,10 @@ pub(crate) struct Arguments {
     /// Address on which a daemon will listen: tests if it is free
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
-    /// Address that a store on this host will advertise: tests if its certificate is valid for it
-    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT")]
-    advertise: Option<String>,
+    /// Addresses that a store on this host will advertise: tests if its certificate is valid for
+    /// them
+    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT,...", value_delimiter = ',')]
+    advertise: Vec<String>,
     #[command(flatten)]
     security: Security,
     /// Print JSON
@@ -110,10 +111,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let tls = credentials.as_ref().and_then(|credentials| credentials.tls.clone());
         let places = async {
             let Some(tls) = tls else { return Some(Vec::new()) };
-            within(NETWORK_TIMEOUT, move || {
-                credentials::reached_at(&tls, advertise.as_deref(), &places)
-            })
-            .await
+            within(NETWORK_TIMEOUT, move || credentials::reached_at(&tls, &advertise, &places))
+                .await
         };
         let shards =
             directory.iter().map(|address| directory::shard(address, credentials.as_ref()));

@@ -54,7 +54,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// End of the stream, and `true` if this store requested lanes.
+    /// Sends the stream. Returns `true` if this store requested lanes.
     async fn send_to_member(
         &self,
         connection: &mut PeerConnection,

@@ -20,7 +20,7 @@ use super::lane::{Lane, LaneFrame, Opened, Origin, open_lane};
 
 /// Most requests for lost bytes without a new byte.
 const MAX_REPEATS: usize = 4;
-/// Most [`RAIL_TIMEOUT`]s without a frame after bytes were lost, before they are requested again.
+/// Most [`RAIL_TIMEOUT`]s without a block before lost bytes are requested again.
 const MOST_SILENCES: u32 = 3;
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(in super::super) struct Incoming<'a> {
     has_requested_lanes: bool,
     /// Time at which a lane began to wait for earlier bytes of another lane.
     blocked_since: Option<Instant>,
-    /// Successive times that no lane received a frame within [`RAIL_TIMEOUT`].
+    /// Successive [`RAIL_TIMEOUT`]s without a consumed block.
     silences: u32,
     /// Counts this stream for the senders' plans; `None` before its first bytes.
     receiving: Option<LanedStream>,
@@ -68,7 +68,7 @@ enum LaneEvent {
     Opened(Opened),
     /// A task that opened a lane has panicked.
     NotOpened,
-    /// Lanes have been silent for too long, while another has later bytes.
+    /// No block for [`RAIL_TIMEOUT`], while another route works.
     Silent,
     /// All bytes have arrived, but some lanes stay silent.
     GaveUp,
@@ -267,7 +267,8 @@ impl<'a> Incoming<'a> {
         self.blocked_since = Some(now);
         self.silences += 1;
         let has_block = self.lanes.iter().any(|lane| lane.block.is_some());
-        if self.merge.has_lost() && !has_block && self.silences > MOST_SILENCES {
+        if self.merge.has_lost() && !has_block && self.silences > MOST_SILENCES && self.repeats == 0
+        {
             // The sender may have no later bytes.
             self.lanes.clear();
             return Ok(());
@@ -285,7 +286,7 @@ impl<'a> Incoming<'a> {
         let mut suspects: Vec<_> = suspects
             .map(|lane| (lane.id, lane.call.route(), lane.call.connection().received_at()))
             .collect();
-        // If the others work, they receive keepalives.
+        // Among several routes, keepalives reveal working ones.
         let is_one = suspects.windows(2).all(|two| two[0].1 == two[1].1);
         let limit = if is_one { RAIL_TIMEOUT } else { KEEPALIVE_INTERVAL + RAIL_TIMEOUT };
         suspects.retain(|(_, _, heard_at)| *heard_at + limit <= now);

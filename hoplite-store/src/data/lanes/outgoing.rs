@@ -28,8 +28,7 @@ pub(in super::super) struct OutgoingStreams {
 }
 
 impl OutgoingStreams {
-    /// A stream starts with the number of lanes in `first`, unless a recent test with any peer
-    /// found a number.
+    /// A stream starts with `first`, or a recently tested number of lanes, but one for each route.
     pub(in super::super) fn new(first: Start) -> Self {
         let host = Mutex::new(HostLanes::new(first));
         Self { open: Mutex::default(), host, acknowledged_bytes: AtomicU64::new(0) }

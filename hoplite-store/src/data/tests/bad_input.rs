@@ -23,6 +23,17 @@ fn hello(version: u32, cluster: &str, node: &str) -> Vec<u8> {
     frame(Kind::Hello, &hello)
 }
 
+fn hello_of_cards(cards: usize, address: &str) -> Vec<u8> {
+    let hello = v1::DataHello {
+        version: PROTOCOL_VERSION,
+        cluster: "test".into(),
+        node: "tester".into(),
+        rails: vec![address.to_owned(); cards],
+        ..Default::default()
+    };
+    frame(Kind::Hello, &hello)
+}
+
 async fn send_until_closed(node: &TestNode, bytes: &[u8], and_then_close: Close) {
     let mut stream = TcpStream::connect(node.address).await.unwrap();
     stream.write_all(bytes).await.unwrap();
@@ -47,6 +58,17 @@ async fn refusals(node: &TestNode, count: u64) {
 enum Close {
     AfterSending,
     Never,
+}
+
+#[tokio::test]
+async fn bad_addresses_of_cards_close_the_connection() {
+    let sender = TestNode::start("a").await;
+    for (cards, address) in [(17, "10.0.0.1:7400"), (2, "card"), (2, "10.0.0.1:0")] {
+        let before = read(&sender.metrics.malformed_connections);
+        send_until_closed(&sender, &hello_of_cards(cards, address), Close::Never).await;
+        refusals(&sender, before + 1).await;
+    }
+    sender.stop().await;
 }
 
 #[tokio::test]
