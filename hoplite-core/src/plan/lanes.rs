@@ -2,8 +2,8 @@
 //!
 //! Clouds cap the rate of one connection, and on a long path its window limits the rate. No counter
 //! of the kernel tells a capped connection from a full link, so a trial decides. A stream starts
-//! with one lane. While the network limits a stream, the store doubles the number of lanes, and
-//! keeps the new lanes if the stream's rate rose by an eighth, or else closes them.
+//! with one lane for each route. While the network limits a stream, the store doubles the number of
+//! lanes, and keeps the new lanes if the stream's rate rose by an eighth, or else closes them.
 //!
 //! A busy machine can feign a gain. So a new second lane then rests (sends nothing), and stays only
 //! if the rate falls without it.

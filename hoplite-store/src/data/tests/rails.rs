@@ -119,21 +119,36 @@ async fn a_receiver_with_one_network_card_reaches_all_of_the_sender() {
     sender.stop().await;
 }
 
+/// A transfer whose receiver has a quarter, and whose sender has a third.
+struct Running {
+    bytes: Vec<u8>,
+    source: Arc<LiveCopy>,
+    copy: Arc<LiveCopy>,
+    pull: JoinHandle<(u64, PullOutcome)>,
+}
+
+impl Running {
+    async fn start(sender: &TestNode, receiver: &TestNode) -> Self {
+        let bytes = content(24 << 20);
+        let size = bytes.len() as u64;
+        let (source, copy) = (empty(size), empty(size));
+        sender.test_store.add("x", &source);
+        let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
+        source.buffer().write(0, &bytes);
+        source.advance(size / 3);
+        arrived(&copy, size / 4).await;
+        Self { bytes, source, copy, pull }
+    }
+}
+
 /// Cuts one card in the middle of a transfer, and restores it after the next one.
 async fn survives_a_cut(card: usize) {
     let behind = listeners().await;
     let relays = Relays::start(addresses(&behind)).await;
     let sender = start("a", behind, &relays.advertised).await;
     let receiver = start("b", listeners().await, &[]).await;
-    let bytes = content(24 << 20);
+    let Running { bytes, source, copy, pull } = Running::start(&sender, &receiver).await;
     let size = bytes.len() as u64;
-    let source = empty(size);
-    sender.test_store.add("x", &source);
-    let copy = empty(size);
-    let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
-    source.buffer().write(0, &bytes);
-    source.advance(size / 3);
-    arrived(&copy, size / 4).await;
     assert!(received(&receiver).iter().all(|bytes| *bytes > 0), "both cards are in use");
     relays.freeze(card, true);
     source.complete();
@@ -199,15 +214,8 @@ async fn a_transfer_over_one_connection_moves_to_another_card() {
         ..config("b")
     };
     let receiver = TestNode::start_at(listeners, config, Duration::ZERO).await;
-    let bytes = content(24 << 20);
+    let Running { bytes, source, copy, pull } = Running::start(&sender, &receiver).await;
     let size = bytes.len() as u64;
-    let source = empty(size);
-    sender.test_store.add("x", &source);
-    let copy = empty(size);
-    let (pull, _) = receiver.start_pull(sender.request("x"), &copy);
-    source.buffer().write(0, &bytes);
-    source.advance(size / 3);
-    arrived(&copy, size / 4).await;
     relays.freeze(0, true);
     source.complete();
     assert_eq!(pull.await.unwrap(), (size, PullOutcome::Complete));
