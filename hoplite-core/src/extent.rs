@@ -210,7 +210,6 @@ impl Allocator {
             return;
         }
         let range = *self.range(index);
-        // The next range is not free, because free neighbours are merged.
         let tail = self.add_range(range.offset + length, index, range.after);
         if range.after != NONE {
             self.range_mut(range.after).before = tail;

@@ -170,7 +170,6 @@ impl Cluster {
                 let serve = ServeId(self.next_number);
                 let peer = name(number);
                 let event = node::Event::ServeRequested { serve, peer, id, put, awaits_hop: false };
-                // The request overtakes other messages to the sender.
                 self.queue.push_front(Message::ToNode(sender, event));
             }
             node::Effect::ServeRefused { .. } => panic!("a pull was refused"),
@@ -407,7 +406,6 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
             cluster.queue.extend([0, 1].map(|node| Message::ToShard(shard, of_store(node))));
         }
         cluster.settle();
-        // Each shard may learn two changes, and tell all stores of each.
         assert!(cluster.messages - before < 100, "{} messages", cluster.messages - before);
         let expected = placed(
             said[0].path[2].max(said[1].path[2]),

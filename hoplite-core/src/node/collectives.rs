@@ -142,7 +142,7 @@ impl Adapter<'_> {
     }
 
     /// Fails a collective that has waited too long for memory or its quota. The wait for memory
-    /// continues if objects may soon be deleted, such as an earlier collective's target.
+    /// continues if objects may soon be deleted.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let waiter = SpaceWaiter::Target(target.clone());

@@ -1,8 +1,7 @@
 //! Batches: puts, gets and deletes of many objects in one message.
 //!
-//! Each item is a call with its own [`CallKey`], which waits, fails and expires like a single
-//! request. The store answers the batch after its last item, and keeps references to the objects
-//! until then.
+//! Each item is a call with its own [`CallKey`], like a single request. The store answers the batch
+//! after its last item, and keeps references to the objects until then.
 
 use bytes::Bytes;
 

@@ -182,7 +182,7 @@ impl Calls {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
-    /// Checks a client's number of ids in open requests. A batch's items were checked together.
+    /// Checks a client's ids in open requests. A batch's items were checked together.
     pub(crate) fn check_ids(&self, limits: &Limits, key: CallKey, ids: usize) -> Result<()> {
         if key.is_item() {
             return Ok(());
@@ -352,7 +352,7 @@ impl Calls {
     }
 
     /// Checks the limit of a client's references. `Write` may exceed it by one reference for each
-    /// possible open call, so the client can still put.
+    /// possible open call.
     pub(crate) fn check_may_refer(
         &self,
         limits: &Limits,

@@ -153,8 +153,7 @@ impl Objects {
         self.release(client, copy);
     }
 
-    /// Releases a client's reference. Ignores an unknown one, which the client may already have
-    /// released.
+    /// Releases a client's reference. Ignores an unknown one.
     pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
         if !self.calls.remove_reference(client, copy) {
             return;

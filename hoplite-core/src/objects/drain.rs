@@ -160,7 +160,7 @@ impl Objects {
         for key in callers {
             self.finish(key, Ok(Response::Drain(report.clone())));
         }
-        // Last, because the process then stops, and the answers must be sent first.
+        // Last, because the process then stops.
         self.ctx.push(Effect::DrainEnded { report });
     }
 

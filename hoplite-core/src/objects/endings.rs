@@ -121,8 +121,8 @@ impl Objects {
         }
     }
 
-    /// Stops the delete of ended objects if the store may not serve one of them: a shard that the
-    /// delete reaches may know a newer put.
+    /// Stops the delete of ended objects if the store may not serve one of them: a shard may know a
+    /// newer put.
     pub(super) fn hold_delete(&mut self) {
         let Some((call, copies)) = &self.lifetimes.deleting else { return };
         let is_unsure = |copy: &CopyId| self.copies.is_live(*copy) && !self.may_serve(*copy);

@@ -71,7 +71,7 @@ impl Fetches {
     }
 
     /// Begins a fetch, unless one runs. It queries the directory at `until`, unless a coordinator's
-    /// plan to make the object arrives first.
+    /// plan arrives first.
     pub(crate) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
         if !self.contains(id) {
             self.by_id.insert(id.clone(), Fetch::new(FetchStep::BackingOff { until }));

@@ -121,7 +121,7 @@ impl Objects {
         true
     }
 
-    /// Ends an unneeded fetch. A running transfer goes on, because other nodes may read its bytes.
+    /// Ends an unneeded fetch. A running transfer goes on: other nodes may read its bytes.
     pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
@@ -137,10 +137,9 @@ impl Objects {
 
     /// Serves a copy to another node.
     ///
-    /// Shards with different knowledge may name two stores as each other's senders, so neither
-    /// would get new bytes. A store that gets a request from its sender therefore leaves and serves
-    /// that sender. A store that does not need the copy refuses instead, because it would not look
-    /// for another sender.
+    /// Shards with different knowledge may name two stores as each other's senders. A store that
+    /// gets a request from its sender therefore leaves and serves that sender, or refuses if it
+    /// does not need the copy.
     ///
     /// If two stores request from each other at once, both leave, and query again after growing
     /// pauses. Longer cycles end because they stall ([`stall`](crate::stall)).
@@ -174,7 +173,7 @@ impl Objects {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Queries again once memory is free, because a waiting fetch has no sender.
+    /// Queries again once memory is free.
     pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {
@@ -250,8 +249,8 @@ impl Objects {
         self.wake(&grant.id);
     }
 
-    /// Returns `true` if a pull may leave a silent sender early, because another complete copy
-    /// exists. After many failures the pull stays: the network may be slow.
+    /// Returns `true` if a pull may leave a silent sender early: another complete copy exists, and
+    /// few pulls failed.
     fn is_replaceable(&self, grant: &Grant) -> bool {
         let failed = self.fetches.avoided(&grant.id).len();
         failed < MOST_EARLY_LEAVES
@@ -300,8 +299,8 @@ impl Objects {
         }
     }
 
-    /// Frees the partial copy of a fetch whose last transfer brought no bytes, and continues the
-    /// fetch. Returns `true` if it freed memory.
+    /// Frees the partial copy of a fetch whose last transfer brought no bytes. Returns `true` if it
+    /// freed memory.
     pub(crate) fn give_up_stalled(&mut self) -> bool {
         while let Some(id) = self.fetches.take_stalled() {
             if let Some((copy, local)) = self.copies.live(&id)

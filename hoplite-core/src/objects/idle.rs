@@ -7,7 +7,7 @@ use crate::message::CopyId;
 pub(crate) struct IdleCopies {
     /// Copies that no spill file has.
     dirty: List,
-    /// Copies in no spill file, because a quota of disk lacks room for them.
+    /// Copies in no spill file, for which a quota of disk lacks room.
     barred: List,
     /// Copies that a spill file has too.
     clean: List,

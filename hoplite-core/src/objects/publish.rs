@@ -204,8 +204,7 @@ impl Objects {
     }
 
     pub(crate) fn remember_end(&mut self, message: ToShard) {
-        // Keeps all ended puts while a shard is disconnected, because that shard must learn of them
-        // later.
+        // A disconnected shard must learn of ended puts later.
         if self.ctx.sessions.are_all_up() {
             self.recent_ends.forget_older(self.ctx.now(), self.ctx.limits().tombstone_ttl);
         }
@@ -302,8 +301,7 @@ impl Objects {
         }
     }
 
-    /// Publishes a pinned copy. Includes `shard`, which ordered it, even if no longer responsible:
-    /// it then stops its orders and is told of the copy's end.
+    /// Publishes a pinned copy, also to `shard`, which ordered it: it then stops its orders.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.is_listed_at(copy, shard);
         self.publish(copy);

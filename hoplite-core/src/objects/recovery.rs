@@ -40,8 +40,8 @@ impl Objects {
         }
     }
 
-    /// Describes a copy for a recovery. Returns `None` if a shard has its bytes, no shard has
-    /// accepted its put, or it is being deleted.
+    /// Describes a copy for a recovery; `None` if a shard has its bytes, no shard has accepted its
+    /// put, or it is being deleted.
     fn describe_spilled(&self, copy: CopyId, offset_bytes: u64) -> Option<SpilledObject> {
         let local = &self.copies[&copy];
         let is_known = local.publication.was_accepted() || local.publication.is_recovered();

@@ -116,8 +116,8 @@ impl Objects {
         told.map_or(0, |told| usize::try_from(told.copies).unwrap_or(usize::MAX))
     }
 
-    /// Requests the current number of stores that can keep a copy, unless requested before. Returns
-    /// `true` once the answer is here.
+    /// Requests once the number of stores that can keep a copy. Returns `true` once the answer is
+    /// here.
     pub(crate) fn has_counted_nodes(&mut self, copy: CopyId) -> bool {
         let publication = self.copies.publication_mut(copy);
         if std::mem::replace(&mut publication.counts_nodes, true) {

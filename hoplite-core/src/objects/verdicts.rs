@@ -109,8 +109,8 @@ impl Objects {
             return;
         }
         let Some(rival) = self.copies.publication_mut(copy).take_rival() else {
-            // The id's first shard has accepted the put during the comparison. A shard that lists
-            // the rival needs this put again.
+            // The id's first shard has accepted the put. A shard that lists the rival needs this
+            // put again.
             if self.copies[&copy].publication.lacks_acceptances() {
                 self.publish_again_later(copy);
             }
@@ -119,7 +119,7 @@ impl Objects {
         match equal {
             Some(true) => self.adopt(copy, rival.0),
             Some(false) => self.lost_conflict(copy, rival.0),
-            // The store with the first put may be dead. The next publication's verdict decides.
+            // The next publication's verdict decides.
             None => self.publish_again_later(copy),
         }
     }
@@ -150,7 +150,7 @@ impl Objects {
                 self.conflicts.note(writer, id.clone());
             }
         }
-        // The directory keeps the first put, so waiting calls get that put.
+        // Waiting calls get the first put.
         let reason = match self.reason_to_leave(copy) {
             UnpublishReason::Evicted => UnpublishReason::Conceded,
             unfinished => unfinished,

@@ -2,8 +2,8 @@
 //!
 //! Each receiver of a chain pulls from the one before, and delays bytes by a hop of h: the latency
 //! of a link and one block. With S bytes and bandwidth B, n receivers take S/B + n h. This is best
-//! while n h is less than S/B. In a longer chain, the first nodes are complete before bytes reach
-//! the end, and could have started chains.
+//! while n h is less than S/B: in a longer chain, the first nodes are complete early, and could
+//! have started chains.
 //!
 //! Therefore, beyond [`MAX_UNPACED`] transfers of an object, the shard extends a chain only when
 //! bytes are about to reach its end, which costs the new receiver no time. A waiting receiver pulls
@@ -66,8 +66,7 @@ impl HopTime {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
 
-    /// Returns the time at which a receiver can forward bytes if it begins at `now`, and its sender
-    /// has bytes at `sender_has`.
+    /// Returns the time at which a receiver that begins at `now` can forward bytes.
     pub fn bytes_at(&self, now: Time, sender_has: Time) -> Time {
         now.max(sender_has) + self.hop()
     }

@@ -203,7 +203,7 @@ impl Rails {
         routes.any(|(number, state)| number != route.number && state.works())
     }
 
-    /// Begins connections that test failed routes; to a peer without connections, over all routes.
+    /// Begins connections that test failed routes, or all routes of a peer without connections.
     /// Also returns each peer's first address.
     pub fn tests(&mut self, now: Time) -> Vec<(NodeId, SocketAddr, Route)> {
         let is_due = |state: &State| !state.works() && state.test_at <= now;

@@ -113,7 +113,7 @@ impl Hostings {
             CombineOutcome::InputFailed { index, outcome } => {
                 self.fail(objects, owner, HopFailure::Input { index, outcome });
             }
-            // Only a shutdown leads here. A release cancels too, but first detaches the output.
+            // Only a shutdown leads here, as a release first detaches the output.
             CombineOutcome::Cancelled => {
                 self.fail(objects, owner, HopFailure::Refused(Error::ShuttingDown));
             }

@@ -46,8 +46,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Withdraws the query for the target. The store then learns of a delete through the target's
-    /// copy.
+    /// Withdraws the query for the target. The target's copy then tells of a delete.
     pub(super) fn end_target_query(&mut self, world: &mut World<'_>) {
         if let Some(query) = self.existence.take() {
             world.objects.withdraw_query(query);

@@ -112,8 +112,8 @@ pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Ha
     let groups = ranks.div_ceil(switches);
     let switch = |half: u32, switch: u32| {
         let rank = |group: u32| {
-            // Each further group of ranks repeats the base mapping, swapped by the same rule for
-            // its number. Its upper half is shifted, so that groups use different links.
+            // Each further group repeats the base mapping, swapped by the same rule. Its upper half
+            // is shifted, so that groups use different links.
             let from = half ^ (group.count_ones() & 1);
             let pair = if half == 0 { (switch + group) % per_half } else { switch };
             base(from, pair) + group * switches

@@ -44,8 +44,7 @@ impl From<Delivery> for Sample {
 /// Most peers whose links are estimated, in 64 KB. A further peer replaces the peer with the oldest
 /// sample.
 pub const MAX_PEERS: usize = 1024;
-/// A link unused for this long is neither compared nor shown while others are used: its node may be
-/// gone.
+/// While others are used, a link unused for this long is neither compared nor shown.
 const SHOWN_TIME: Duration = Duration::from_secs(600);
 /// A link is slow above this percentage of the median link's latency or time per byte. Links on two
 /// levels of a network have about this ratio.

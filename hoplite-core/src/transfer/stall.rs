@@ -13,8 +13,8 @@ use crate::time::Time;
 use crate::vocabulary::local::Producer;
 
 /// A transfer counts as stalled after this time without bytes or the producer's new [`Sign`]: twice
-/// a sender's longest silence. Before it ends, a receiver leaves a frozen sender, and receivers
-/// behind it get new signs again.
+/// a sender's longest silence. Before that, a receiver leaves a frozen sender, and receivers behind
+/// it get new signs.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A receiver's longest wait for a complete sender's next bytes, if another node is complete too. A

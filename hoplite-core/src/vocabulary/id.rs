@@ -206,8 +206,8 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// Names the put that made an object and its copies, so that leftovers of a deleted object differ
-/// from a later object of the id. Chosen pseudo-randomly by the store.
+/// Names the put that made an object and its copies. Successive objects of an id have different
+/// ones. Chosen pseudo-randomly by the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 

@@ -1,5 +1,5 @@
-//! Load that a store reports while a shard requests it, for the dashboard and `hoplite top`. No
-//! decision depends on it. Every list is bounded.
+//! Load that a store reports for the dashboard and `hoplite top`. No decision depends on it. Every
+//! list is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -207,8 +207,8 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
-/// Decides when a store reports its load to one shard: at intervals while the shard requests it,
-/// and only after changes.
+/// Decides when a store reports its load: at intervals while a shard requests it, and only after
+/// changes.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
     watched: Option<(Time, Duration)>,
@@ -272,8 +272,7 @@ const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
 /// Time for which stores report their load after a request for a dashboard or `hoplite top`.
 pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second that a shard requests from all stores together. Each costs some ten
-/// microseconds.
+/// Most reports per second that a shard requests. Each costs some ten microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
 /// Decides when a shard requests load reports, for tools and the dashboard's history.

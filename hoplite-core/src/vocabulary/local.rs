@@ -31,8 +31,8 @@ impl CallKey {
         Self { item: 0, ..self }
     }
 
-    /// Holder of a call's references: the client. For an item of a batch, the store holds them
-    /// until the batch is answered, because the client may release the same copy earlier.
+    /// Holder of a call's references: the client, or for an item of a batch, the store until the
+    /// batch is answered.
     pub(crate) const fn holder(self) -> ClientId {
         if self.is_item() { ClientId::STORE } else { self.client }
     }

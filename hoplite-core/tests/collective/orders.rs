@@ -113,7 +113,6 @@ fn what_cannot_go_around_is_estimated_at_twice_the_time() {
 }
 
 proptest! {
-    /// The order also stays a permutation of all members, and each rank keeps its rack.
     #[test]
     fn slow_links_never_make_a_ring_worse(
         paths in any_paths(), links in prop::collection::btree_set((0_usize..40, 0_usize..40), 0..20),
@@ -248,10 +247,8 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
     assert_eq!(chosen(100, 4000).0, "hierarchical of 16x2");
     assert_eq!(chosen(100, 1000).0, "hierarchical of 16x2");
     assert_eq!(chosen(4000, 100).0, "hierarchical of 4x8");
-    // A zone's uplink is slower than a rack's.
     assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
     assert_eq!(chosen(4000, 4000).0, "ring of 32");
-    // One ratio for both levels does not describe such a network.
     let one = Uplink::measured(100);
     let link = LinkEstimate { uplink: one, ..LINK };
     let all_slow = arrange(&paths, 256 << 20, link, SchedulePreference::Auto).choice;

@@ -54,7 +54,6 @@ proptest! {
             let members = schedule.members() as u64;
             let programs = Interpreter::new(&schedule, Collective::Allreduce, size_bytes);
             for program in programs.programs() {
-                // Parts differ by up to 64 bytes.
                 let limit = 2 * (size_bytes * (members - 1)).div_ceil(members) + 2 * 64 * members;
                 prop_assert!(program.sent_bytes() <= limit);
             }

@@ -271,7 +271,6 @@ fn the_number_of_references_is_limited() {
         matches!(h.error(refused), Error::LimitExceeded { .. }),
         "each reference to one copy counts"
     );
-    // A put may exceed the limit of references.
     let created = h.create(A, "z", SIZE);
     let created = h.view(created);
     let waiting = h.get(B, "y");

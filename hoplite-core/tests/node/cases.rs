@@ -1,10 +1,10 @@
 //! Scenarios as text: the events of a node, and its reactions.
 //!
-//! A paragraph of a file is a scenario. It starts with an empty node called `here`, with slow links
-//! and one connected shard. A line is a comment (`#`), an action, or a reaction of the node to the
-//! action before it (`->`). Times are in milliseconds. Objects are of `f32` and written `x`, or
-//! `x/2` for put 2 of `x`. Clients are `A` and `B`. With `HOPLITE_WRITE_CASES=1` the tests write
-//! the reactions into the files.
+//! Each paragraph is a scenario of an empty node called `here`, with slow links and one connected
+//! shard. A line is a comment (`#`), an action, or a reaction of the node to the action before it
+//! (`->`). Times are in milliseconds. Objects are of `f32` and written `x`, or `x/2` for put 2 of
+//! `x`. Clients are `A` and `B`. With `HOPLITE_WRITE_CASES=1` the tests write the reactions into
+//! the files.
 //!
 //! ```text
 //! put X | fetch X | fill X     setup, not shown: a put or get of B, or a put that fills the memory
@@ -36,9 +36,8 @@
 //! empty                        checks that nothing is left
 //! ```
 //!
-//! Subscriptions are not shown. A scenario may begin with the places of nodes, `label NODE
-//! KEY=VALUE..`. `slow NODE PEER..` sets a node's slow links for all later answers of the
-//! directory.
+//! Subscriptions are not shown. A scenario may begin with places, `label NODE KEY=VALUE..`.
+//! `slow NODE PEER..` sets a node's slow links for later answers of the directory.
 
 use std::collections::BTreeMap;
 use std::fs;

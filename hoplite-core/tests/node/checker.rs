@@ -187,7 +187,6 @@ impl Checker {
             ToStore::Failed { request, .. } => (*request, None),
             _ => return,
         };
-        // An answer with another object does not end the query.
         let is_answer = |(asked, id): &(usize, ObjectId)| {
             *asked == shard && object.is_none_or(|object| object == id)
         };
@@ -591,7 +590,6 @@ impl Checker {
             self.open_calls.remove(&(client, call));
         }
         match response {
-            // An object deleted before its batch is answered stays readable.
             Ok(Response::Batch(answers)) => {
                 for answer in answers {
                     if let Ok(Response::Existing(view) | Response::Object(view)) = answer {
@@ -629,7 +627,6 @@ impl Checker {
         let used = used + status.reserved_bytes;
         assert_eq!(status.free_bytes, status.capacity_bytes - used, "free bytes");
         let away = usize::try_from(status.spill.objects).expect("a count of copies");
-        // Copies that have ended stay while receivers read their files.
         let from_files = self.serves.values().filter(|serve| **serve == Serve::Spilled).count();
         let open = self.copies.len() + away;
         assert!(
@@ -678,7 +675,6 @@ impl Checker {
     fn reduces(&self, status: NodeStatus) {
         assert_eq!(status.combinations, self.combinations.len(), "combinations under way");
         let (open, elsewhere) = (self.open(Kind::Reduce), self.hops.len());
-        // A decided attempt goes on until all members are done.
         let open = open + self.enlistments.values().collect::<BTreeSet<_>>().len();
         assert!(status.reductions <= open, "{} reductions of {open} calls", status.reductions);
         assert!(

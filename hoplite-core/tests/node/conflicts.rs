@@ -212,7 +212,6 @@ fn what_was_given_up_here_is_no_rival() {
     let first = h.view(call);
     h.request(A, Request::Abort { copy: first.copy });
     let (view, call, publish) = sealed(&mut h, SIZE);
-    // A receiver has told a new shard of the first put.
     let equality = Equality::Unknown { holder: None };
     h.verdict(0, &publish, Verdict::Conflict { winner: first.put, equality });
     assert_eq!(h.told(), ["0 unpublish x Aborted"]);
@@ -275,7 +274,7 @@ fn an_accepted_put_outlasts_the_memory_of_a_shard_that_was_away() {
             assert_eq!(h.node.status().put_conflicts, 0);
             h.pass(Duration::from_millis(50));
             let again = h.publications().into_iter().find(|(at, _)| *at == shard).unwrap().1;
-            // The shard was told that the other put is deleted, so it accepts this one.
+            // The shard knows that the other put is deleted.
             h.verdict(shard, &again, Verdict::Accepted);
             h.pass(LONG);
             assert!(h.serve("x", view.put).is_some());
@@ -295,7 +294,6 @@ fn a_new_put_waits_for_the_end_of_doubts_about_a_shard_that_was_away() {
         let call = h.seal(A, view.copy);
         for rounds in 0..30 {
             for (shard, publish) in h.publications() {
-                // Once the other put is deleted, another store may tell the first shard.
                 let is_refused = shard == first && (!is_deleted || rounds < 5);
                 let refusal = conflict(Equality::Different);
                 h.verdict(shard, &publish, if is_refused { refusal } else { Verdict::Accepted });

@@ -22,7 +22,7 @@ use crate::reducing::Reduces;
 pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
 pub(crate) const SIZE: u64 = 40_960;
 pub(crate) const SMALL: u64 = 1000;
-/// An object above `SMALL` that is not inline. Its put is confirmed only on request.
+/// Above `SMALL`, not inline. The put is confirmed only on request.
 pub(crate) const UNCONFIRMED: u64 = 5000;
 /// Time after which a returned shard again decides about puts.
 pub(crate) const SETTLING: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub(crate) fn id(name: &str) -> ObjectId {
     ObjectId::new(name).expect("names of tests are short")
 }
 
-/// Session with a shard that never restarts and whose lease does not expire.
+/// Session with a shard that never restarts; its lease does not expire.
 pub(crate) const fn up(shard: usize) -> Event {
     Event::ShardUp {
         shard,

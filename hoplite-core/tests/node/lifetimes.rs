@@ -162,7 +162,6 @@ fn a_store_without_a_lease_deletes_nothing_because_the_id_may_name_a_newer_put()
     h.event(Event::ShardAnswered { shard: 0, pinged_at: h.now() });
     h.pass(Duration::from_secs(1));
     assert_eq!(h.deleted(), ["x"]);
-    // After a lost session, the shard may know a newer put.
     h.event(Event::ShardDown { shard: 0 });
     h.pass(Duration::from_secs(5));
     h.event(up(h.now()));

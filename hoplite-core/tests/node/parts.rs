@@ -204,7 +204,6 @@ fn a_participant_of_a_later_round_does_not_join_the_parts_of_an_earlier_one() {
         };
         collective(&mut h, CollectiveEvent::Filled { combine });
         end(&mut h, combine, CombineOutcome::Complete);
-        // The source is replaced before the store learns that the collective is over.
         h.drop_put(0, "b", b.put, DropReason::Deleted);
         h.put_f32("b", size_bytes);
         let later = join(&mut h, kind);

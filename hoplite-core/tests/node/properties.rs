@@ -39,7 +39,7 @@ fn lifetime(number: u64) -> Option<Arc<Lifetime>> {
     }
 }
 
-/// A step's number selects one of the present candidates (modulo their count).
+/// A step's number selects a candidate (modulo their count).
 #[derive(Debug, Clone)]
 enum Step {
     Create { client: u64, id: usize, size_bytes: u64, timeout: u64 },
@@ -603,7 +603,6 @@ impl World {
     }
 
     fn answer_query(&mut self, which: usize, put: u64, answer: u8) {
-        // Answers may repeat, or come for withdrawn queries.
         let Some((shard, query)) = pick(&self.queries, which).cloned() else { return };
         let name = query.id.to_string();
         let put = if answer.is_multiple_of(2) {

@@ -186,7 +186,6 @@ fn those_who_wait_for_a_target_that_is_given_up_between_two_attempts_look_elsewh
     h.ready("a", 1, "n1");
     let target = h.combine();
     let get = h.get(B, "t");
-    // A client still reads the superseded target, so memory is lacking.
     let follower = h.get_started(ClientId(3), "t");
     let view = h.view(follower);
     h.put_f32("rest", CAPACITY - 2 * (SIZE + 64));

@@ -140,7 +140,6 @@ pub(crate) fn inline(name: &str, put: u64) -> Locations {
 }
 
 impl Harness {
-    /// With slow links, the schedule is a chain without groups.
     pub(crate) fn with_slow_links() -> Self {
         Self::with_slow_links_at(EVERYWHERE)
     }

@@ -184,7 +184,6 @@ fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
     }
     h.ready("a", 1, "n1");
     h.pass(Duration::from_secs(1));
-    // This source was missing when the general path began.
     h.ready("b", 2, "n2");
     h.event(Event::Request { client, call: CallId(999), request: Request::Cancel { call } });
     assert_eq!(rejected(&mut h), [("n1".to_owned(), lost()), ("n2".to_owned(), lost())]);

@@ -134,7 +134,7 @@ fn a_create_that_waits_for_room_notices_that_the_object_has_come() {
     let get = h.get(A, "x");
     let (shard, query) = h.query();
     h.grant_query(shard, query.request, "x", 5, SIZE, "n1");
-    // The create waits first, so it gets the memory, and makes the object.
+    // The create waits first, so it gets the memory.
     h.drop_put(0, "pinned", pinned.put, DropReason::Deleted);
     let view = h.view(waiting);
     h.seal(B, view.copy);

@@ -243,7 +243,6 @@ fn what_is_needed_of_a_mostly_dead_file_moves_to_another_one() {
     let views = h.put_sized(100, UNCONFIRMED);
     let before = h.spill();
     assert!(before.spilled_objects > 5 * before.files, "small objects share files: {before:?}");
-    // The first file has the first ten objects.
     for (number, view) in views.iter().enumerate().take(5) {
         h.drop_put(0, &number.to_string(), view.put, DropReason::Deleted);
     }

@@ -99,7 +99,6 @@ fn a_uniform_network_is_cut_and_has_no_groups() {
     check_meetings(&report, &racks);
     assert_eq!(report.matrix.blocks().unwrap().len(), 16);
     assert!(Dendrogram::new(Links::new(&report.matrix, 0).unwrap()).levels().is_empty());
-    // One round per node shows that landmarks do not divide the network.
     assert!(
         (2000 + 125..2000 + 150).contains(&racks.seen.echo_rounds),
         "{}",

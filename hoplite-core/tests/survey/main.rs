@@ -71,7 +71,7 @@ fn hosts_of_a_rack_are_close_although_each_has_a_neighbour_in_another() {
         let (_, report) =
             survey(&mut racks, SurveyOptions { loaded: true, ..SurveyOptions::default() }, seed);
         let matrix = report.unwrap().matrix;
-        // Successive hosts are in different racks, so this pair shares a rack and uses no uplink.
+        // This pair shares a rack, because successive hosts are in different racks.
         assert!(matrix.link(0, 2).ps_per_byte < 1050, "seed {seed}: {:?}", matrix.link(0, 2));
         let places = MeasuredPlaces::of(&matrix, |_| EVERYWHERE, 1).unwrap();
         assert_eq!(places.groups(), 2, "seed {seed}");

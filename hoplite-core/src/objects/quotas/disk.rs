@@ -10,7 +10,7 @@ use crate::quota::QuotaSubject;
 const MEMORY_BEYOND: u64 = 128;
 
 impl Quotas {
-    /// Bars an idle copy, because the quota of `subject` lacks room for it.
+    /// Bars an idle copy for which the quota of `subject` lacks room.
     pub(crate) fn bar(&mut self, subject: &QuotaSubject, charge: Charge<'_>, copy: CopyId) {
         self.change(charge, |entry| entry.idle.bar(copy));
         if let Some(entry) = self.entry_mut(subject) {

@@ -75,8 +75,8 @@ pub(crate) struct LocalCopy {
     pub(crate) retention: Retention,
     pub(super) creator: ClientId,
     pub(super) payer: Payer,
-    /// `true` if the directory may know the copy. A private copy, such as a reduce's partial
-    /// result, is requested only by nodes that a coordinator told its id.
+    /// `true` if the directory may know the copy. A private copy, such as a partial result, is
+    /// requested only by nodes that a coordinator told its id.
     pub(crate) is_public: bool,
     pub(super) is_reduced: bool,
     /// Reason why the copy was deleted, lost or given up, for the writer.

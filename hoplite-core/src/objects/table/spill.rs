@@ -271,7 +271,7 @@ impl Table {
                 moved.sort_unstable();
                 spills.written(ctx, file, batch, moved);
             }
-            // The damaged record stays. The next load of its copy fails.
+            // The next load of the copy fails.
             Err(SpillFault::Damaged(_)) => {}
             Err(fault @ SpillFault::Unread(_)) => {
                 spills.directory_failed(ctx, old.directory, fault)

@@ -47,8 +47,8 @@ impl LaneMemory {
     /// Number of connections for the next stream to a peer, while the network limits
     /// `streams` streams.
     ///
-    /// A stream that may test starts with half of an old or guessed number, so that its first
-    /// doubling tests this number.
+    /// A stream that may test starts with half of an old or guessed number, which its first
+    /// doubling tests.
     pub(super) fn start(&self, now: Time, peer: &NodeId, streams: usize, is_tester: bool) -> Start {
         if let Some(known) = self.known(now, peer, streams) {
             return known;

@@ -20,8 +20,8 @@ pub const LANE_BYTES: u64 = 256 << 10;
 
 /// Age at which a test's result is tested again, starting from half of the lanes.
 pub(super) const TESTED_FOR: Duration = Duration::from_secs(60);
-/// Time after which a failed test of more lanes is repeated, because other traffic may have
-/// disturbed it. Each further failure quadruples the time.
+/// Time after which a failed test, perhaps disturbed by other traffic, is repeated. Each further
+/// failure quadruples the time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Most measurement windows in a test, during which TCP's congestion window opens.
 const MAX_WINDOWS: usize = 8;

@@ -5,8 +5,8 @@
 //! stream is then loose. Once enough sources have joined, the receiver takes in all loose streams,
 //! and its own sources last.
 //!
-//! Groups such as racks make separate streams, which are joined in the end, so links between groups
-//! carry one object per group.
+//! Groups such as racks make separate streams, joined in the end, so links between groups carry one
+//! object per group.
 
 mod cost;
 mod rerouting;

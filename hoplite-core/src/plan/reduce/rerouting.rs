@@ -29,8 +29,7 @@ impl<S> Tree<S> {
                 let gain = |other: VertexId| self.gain_of_exchange((end, other), &is_slow);
                 let gains: Vec<(usize, VertexId)> =
                     others.into_iter().map(|other| (gain(other), other)).collect();
-                // On ties, the newest vertex wins: it is close to the receiver, so few streams
-                // change.
+                // On ties, the newest vertex wins, so few streams change.
                 let best = gains.into_iter().max().filter(|(gain, _)| *gain > 0);
                 if let Some((_, other)) = best {
                     self.exchange(end, other);

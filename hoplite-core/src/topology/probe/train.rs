@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::survey::{Finding, MAX_TRAIN_BYTES};
 use crate::time::Time;
 
-/// Each further train has this many times the bytes, so that a fast link needs few.
+/// Each further train has this many times the bytes.
 const GROWTH: u64 = 8;
 /// The first quarter of a train's bytes is not timed, because TCP opens its window.
 const SKIPPED: u64 = 4;

@@ -72,7 +72,7 @@ pub enum ToShard {
         put: PutId,
         reason: Obstacle,
     },
-    /// The store starts or ends draining. While it drains, its copies do not count as replicas, and
+    /// The store starts or ends draining. A draining store's copies do not count as replicas, and
     /// it gets no new ones.
     Drain {
         is_draining: bool,

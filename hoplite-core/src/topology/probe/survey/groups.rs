@@ -1,7 +1,7 @@
 //! Groups nodes that may be close, by similar round trips to the same landmarks.
 //!
-//! A few delayed packets do not make a node distant: it may join a group if only few of its round
-//! trips differ, and these are longer. Later echoes within groups separate distant nodes.
+//! A node may join a group if only few of its round trips differ, and these are longer, as by
+//! delayed packets. Later echoes within groups separate distant nodes.
 
 pub(super) const UNKNOWN: u32 = u32::MAX;
 /// Round trips are alike if the longer is at most this percentage of the shorter. Between two

@@ -32,12 +32,11 @@ const LANDMARK_PROBES: u32 = 32;
 /// Most divisions of a set by round trips to new landmarks. Each costs a node a round of echoes.
 const MAX_DIVISIONS: u32 = 8;
 /// If landmarks leave more than this percentage of a set in one part, the part is cut into equal
-/// groups: further landmarks would separate few nodes.
+/// groups.
 const MAX_LEFT_PERCENT: usize = 95;
 /// Largest group in which each pair is measured.
 const MAX_GROUP: usize = 128;
-/// Most groups before groups above [`MAX_GROUP`] are cut. Cutting adds one group per 128 nodes, and
-/// one per set.
+/// Most groups before the cuts, which add one group per 128 nodes, and one per set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
 const REPRESENTATIVES: usize = 3;
 /// Number of rounds in which many pairs measure rates at once, half of them within groups.
@@ -76,8 +75,8 @@ pub(super) struct Landmarks {
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// For each node, the number of its set and its index there. After the divisions, the number of
-    /// its group and its index there.
+    /// For each node, the number of its set (after the divisions, of its group), and its index
+    /// there.
     positions: Vec<Option<(u32, u32)>>,
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
@@ -324,8 +323,7 @@ impl Landmarks {
                     let [a, b] = [a, b].map(|group| {
                         self.groups[group as usize].present(lost).collect::<Vec<u32>>()
                     });
-                    // Each round uses other nodes, so that one slow node does not represent its
-                    // group everywhere.
+                    // Each round uses other nodes, because one may be slow.
                     let turn = move |nodes: &[u32], index: usize| {
                         nodes[(round as usize * REPRESENTATIVES + index) % nodes.len()]
                     };
