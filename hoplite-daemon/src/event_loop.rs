@@ -11,8 +11,7 @@ use tokio_util::task::TaskTracker;
 
 /// A thread with its own tokio runtime, for tasks that never compute long.
 ///
-/// In a runtime of several threads, waking a task also wakes a thread, which costs more than a
-/// small message.
+/// With several threads, waking a task also wakes a thread, which costs more than a small message.
 #[derive(Debug, Clone)]
 pub struct EventLoop {
     runtime: Handle,

@@ -14,7 +14,7 @@ const MAX_FREE_BYTES: u64 = 16 << 20;
 const MIN_RETURN_BYTES: u64 = 8 << 20;
 
 pub(crate) async fn return_memory() {
-    // Free bytes that the last call could not return, because they share pages with used memory.
+    // Free bytes that share pages with used memory.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;

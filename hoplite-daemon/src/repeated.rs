@@ -42,8 +42,8 @@ impl Repeated {
     }
 }
 
-/// Logs a warning, at most once a second for each place in the code; `times` is the number of
-/// events since the last one. Logs further events at the debug level.
+/// Logs a warning, at most once a second for each place in the code, and further events at the
+/// debug level. `times` is the number of events since the last warning.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

@@ -56,8 +56,7 @@ impl Credentials {
     ) -> io::Result<(FrameReader, FrameWriter)> {
         let (socket, records) = self.connect(uri, caller, route, Preface::Direct).await?;
         socket.prepare()?;
-        // A store that loses the connection uses the other shard of each object, so its unsent
-        // bytes are out of date.
+        // After a loss, the store uses each object's other shard, so unsent bytes are out of date.
         socket.discard_unsent()?;
         Ok(frames(socket, records))
     }
@@ -122,8 +121,7 @@ impl Credentials {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
                 Some("this side speaks TLS and the other one does not")
             }
-            // In TLS 1.3, the peer rejects a certificate after the handshake, so its alert breaks
-            // the opening.
+            // In TLS 1.3, the peer rejects a certificate after the handshake.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
             // A peer that speaks TLS answers with an alert, which this side cannot decode, and

@@ -1,6 +1,6 @@
 //! A user's secret: the default token of the user's programs on this machine.
 //!
-//! Without it, every user of the machine could connect to the daemons' loopback ports.
+//! Without it, every user could connect to the daemons' loopback ports.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};

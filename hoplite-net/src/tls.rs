@@ -46,7 +46,7 @@ impl Protocol {
     /// Checks that a handshake agreed on this protocol, because rustls also accepts a peer that
     /// offers none.
     ///
-    /// The server of web pages does not call this, because many HTTP clients offer none.
+    /// The web server does not call this, because many HTTP clients offer none.
     pub fn check(self, connection: &CommonState) -> Result<(), rustls::Error> {
         if connection.alpn_protocol() == Some(self.name()) {
             Ok(())

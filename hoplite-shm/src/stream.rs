@@ -1,7 +1,7 @@
 /// Copies `length` bytes past the processor's caches (non-temporal stores).
 ///
 /// A plain store first fetches the cache line, which adds a third of traffic and evicts other data.
-/// C libraries do this only in longer calls than a [`Writer`](crate::Writer) makes.
+/// C libraries do this only in long calls.
 ///
 /// # Safety
 /// Both ranges must be valid and must not overlap, as for [`std::ptr::copy_nonoverlapping`].

@@ -14,7 +14,7 @@ use crate::span::Span;
 /// Bytes that a writer copies before it publishes them.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Size from which objects are stored past the caches: half of a small server's last-level cache.
+/// Objects from this size on are stored past the caches: half of a small server's last-level cache.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
 /// Result of [`Writer::advance`].

@@ -268,7 +268,6 @@ fn the_doorbell_rings_once_per_request() {
     assert_eq!(valid, [4 * MIB - 4096]);
 }
 
-/// A lost doorbell message would end the channel early.
 #[test]
 fn no_doorbell_is_lost_between_threads() {
     const BLOCKS: u64 = 20_000;

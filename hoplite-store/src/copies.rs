@@ -139,7 +139,7 @@ impl LiveCopy {
         self.ring();
     }
 
-    /// Ends all waits for the copy, here and in all clients, with `error`. The first error stays.
+    /// Ends all waits for the copy, also in clients. The first error stays.
     pub(crate) fn fail(&self, error: Error) {
         {
             let mut failure = self.lock_failure();
@@ -155,8 +155,7 @@ impl LiveCopy {
         self.ring();
     }
 
-    /// Makes [`bytes`](Self::bytes) return `None`, because another copy may get the memory. The
-    /// object may still be in a spill file.
+    /// Makes [`bytes`](Self::bytes) return `None`, because another copy may get the memory.
     fn retire(&self) {
         self.lock_failure()
             .get_or_insert_with(|| Box::new(Error::unavailable("the memory of a closed copy")));
@@ -228,7 +227,7 @@ impl LiveCopy {
         !node::is_news(self.is_completed(), valid_bytes, offset_bytes, end_bytes)
     }
 
-    /// Returns all bytes; `None` for a failed or closed copy, whose memory another object may have.
+    /// Returns all bytes; `None` for a failed or closed copy.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes()).ok()?];
         self.buffer.read(0, &mut bytes);

@@ -75,7 +75,7 @@ pub(crate) async fn start_directory(
     Ok(EmbeddedDirectory { shards, route, address, dashboard: dashboard_address, failure })
 }
 
-/// Replaces the unspecified address by loopback, because no certificate can name the former.
+/// Replaces the unspecified address, which no certificate can name, by loopback.
 fn own(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         let is_v4 = address.is_ipv4();

@@ -26,7 +26,7 @@ use crate::copies::LiveCopy;
 pub(crate) struct Outgoing {
     pub(crate) message: ToShard,
     /// The inline object whose bytes are read when the message is sent: queued bytes of all inline
-    /// objects, which a new session publishes, would double their memory.
+    /// objects would double their memory.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
     pub(crate) trace: Option<TraceContext>,
 }

@@ -212,8 +212,7 @@ struct Running {
     /// `None` if the start does not wait for the arena's pages.
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
     clients: JoinHandle<()>,
-    /// One thread for clients and shards, because a small message of one leads to a message of the
-    /// other.
+    /// One thread for clients and shards, whose small messages cause one another.
     event_loop: EventLoop,
     /// Ends only the sessions.
     leaving: CancellationToken,

@@ -19,8 +19,7 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Most sources of a reduce whose work belongs to its call's trace; other work belongs to its
-/// event's.
+/// Most sources of a reduce whose work belongs to its call's trace.
 const MAX_SOURCES: usize = 256;
 
 /// Sees each event before the node handles it, and each effect afterwards.

@@ -18,7 +18,7 @@ pub fn encode_owner(owner: &Owner) -> Bytes {
     Bytes::copy_from_slice(owner.as_str().as_bytes())
 }
 
-/// Checks the names of owners that a client wants to hold.
+/// Checks owners that a client wants to hold.
 ///
 /// # Errors
 /// [`Error::LimitExceeded`] for more than [`MAX_OWNERS_PER_CLIENT`]; [`Error::InvalidRequest`] for

@@ -38,7 +38,7 @@ pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault
 pub fn decode_fault(fault: v1::PeerFault) -> Option<(String, Error, Duration)> {
     let name = error::shown(&fault.name);
     let error = error::decode(fault.error?, Plane::Local);
-    // Decoding swaps the two sides of a mismatch. Encoding and decoding once more swaps them back.
+    // Decoding swaps the two sides of a mismatch; a second round swaps them back.
     let error = error::decode(error::encode(&error), Plane::Local);
     Some((name, error, Duration::from_micros(fault.since_us)))
 }

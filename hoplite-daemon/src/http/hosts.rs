@@ -1,8 +1,8 @@
 //! Names under which browsers may reach this process.
 //!
 //! A hostile page can resolve its own name to this machine's address (DNS rebinding) and read local
-//! servers. Servers therefore refuse unknown names in `Host`. With TLS, browsers refuse the server,
-//! whose certificate lacks the name.
+//! servers. Servers therefore refuse unknown names in `Host`. With TLS, browsers refuse the
+//! certificate.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;

@@ -199,8 +199,7 @@ async fn describe(
     shards: &[&ShardLink],
     id: &ObjectId,
 ) -> Result<Response, Error> {
-    // Read before the query: an object that becomes complete during the query would be missing from
-    // both answers.
+    // Read before the query: otherwise, both answers may miss an object that becomes complete.
     let reduce = plane.engine.how_made(id);
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let answers = join_all(shards.iter().map(|link| {

@@ -170,7 +170,7 @@ impl LocalListener {
             },
         )?;
         let address = place.address().map_err(|error| io_error(error.into()))?;
-        // Held until the old socket is replaced: of two daemons that start together, one must fail.
+        // Of two daemons that start together, one must fail.
         let _lock = lock(directory, lock_timeout).map_err(io_error)?;
         remove_leftover(path, &address)?;
         let socket = bind_to(&address).map_err(io_error)?;
@@ -178,8 +178,7 @@ impl LocalListener {
             std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
-        // Listens only now: a client that connected earlier would stay connected despite the
-        // permissions.
+        // A client that connected earlier would circumvent the permissions.
         let listener = listen_on(socket).map_err(io_error)?;
         let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
         let directory_mode =

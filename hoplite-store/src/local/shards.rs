@@ -1,5 +1,4 @@
-//! Changes of the list of shards, which this store coordinates for an operator.
-//! `hoplite-core/src/shard/shards.rs` describes the steps.
+//! Changes of the list of shards: see `hoplite-core/src/shard/shards.rs`.
 
 use std::time::{Duration, Instant};
 

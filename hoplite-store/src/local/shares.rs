@@ -16,8 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
 /// Most bytes of a user's long open requests.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
-/// Most ids in a user's open calls, twice the limit of one client, because a shard limits all
-/// clients of a node together.
+/// Most ids in a user's open calls, twice a client's limit: a shard limits all clients of a node
+/// together.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 const UNIT_BYTES: usize = 1 << 10;
 

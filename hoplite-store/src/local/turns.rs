@@ -14,8 +14,8 @@ use tokio::task::yield_now;
 
 /// Cost by which a connection may be ahead of the clock without waiting.
 const LEAD: u64 = 16;
-/// Cost by which a connection's start precedes the clock after a pause. Also the most expected
-/// cost, because the clock must not pass a waiting connection.
+/// Cost by which a connection's start precedes the clock after a pause; also the most expected
+/// cost, as the clock must not pass a waiting connection.
 const CREDIT: u64 = 64;
 /// Number of turns, after two connections waited at once, in which all connections wait.
 const CONTENDED_TURNS: u32 = 256;

@@ -117,7 +117,7 @@ impl Levels {
 /// Registers metrics. The daemon is ready while the store has a session with a shard.
 pub(crate) fn look(metrics: &Metrics, engine: &Arc<Engine>, prefaulted_bytes: Arc<AtomicU64>) {
     let levels = Levels::new(metrics);
-    // Weak, because metrics outlive the engine, whose end must free its memory.
+    // Weak, because metrics outlive the engine.
     let engine: Weak<Engine> = Arc::downgrade(engine);
     metrics.update_before_scrape(Box::new(move || {
         let ready = match engine.upgrade() {

@@ -208,8 +208,7 @@ impl SpillFiles {
             .unwrap_or_else(|error| Err(SpillFault::Failed(error.to_string())))
     }
 
-    /// Waits for a permit to load an object; `None` if the running loads have read no block for
-    /// [`READ_TIMEOUT`].
+    /// Waits for a permit to load; `None` if running loads have read no block for [`READ_TIMEOUT`].
     async fn load_permit(&self) -> Option<OwnedSemaphorePermit> {
         let mut permit = pin!(Arc::clone(&self.loads).acquire_owned());
         loop {

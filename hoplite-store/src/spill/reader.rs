@@ -33,9 +33,8 @@ impl SpilledCopy {
         Ok(SpilledReader { spilled: self, record: Arc::new(record), rest: range, ahead: None })
     }
 
-    /// Starts `work` when fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run.
-    ///
-    /// So a hung disk occupies at most this number of threads.
+    /// Starts `work` when fewer than [`MAX_SERVES`](super::MAX_SERVES) reads run, to limit the
+    /// threads of a hung disk.
     fn start<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, SpillFault> + Send + 'static,

@@ -89,8 +89,7 @@ impl Traces {
         }
     }
 
-    /// Returns the span of the coordinating call, if recorded. Other calls for the objects have
-    /// separate traces.
+    /// Returns the span of the coordinating call, if recorded.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
         let mut coordinating =

@@ -11,7 +11,7 @@ use crate::v1;
 
 /// Protocol version that brought these messages.
 pub const DRAIN_STORE_SINCE: u32 = 9;
-/// Most objects that an answer names as left, so that it fits into a frame.
+/// Most objects that an answer, which must fit into a frame, names as left.
 const MAX_ANSWERED_UNMOVED: usize = 200;
 
 /// Encodes the request to drain a store or, without a timeout, to report its progress.
