@@ -20,8 +20,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// Set when this connection's store grants writes. Grants of another store, which may only read
-    /// this memory, do not count.
+    /// Set when this connection's store, not another one, grants writes.
     writable: OnceLock<Arc<Mapping>>,
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,

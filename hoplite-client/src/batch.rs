@@ -185,8 +185,7 @@ async fn put_part(
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
     // If the client can drop unneeded views, a full store refuses the batch at once, unless a put
-    // waits for the directory. A refused object is put alone: such a put drops the views before it
-    // waits.
+    // waits for the directory. A refused object is put alone, after the views are dropped.
     let awaits_directory = |object: &NewObject<'_>| {
         options.confirm == Confirmation::Confirmed || object.metadata.replicas.to_await() > 1
     };

@@ -137,7 +137,7 @@ impl<'a> Wait<'a> {
 pub(crate) enum Repeat {
     Harmless,
     IfUnsent,
-    /// Never, because the store may have performed some of the requests.
+    /// The store may have performed some of the requests.
     Never,
 }
 

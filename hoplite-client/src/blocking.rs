@@ -164,9 +164,9 @@ impl Client {
     /// Performs `work` in this thread, and calls `pause` at every `interval` while `work` waits. If
     /// `pause` fails, `work` is dropped, which cancels its calls.
     ///
-    /// For programs with other duties, such as an interpreter that delivers signals. `work` may use
-    /// one connection, but nothing that needs a tokio runtime. A wait for a store counts towards
-    /// each call of `work`.
+    /// For programs with other duties, such as delivering signals. `work` may use one connection,
+    /// but nothing that needs a tokio runtime. A wait for a store counts towards each call of
+    /// `work`.
     ///
     /// # Errors
     /// The error of `pause`.

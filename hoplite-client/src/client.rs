@@ -76,8 +76,8 @@ impl Client {
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() }).await
     }
 
-    /// Connects as [`Client::connect`] does, with `options`. The caller's tokio runtime receives
-    /// the store's answers; it must have I/O and time enabled.
+    /// Connects as [`Client::connect`] does, with `options`. The caller's tokio runtime must have
+    /// I/O and time enabled.
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
         checked_default()?;
         let options = options.with_own_owner();

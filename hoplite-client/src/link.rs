@@ -12,7 +12,7 @@ use crate::options::{AfterLoss, ConnectOptions};
 
 /// First pause between attempts to reconnect: a store restarts within tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause. Each pause is twice as long as the previous one.
+/// Longest pause. Pauses double.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// A connection, and the task or the waiting threads (pump) that receive its answers.
@@ -90,7 +90,7 @@ impl<L: Line> Link<L> {
     ///
     /// # Errors
     /// The error of the last attempt. If another caller's attempt failed after `asked_at`, returns
-    /// its error at once, so that callers do not wait in turn.
+    /// its error at once.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -158,8 +158,7 @@ impl<L: Line> Link<L> {
     }
 }
 
-/// Returns `true` if a retry may succeed. A stopping store resets waiting connections, and so looks
-/// like another program.
+/// Returns `true` if a retry may succeed. A stopping store may look like another program.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

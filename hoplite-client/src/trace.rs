@@ -1,5 +1,4 @@
-//! Sends a call's trace to the store, in the format of W3C Trace Context. This crate records no
-//! spans.
+//! Sends a call's trace to the store, in the format of W3C Trace Context.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -201,8 +201,7 @@ impl ObjectWriter {
     }
 }
 
-/// Requests memory for a put. If memory is short, or a quota is exceeded, calls `on_full` to drop
-/// unneeded views, and retries once.
+/// Requests memory for a put. If memory or a quota is short, calls `on_full`, and retries once.
 async fn once_more_if_full(
     connection: &Arc<Connection>,
     timeout: Duration,

@@ -257,7 +257,7 @@ fn collect_garbage() {
     });
 }
 
-/// Performs `work` in a thread, and runs signal handlers. If a handler raises, `work` continues.
+/// Performs `work` in a thread, and runs signal handlers, which do not stop `work`.
 fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new().name("hoplite-connect".to_owned()).spawn(move || {

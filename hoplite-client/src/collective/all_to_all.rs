@@ -311,7 +311,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Rank 0 deletes the target: its parts have arrived, so all participants have seen the target.
+    /// Rank 0 deletes the target, which all participants have seen: their parts have arrived.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());

@@ -128,7 +128,7 @@ impl Client {
 }
 
 /// Joins with the size and type with which this rank put its source. If the result is late or does
-/// not fit, queries the source, which may have been replaced, and joins again.
+/// not fit, queries the source and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,

@@ -79,7 +79,7 @@ impl Client {
         let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
         let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
         if rank > 0 {
-            // If this rank repeats a call, rank 0 may have completed the barrier before the put.
+            // If this rank repeats a call, the barrier may be complete.
             let put = async {
                 let options = PutOptions { confirm: Confirmation::Confirmed, ..options };
                 match self.put_with(&ranks[rank], b"", options).await {

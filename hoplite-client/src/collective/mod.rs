@@ -1,4 +1,4 @@
-//! Reduce, and collectives composed of puts, reduces and gets. A broadcast is many gets.
+//! Reduce, and collectives composed of puts, reduces and gets.
 
 mod all_to_all;
 mod allreduce;

@@ -139,8 +139,7 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, if necessary. `PermissionDenied` for a client that may only
-    /// read.
+    /// Maps the arena for writing. `PermissionDenied` for a client that may only read.
     pub(crate) fn map_writable(&self) -> Result<()> {
         if self.shared.arena.is_writable() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Receives answers without a runtime: one of the waiting threads, the leader, receives for all.
 //!
-//! The leader sleeps in `poll`, or spins if answers come quickly ([`Pace`]), and delivers each
-//! answer. The others sleep until their answer arrives or they become the leader.
+//! The leader sleeps in `poll`, or spins if answers come quickly ([`Pace`]). The others sleep until
+//! their answer arrives or they become the leader.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -27,8 +27,7 @@ use crate::error::Loss;
 /// Time to spin for an answer. Waking a sleeping core takes longer than the store's answer.
 const LOOK: Duration = Duration::from_micros(50);
 const QUICK: Duration = Duration::from_micros(80);
-/// Quick answers in a row before spinning: a program that alternates puts with remote gets must not
-/// spin.
+/// Quick answers in a row before spinning: puts in turn with remote gets must not spin.
 const QUICK_IN_A_ROW: u32 = 2;
 
 const CHUNK_BYTES: usize = 16 << 10;

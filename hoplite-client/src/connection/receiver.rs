@@ -27,7 +27,6 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
 }
 
 /// Registers a duplicate of the socket, because the original must send after the runtime's end.
-/// Omits writability, which changes with each request.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,

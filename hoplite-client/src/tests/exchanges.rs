@@ -166,7 +166,6 @@ async fn who_was_waited_for_is_named() {
     let options = within(Duration::ZERO);
     let all = client.all_to_all_into("m", &[b"a", b"b", b"c"], 0, &mut out, options.clone()).await;
     assert_eq!(missing(all), [2]);
-    // A participant whose part is missing is reported as a missing rank.
     store.produce("l", b"", 0);
     store.produce("l/1/2", b"from 1", 6);
     let all = client.all_to_all_into("l", &[b"a", b"b", b"c"], 2, &mut out, options.clone()).await;

@@ -149,8 +149,8 @@ async fn nonsense_from_the_store_breaks_the_connection() {
     let object = Response::Node(hoplite_core::node::Response::Object(view));
     let progress = Response::Node(hoplite_core::node::Response::Progress { valid_bytes: 1 });
     let nonsense: [&dyn Fn(&FakeStore); 6] = [
-        // A frame above the limit; an invalid message; an answer without a call; an answer of the
-        // wrong kind; memory outside the arena; a reason for closing.
+        // A frame above the limit; an invalid message; an unexpected or wrong answer; memory
+        // outside the arena; a reason for closing.
         &|store| store.send_raw(&[255; 4]),
         &|store| store.send_raw(&[3, 0, 0, 0, 255, 255, 255]),
         &|store| store.send_response(99, Ok(progress.clone())),
