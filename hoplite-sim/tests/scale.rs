@@ -13,7 +13,7 @@ fn seed() -> u64 {
     std::env::var("HOPLITE_SEED").map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// With objects of a gigabyte, a chain's latency is short compared to a transfer.
+/// With gigabytes, a chain's latency is short beside a transfer.
 fn experiment(workload: Workload) -> Experiment {
     Experiment {
         nodes: NODES,
@@ -134,7 +134,7 @@ fn a_small_reduce_goes_along_a_tree() {
     let outcome = run(&experiment);
     let plan = outcome.plan.as_deref().unwrap_or_default();
     assert!(plan.starts_with("binary tree"), "{plan}");
-    // A node receives two objects, and the tree has seven levels. A chain would take 100 ms.
+    // Two objects per node, seven levels. A chain would take 100 ms.
     check(outcome.completion <= Duration::from_millis(40), &experiment, &outcome);
 }
 
@@ -168,7 +168,6 @@ fn all_get_the_result_of_an_allreduce_while_it_grows() {
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
 
-/// The query, its answer, the location at the other shard, and the complete copy at both.
 #[test]
 fn a_get_costs_the_directory_five_messages() {
     for nodes in [2, NODES] {

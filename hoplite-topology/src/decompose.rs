@@ -160,7 +160,7 @@ pub fn best(
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
-    // A stage depends on the sizes of inner levels, not on how they are split into stages.
+    // A stage depends only on the sizes of inner levels.
     for (level, of) in levels.iter().enumerate() {
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);

@@ -60,7 +60,7 @@ fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     for (rank, &node) in order.iter().enumerate() {
         middles[node as usize] = MARGIN + (rank as f64 + 0.5) * SIDE / nodes as f64;
     }
-    // By the index of a group's first node: size, middle, and left end of the bracket.
+    // By first node: size, middle, and left end of the bracket.
     let mut groups: Vec<(f64, f64, f64)> =
         middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
     let mut heads: Vec<usize> = (0..nodes).collect();

@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const SMALL_BYTES: usize = 1 << 10;
 const BATCH: usize = 100;
 const MAX_BYTES: u64 = 1 << 30;
-/// Pause before each measured put. A client that puts without a pause would be greedy, too.
+/// Pause before each measured put, without which the client would be greedy, too.
 const PAUSE: Duration = Duration::from_millis(20);
 const TARGET: f64 = 3.0;
 

@@ -89,8 +89,7 @@ fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Returns the number 1. Other numbers may give subnormal results, which are slow on some
-/// processors.
+/// Returns the number 1. Others may give subnormal results, slow on some processors.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

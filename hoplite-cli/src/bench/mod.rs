@@ -1,7 +1,7 @@
 //! `hoplite bench`: measures Hoplite and, in the same run, the machine's own speed.
 //!
 //! All but `kernels` and `shard` start a new cluster with prefaulted arenas. Except in `objects`
-//! and `clients`, compared measurements alternate, so that disturbances affect both.
+//! and `clients`, compared measurements alternate.
 
 mod broadcast;
 mod clients;

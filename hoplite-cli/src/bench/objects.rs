@@ -23,7 +23,7 @@ const MAX_SAMPLES: u32 = 20_000;
 const PAGE: usize = 10_000;
 const LISTINGS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(500);
-/// Longest wait for the return of memory: shards remember deletes for 30 s.
+/// Shards remember deletes for 30 s.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(45);
 const MIB: u64 = 1 << 20;
 const KEPT_BYTES: u64 = 64 * MIB;

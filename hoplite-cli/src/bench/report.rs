@@ -18,7 +18,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// A result other than a time. Its name tells if `target` is a lower or an upper limit.
+/// A result other than a time. Its name tells if `target` is a lower limit.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -272,7 +272,7 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// Returns a quantile of the sorted `numbers`, by nearest rank; zero without numbers.
+/// Returns the quantile of sorted `numbers` by nearest rank; zero without numbers.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);

@@ -69,8 +69,8 @@ pub(crate) struct NodeProcess {
     pub(crate) pid: u32,
 }
 
-/// Starts a cluster, runs `body`, and always stops the cluster. Call this on the main thread,
-/// because the daemons end with their starting thread.
+/// Starts a cluster, runs `body`, and always stops the cluster. Call this on the main thread: the
+/// daemons end with their starting thread.
 ///
 /// # Errors
 /// A failed start; [`Interrupted`]; [`AllStopped`]; a daemon's failure; or the error of `body`.
@@ -241,7 +241,7 @@ impl Daemons {
     }
 }
 
-/// Waits until one of the `daemons` ends. Returns its position. `daemons` must not be empty.
+/// Waits until one of the `daemons`, which must not be empty, ends. Returns its position.
 async fn first_end<'d>(daemons: impl Iterator<Item = &'d mut Daemon>) -> (usize, ExitStatus) {
     let (status, ended, _) = select_all(daemons.map(|daemon| Box::pin(daemon.ended()))).await;
     (ended, status)

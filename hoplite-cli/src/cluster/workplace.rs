@@ -23,8 +23,7 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// Lock of the logs' directory against other clusters. Stores lock `path` to create their
-        /// sockets.
+        /// Lock of the logs' directory against other clusters.
         _lock: File,
     },
 }

@@ -110,8 +110,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Waits until the directory lists the store `node` no longer as connected. With `force`, the
-/// directory may end with the store.
+/// Waits until the directory no longer lists the store `node` as connected, or with `force`, ends.
 async fn leaves(client: &Client, node: &str, force: bool) {
     loop {
         match client.directory_status().await {
@@ -128,8 +127,8 @@ async fn leaves(client: &Client, node: &str, force: bool) {
     }
 }
 
-/// Returns `true` once the local store has ended, and `false` after [`END_TIMEOUT`]. If the store's
-/// process is invisible from here, waits for the end of the connection.
+/// Returns `true` once the local store (if its process is invisible, the connection) has ended, and
+/// `false` after [`END_TIMEOUT`].
 async fn ends(client: &Client, process: Option<Running>) -> anyhow::Result<bool> {
     if let Some(process) = process {
         return Ok(spawn_blocking(move || process.ends_within(END_TIMEOUT)).await??);

@@ -294,8 +294,7 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // If the coordinator's own copy has failed, only other stores have the target, and
-                // may evict it.
+                // Other stores may evict the target.
                 let is_here = |copy: &Copy| {
                     copy.id.as_ref() == Some(&call.request.target) && copy.is_complete
                 };
@@ -454,8 +453,7 @@ impl Simulation {
     }
 }
 
-/// Finds a different source for each operand. Sources may have equal bytes, because a reduce of one
-/// object copies it.
+/// Finds a different source for each operand. Sources may have equal bytes.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

@@ -17,8 +17,7 @@ pub struct MeasuredNetwork {
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
     uplink_gaps: BTreeMap<Path, f64>,
-    /// An uplink's capacity at each level, outermost first, as a multiple of a node link's
-    /// capacity; zero if unknown.
+    /// As [`Self::uplinks()`]; zero if unknown.
     uplinks: [f64; MAX_LEVELS],
     /// `true` if the capacities follow from rates under load.
     is_derived: bool,

@@ -1,7 +1,7 @@
 //! Reads Slurm's `topology.conf`: switches, and the nodes and switches below them.
 //!
-//! Without latencies, each switch on a path counts as [`SWITCH_NS`]: one under a common leaf, three
-//! with one switch above, five with two.
+//! Each switch on a path counts as [`SWITCH_NS`]: one under a common leaf, three with one switch
+//! above, five with two.
 
 use std::collections::BTreeMap;
 

@@ -15,7 +15,7 @@ use hoplite_core::topology::matrix::Links;
 /// Most partitions that [`exchange_bound`] tries: the clusters below the largest jumps of the
 /// distance.
 const MAX_PARTITIONS: usize = 16;
-/// Most changes of [`OneTree`]'s multipliers. The last change is 1/400 of the first.
+/// Most changes of [`OneTree`]'s multipliers.
 const MAX_STEPS: u32 = 600;
 
 /// Returns a lower bound of the cost of any order; zero for a ring, whose bound is [`OneTree`].

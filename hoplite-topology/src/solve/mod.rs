@@ -23,7 +23,7 @@ use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
 /// Share of a ring's search that improves the lower bound, whose multipliers (a cost per node) help
-/// to choose neighbours for moves.
+/// to choose moves.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
 /// A search's state.

@@ -215,7 +215,7 @@ fn crossing_pairs_share_the_uplink_measured_under_load() {
     assert_eq!((network.groups(), network.uplinks()), (2, vec![0.5]));
     assert_close(ring_load(&network, IN_RACKS), 2.0);
     assert_close(ring_load(&network, IN_TURN), 8.0);
-    // A pair that crosses alone gets the whole uplink. Without uplinks, each pair is alone.
+    // Without uplinks, each pair is alone.
     let unshared = MeasuredNetwork::unshared(two_racks(40_000, 224_000, 10_000));
     for order in [IN_RACKS, IN_TURN] {
         assert_close(ring_load(&unshared, order), 5.6);

@@ -96,7 +96,6 @@ fn planted_steps_are_found() {
         let model: Model = made["alg"].as_str().unwrap().parse().unwrap();
         let base = if let Model::BCube(base) = model { base } else { 2 };
         let groups = radices(nodes, base).unwrap();
-        // Ranks that exchange messages differ in one digit.
         let is_used = |mut p: usize, mut q: usize| {
             let differing = groups.iter().filter(|&group| {
                 let differs = p % group != q % group;

@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const START_DELAY: Duration = Duration::from_millis(20);
 const TARGET: &str = "reduce/target";
 
-/// One run of each operation on all nodes' clients. The first client gets a reduce's result.
+/// One run of each operation. The first client gets a reduce's result.
 pub(super) struct Round<'a> {
     first: &'a Client,
     clients: &'a [Client],
@@ -159,8 +159,8 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Calls `work` for all nodes concurrently: each node's thread gets that node's element of
-    /// `own`. Returns the time from the first start to the last end.
+    /// Calls `work` for all nodes concurrently, each with its element of `own`. Returns the time
+    /// from the first start to the last end.
     fn together<T: Send>(
         &self,
         own: &mut [T],

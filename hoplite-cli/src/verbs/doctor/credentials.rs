@@ -190,8 +190,7 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     finding("certificate", verdict, says)
 }
 
-/// Checks the authority's file. An expired one is only `Doubtful`, because daemons use only its
-/// key.
+/// Checks the authority's file. Daemons use only its key, so an expired one is only `Doubtful`.
 fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
