@@ -390,7 +390,7 @@ impl Cluster {
         self.stores[node].as_mut().expect("the store runs")
     }
 
-    /// Checks that all daemons live, and that an object reaches all stores and can be deleted.
+    /// Checks that all daemons live and serve an object.
     pub fn assert_serves(&mut self) {
         static ROUND: AtomicU64 = AtomicU64::new(0);
         let round = ROUND.fetch_add(1, Ordering::Relaxed);

@@ -297,7 +297,6 @@ fn the_doctor_reports_problems_quickly() {
     let home = Home::new();
     let (code, text) = home.run(&["start", "--memory", "16MiB"]);
     assert_eq!(code, 0, "{text}");
-    // A check has a second at most, which a busy machine may exceed.
     let timed = |command: &mut Command| {
         let began = Instant::now();
         let (code, text) = output_of(command);

@@ -19,7 +19,6 @@ fn an_object_moves_from_node_to_node() {
 #[test]
 fn a_get_costs_the_directory_five_messages() {
     const GETS: u64 = 20;
-    // A stall of the machine may end a session, which costs more messages.
     await_that("a measurement without a lost session", || {
         let cluster = Cluster::start(Plan { nodes: 2, shards: 3, ..Plan::default() });
         let is_lost = || {

@@ -14,7 +14,6 @@ use hoplite_tests::contents::bytes;
 
 const SHORT: Duration = Duration::from_millis(200);
 
-/// Ids are strings, which all interfaces can express.
 #[derive(Debug, Clone)]
 enum Call {
     Put {
@@ -158,7 +157,7 @@ fn cases() -> Vec<Case> {
             },
             Ready(vec![1]),
         ),
-        // Called at the node of the put, because the directory may answer too late.
+        // At the node of the put, because the directory may answer too late.
         Case(1, Call::Wait { ids: vec!["unknown", "given up"], count: 2, timeout }, Ready(vec![1])),
         Case(1, Call::Delete { ids: vec!["given up"] }, Count(1)),
     ]);

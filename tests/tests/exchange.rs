@@ -227,7 +227,6 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
             scope.spawn(move || exchange(&client, (3, Some(1000)), rank, FAILING_TIMEOUT))
         };
         for (rank, call) in [call(0), call(1)].into_iter().enumerate() {
-            // On a busy machine, the other rank may be late too.
             let missing = missing(call.join().unwrap());
             assert!(
                 missing == [2] || missing.ends_with(&[2]) && missing[0] == 1 - rank,
@@ -294,7 +293,6 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
             calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
         })
     };
-    // Ranks call one by one: a slow one could exceed another's timeout.
     for (rank, expected) in [(3, vec![0, 1, 2]), (1, vec![0, 2]), (0, vec![2])] {
         let met = meet(&[rank], FAILING_TIMEOUT / 4);
         assert_eq!(met.into_iter().map(missing).collect::<Vec<_>>(), [expected]);
@@ -390,7 +388,6 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
         let timeout = FAILING_TIMEOUT * 3;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
-            // Buffered bytes may complete the exchange.
             if killed == SENDER {
                 await_given_up(cluster);
             }

@@ -183,7 +183,7 @@ fn idle_daemons_use_next_to_no_processor_time() {
     let daemons = cluster.stores.iter().chain(&cluster.shards).flatten();
     let pids: Vec<u32> = daemons.map(Daemon::pid).collect();
     let used = || pids.iter().map(|pid| processor_seconds(*pid)).sum::<f64>();
-    // Earlier work may still run, so one period without work suffices.
+    // Earlier work may still run.
     await_that("a period in which nobody polls", || {
         let (before, began) = (used(), Instant::now());
         std::thread::sleep(MEASURED);

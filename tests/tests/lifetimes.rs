@@ -62,7 +62,6 @@ fn got_in_time(
         let id = format!("{name}-{puts}");
         let put = writer.put_with(&id, &bytes(1, SIZE), for_ttl(ttl, action));
         puts += 1;
-        // The time may be over before the put is confirmed.
         match put.and_then(|()| reader.get(&id, ttl)) {
             Ok(view) => return (id, view, puts),
             Err(error) => assert!(ttl < TIME_LIMIT, "{error}"),

@@ -173,7 +173,6 @@ fn unfreed_objects_fill_the_memory_and_deletes_free_it() {
             let size = 1 + number * 7919 % (300 << 10);
             match client.put_with(&id, &bytes(number as u64, size), within(SHORT)) {
                 Ok(()) => ids.push((id, size)),
-                // A busy directory may confirm the put late.
                 Err(Error::Object(ObjectError::Timeout { .. })) => {}
                 Err(error) => break refusal::<()>(Err(error)),
             }

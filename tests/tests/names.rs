@@ -55,7 +55,7 @@ impl Network {
     }
 
     fn name(&self, name: &str, address: &str) {
-        // In place, because daemons have this file mounted.
+        // In place: the file is mounted.
         fs::write(self.place.path().join("hosts"), format!("{address} {name}\n")).unwrap();
     }
 

@@ -186,7 +186,6 @@ fn impossible_probes_are_refused() {
     await_that("needs two nodes", || fail(&["--nodes", "node-1"]).contains("needs two nodes"));
     let mut long = begin_long(&cluster, 0);
     for (node, reason) in [(0, "coordinates at once are limited to 1"), (1, "needs two nodes")] {
-        // A probe of a second may end first.
         await_that(reason, || {
             if long.try_wait().unwrap().is_some() {
                 long = begin_long(&cluster, 0);

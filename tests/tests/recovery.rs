@@ -133,7 +133,6 @@ fn deleted_objects_stay_deleted() {
     spilling.cluster.client(1).delete(["x0", "x1"], TIME_LIMIT).unwrap();
     spilling.settle();
     spilling.kill();
-    // The directory knows of this delete.
     spilling.cluster.client(1).delete(["x2"], TIME_LIMIT).unwrap();
     let recovered = spilling.recover();
     let found = spilling.await_listed(recovered - 1);
@@ -162,7 +161,6 @@ fn a_newer_put_wins() {
     let found = spilling.await_listed(recovered);
     assert!(found["x3"] == bytes(1000, MIB + 1), "the newer put");
     spilling.cluster.store(0).await_log("lists the newer put");
-    // The restarted shard has no record of the first put.
     spilling.settle();
     spilling.kill();
     spilling.cluster.restart_shard(0);
@@ -175,7 +173,6 @@ fn a_newer_put_wins() {
 fn damaged_and_incomplete_files_are_dropped_with_their_reason() {
     let mut spilling = Spilling::with_objects(RECOVER);
     spilling.kill();
-    // The store may have begun another file before it was killed.
     let (mut files, begun): (Vec<_>, Vec<_>) =
         spilling.files().into_iter().partition(|path| has_index(path));
     files.sort();
@@ -185,7 +182,6 @@ fn damaged_and_incomplete_files_are_dropped_with_their_reason() {
     open(&files[0]).set_len(length(&files[0]) - 1).unwrap();
     open(&files[1]).set_len(length(&files[1]) / 2).unwrap();
     open(&files[2]).write_all_at(b"x", 140).unwrap();
-    // Only a read finds this damage.
     open(&files[3]).write_all_at(b"damaged", 5000).unwrap();
     fs::write(files[0].with_file_name("foreign.spill"), "x").unwrap();
     let recovered = spilling.recover();
@@ -268,7 +264,6 @@ fn without_the_flag_no_object_is_recovered() {
     assert_eq!(spilling.cluster.client(0).status().unwrap().spill.recovered_objects, 0);
     assert!(spilling.files().is_empty());
     spilling.await_listed(0);
-    // Without the flag, files have no index.
     spilling.put_all(&objects(COUNT));
     await_that("spilled objects", || {
         spilling.cluster.client(0).status().unwrap().spill.objects > 10

@@ -430,8 +430,7 @@ fn a_certificate_that_expires_while_a_store_runs_is_named() {
         shard_arguments: with_certificate(&of_shard),
         ..Plan::default()
     });
-    // Reading the metrics rereads the files. Each try doubles the lifetime: an expired certificate
-    // is ignored.
+    // Reading the metrics rereads the files. Each try doubles the lifetime.
     let takes_over = |store: &Daemon| {
         get(store.addresses().metrics.unwrap(), "/metrics");
         store.log().contains("took over new certificates")
@@ -481,7 +480,7 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
     let day = Duration::from_secs(24 * 3600);
     let validity = SystemTime::now() - day..SystemTime::now() + day;
     let authority = Authority::new(validity.clone()).unwrap();
-    // Not `hoplite certs`, which would add loopback to the names.
+    // `hoplite certs` would add loopback to the names.
     let issued = authority.issue(&["localhost".to_owned()], validity).unwrap();
     install(&[cert.clone(), key.clone(), ca.clone()], &issued, &authority, 0o600);
     write_private(&ca_key, &authority.key);

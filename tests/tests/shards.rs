@@ -126,7 +126,6 @@ fn all_shards_are_replaced_under_load_and_no_call_fails() {
     cluster.kill_shard(0);
     assert_old(&cluster);
 
-    // A store that begins with the configured list learns the present one.
     let new_address = cluster.shard_addresses.pop().unwrap();
     cluster.restart_store(2);
     cluster.shard_addresses.push(new_address);

@@ -36,7 +36,7 @@ fn connect(socket: &Path, daemon_user: Option<&str>) -> Result<Client, ConnectFa
     })
 }
 
-/// Copies a program, because other users may not reach the built one.
+/// Copies a program to a place that other users can reach.
 fn copy_of(name: &str, directory: &Path) -> PathBuf {
     let copy = directory.join(name);
     assert!(Command::new("cp").arg(program(name)).arg(&copy).status().unwrap().success());
@@ -68,7 +68,6 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     command.arg(&socket).uid(STRANGER).gid(STRANGER).current_dir("/");
     let _store = Daemon::start("theirs", &mut command);
 
-    // The directory's owner could replace the socket.
     let refused = connect(&socket, None).unwrap_err();
     assert!(
         matches!(&refused, ConnectFailure::UntrustedPlace(Distrust::Owner { path, owner: STRANGER }) if *path == directory),

@@ -330,7 +330,6 @@ fn a_full_disk_is_a_typed_error_and_objects_stay() {
     let client = spilling.cluster.client(0);
     let (kept, text) = fill(&client, "spilling to");
     assert!(text.contains("File too large"), "{text}");
-    // The store retries at least once a second.
     await_that("no part of a file is left", || spilling.files().is_empty());
     let status = client.status().unwrap();
     assert!(

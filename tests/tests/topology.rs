@@ -139,7 +139,7 @@ fn orders_are_found_and_printed_in_all_formats() {
         let numbers =
             ["lower_bound_ps", "cost_ps", "before_ps"].map(|name| found[name].as_u64().unwrap());
         assert!(numbers.is_sorted(), "{numbers:?}");
-        // Four hops of the ring cross racks, and two of five steps of halving-doubling.
+        // Four ring hops cross racks, and two of five steps of halving-doubling.
         let optimum = match model {
             "ring" => 28 * (10_000_000 + 800 * (1 << 20)) + 4 * (60_000_000 + 3200 * (1 << 20)),
             _ => {

@@ -36,7 +36,7 @@ fn as_new(plan: &mut Plan) {
     plan.store_arguments = vec!["--drain".to_owned(), "60s".to_owned()];
 }
 
-/// Repeats a call even if its outcome is unknown: no other client uses its ids.
+/// Repeats a call even if its outcome is unknown.
 fn repeat<T>(what: &str, mut call: impl FnMut() -> Result<T, Error>) -> T {
     retry(what, || {
         call().map_err(|error| match error {

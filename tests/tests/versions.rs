@@ -68,7 +68,6 @@ fn open_session(address: &str, version: u32) -> Result<ShardMessages, Error> {
     first.map(|first| first.expect("the session is open")).map_err(|status| from_status(&status))
 }
 
-/// Programs of the oldest version accept only their own version, and do not know ranges.
 #[test]
 fn programs_of_the_oldest_version_are_served_on_each_plane() {
     let mut cluster = Cluster::open(1);

@@ -218,7 +218,6 @@ impl World {
         if completed.is_some() {
             seat.ended_copies += 1;
         }
-        // Other members report only after the decision, which follows the coordinator's own report.
         if index == self.own || !self.kind.properties().makes_target || completed.is_some() {
             seat.reports.push_back(Report::Filled);
         }

@@ -21,7 +21,7 @@ pub fn events(bytes: &[u8]) {
     };
 }
 
-/// Whatever frames arrive, the receiver reads each byte at most once and in order.
+/// Checks that the receiver reads each byte at most once and in order.
 fn receive(input: &mut Unstructured<'_>) -> Result<()> {
     let mut merge = Merge::default();
     let mut lanes: BTreeMap<LaneId, Option<(u64, u64)>> = BTreeMap::new();
@@ -73,7 +73,7 @@ fn receive(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whatever the kernel and the receiver report, the number of lanes stays within its limit.
+/// Checks that the number of lanes stays within its limit.
 fn send(input: &mut Unstructured<'_>) -> Result<()> {
     let lanes = input.int_in_range(0..=2 * MAX_LANES)?;
     let mut host = HostLanes::new(Start { lanes, is_settled: input.arbitrary()? });

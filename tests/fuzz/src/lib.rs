@@ -2,7 +2,7 @@
 //!
 //! Decoders ([`local`], [`session`], [`data`], [`dashboard`]) must not panic, and accepted values
 //! must be bounded and survive a round trip. State machines ([`shard`], [`node`], [`collective`],
-//! [`lanes`]) get any events that their shells permit, beside the valid [`samples`].
+//! [`lanes`]) get any events that their shells permit.
 #![forbid(unsafe_code)]
 
 pub mod dashboard;

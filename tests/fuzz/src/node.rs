@@ -1,7 +1,6 @@
 //! The state machine of a store, also under clients and shards that break the protocol.
 //!
-//! Events keep the promises of a shell: each started task ends once, a closed connection sends
-//! nothing, and shards speak only in sessions.
+//! Events keep the promises of a shell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -135,8 +135,7 @@ impl World {
         }
     }
 
-    /// Lets the queries' deadlines pass, ends all sessions, whose retain requests repeat, and lets
-    /// all deadlines pass.
+    /// Lets the queries' deadlines pass, ends all sessions, and lets all deadlines pass.
     fn finish(mut self) {
         self.tick_while(|world| world.sessions.values().any(|session| !session.queries.is_empty()));
         for (node, session) in &self.sessions {

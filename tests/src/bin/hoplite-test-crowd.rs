@@ -1,9 +1,8 @@
 //! Many simulated stores, for the directory's views: `hoplite-test-crowd ADDRESS NODES OBJECTS
 //! RECEIVERS`.
 //!
-//! The stores have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the
-//! first store, in several chains. Restarts after the directory has ended all sessions. Ends with
-//! its standard input.
+//! The stores have no bytes. RECEIVERS stores pull an object of the first store, in several chains.
+//! Restarts after the directory has ended all sessions. Ends with its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};

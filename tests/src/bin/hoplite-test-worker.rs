@@ -7,7 +7,7 @@
 //! * `put ID SIZE`: puts zeros.
 //! * `own ID SIZE`: puts zeros that this client owns.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
-//! * `reduce-default TARGET SOURCE...`: with default options.
+//! * `reduce-default TARGET SOURCE...`: the same with default options.
 //! * `reduce-default-async TARGET SOURCE...`: with the asynchronous client.
 //! * `allreduce TARGET RANK SOURCE...`: adds up arrays as one of several participants.
 #![forbid(unsafe_code)]

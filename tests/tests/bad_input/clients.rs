@@ -142,7 +142,6 @@ const SCRIPTS: &[(&str, Script)] = &[
     }),
 ];
 
-/// An unfinished object's pull continues, because other nodes may depend on it.
 const FOLLOWERS: &[(&str, Script)] = &[
     ("get what is being written, and follow it", |client| {
         let copy = got(client, get_started("half"));

@@ -1,4 +1,4 @@
-//! Invalid reduces, which fail immediately with the problem's name and leave no objects behind.
+//! Invalid reduces fail immediately, and leave no objects behind.
 
 use std::time::{Duration, Instant};
 
@@ -186,7 +186,6 @@ fn a_target_that_exists_is_refused() {
     let sources = ["source-0", "source-1", "source-2"];
     for (size, node) in [(4, 0), (4, 1), (200_000, 0), (200_000, 1)] {
         let name = format!("target-{size}-{node}");
-        // The put waits for the directory, which small puts usually do not.
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
         let options =
             PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };

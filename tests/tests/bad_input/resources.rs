@@ -272,7 +272,6 @@ fn memory_returns_to_the_system_after_a_peak() {
     for (number, client) in clients.iter().enumerate() {
         client.delete(ids(number), TIME_LIMIT).unwrap();
     }
-    // Tombstones are freed after a while.
     await_that("half of the memory back", || {
         (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 2)
     });

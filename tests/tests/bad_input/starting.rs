@@ -1,4 +1,4 @@
-//! Daemons that cannot start, which exit with code 1 and a reason.
+//! Daemons that cannot start exit with code 1 and a reason.
 
 use std::fs;
 use std::net::TcpListener;

@@ -189,7 +189,6 @@ fn stat_and_status_show_the_location_of_objects() {
         up.put(0, "array", &bytes, &["--dtype", "f32", "--shape", "100,1000"]).status.success()
     );
     up.succeed(1, &["get", "array", "-o", "/dev/null"]);
-    // Stores tell this after the receiver has its object.
     eventually("the end of the transfer", || {
         let (stat, status) =
             (up.json(0, &["stat", "array", "--json"]), up.json(0, &["status", "--json"]));
@@ -436,7 +435,6 @@ fn a_signal_ends_waits_and_puts_in_one_line() {
             let mut command = up.hoplite(0, arguments);
             let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let stdin = child.stdin.take();
-            // An earlier signal would kill it.
             eventually("it listens to signals", || catches(child.id(), Signal::HUP));
             kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal)
                 .unwrap();

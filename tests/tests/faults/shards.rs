@@ -168,7 +168,6 @@ fn without_any_directory_only_new_puts_are_served() {
     client.put("before", &expected).unwrap();
     cluster.kill_shard(0);
     cluster.await_lost_sessions(0);
-    // Another store may have deleted it.
     let error = refusal(client.get("before", Duration::from_millis(500)));
     let missing = match &error {
         ObjectError::Timeout { missing: Some(missing), .. } => missing.kind(),

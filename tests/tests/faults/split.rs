@@ -53,7 +53,6 @@ fn a_delete_also_waits_for_stores_that_only_the_second_shard_reaches() {
             split.cluster.client(0).delete_with(["x"], options)
         });
         thread::sleep(Duration::from_millis(500));
-        // Once its lease from the frozen shard ends, the other store cannot serve the object.
         let is_finished = delete.is_finished();
         assert!(
             !is_finished || frozen.elapsed() > LEASE / 2,
@@ -144,7 +143,6 @@ fn the_memory_of_a_shard_that_was_cut_off_beats_no_newer_put() {
     for id in &ids {
         client(2).put_with(id, b"newer", confirmed()).unwrap();
     }
-    // The stores that know of the deletes reconnect last.
     split.restore(2, 0);
     split.restore(3, 0);
     await_connected(&split, 2, 2);

@@ -24,7 +24,6 @@ fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) 
     own.put("of-the-frozen", old).unwrap();
     assert!(cluster.client(0).get("of-the-frozen", TIME_LIMIT).unwrap()[..] == *old);
     cluster.store(1).signal(Signal::STOP);
-    // The delete ends after the shard counts the frozen store as lost.
     let gone = ["replaced", "deleted", "of-the-frozen"];
     assert_eq!(cluster.client(0).delete(gone, TIME_LIMIT).unwrap(), gone.len());
     cluster.client(0).put("replaced", new).unwrap();

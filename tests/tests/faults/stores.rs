@@ -113,7 +113,7 @@ fn a_frozen_holder_delays_no_get_if_another_node_has_the_object() {
     let mut slow = 0;
     for id in &ids {
         let began = Instant::now();
-        // Less than the five seconds of a handshake with a silent store.
+        // Less than a handshake with a silent store (5 s).
         assert!(client.get(id, Duration::from_millis(4800)).unwrap()[..] == expected, "{id}");
         slow += usize::from(began.elapsed() > Duration::from_secs(3));
     }
@@ -166,7 +166,6 @@ fn an_object_whose_only_holder_dies_is_lost() {
         b"inline",
         "the directory has it"
     );
-    // A put waits until the directory forgets the loss.
     for id in ["half", "complete"] {
         let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(1).put_with(id, b"new", confirmed).unwrap();

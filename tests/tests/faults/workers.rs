@@ -36,7 +36,6 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
                     usize::try_from(received[node - 1]).unwrap() + passed_on,
                 );
             }
-            // Waits for forwarded bytes: gets may not have begun.
             await_that("both gets on their way", || {
                 let status = |node: usize| cluster.client(node).status().unwrap();
                 let pulls = status(1).pulls + status(2).pulls;

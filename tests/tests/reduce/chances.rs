@@ -74,7 +74,6 @@ fn survives(schedule: &str, plan: Plan) {
         assert!(plan.starts_with(schedule), "{plan}");
         cluster.restart_store(victim);
         assert_nothing_left(&mut cluster);
-        // A restarted shard waits for stores that may have more bytes.
         let victims = id(victim as u64);
         await_that("what died with the victim is gone", || {
             let object =

@@ -58,7 +58,7 @@ fn each_member_reports_its_plan_and_progress() {
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", TIME_LIMIT)));
         links.await_held(SENDER, RECEIVER);
-        // At all members at once, because the silent link ends the attempt after 5 s.
+        // At all members at once: the silent link ends the attempt after 5 s.
         let mut records = [None, None, None];
         await_that("the stages that each member tells", || {
             records = known_at_each(&cluster);

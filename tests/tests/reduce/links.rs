@@ -355,8 +355,8 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 match (rank, dies) {
                     (0, true) => assert_lost(got),
                     (0, false) => {
-                        // If a slow machine notices the silent link before the timeout, the general
-                        // path begins; its target is lost with its coordinator.
+                        // On a slow machine, the general path begins; its target is lost with its
+                        // coordinator.
                         let error = refusal(got);
                         let is_named = matches!(
                             error,

@@ -20,8 +20,7 @@ fn with_sources() -> Cluster {
     cluster
 }
 
-/// Runs an allreduce in which rank 1 has other arguments, and links hold bytes until all ranks have
-/// called.
+/// Runs an allreduce in which rank 1 has other arguments. Links hold bytes until all have called.
 fn disagreeing(
     cluster: &Cluster,
     target: &str,

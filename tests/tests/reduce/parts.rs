@@ -57,8 +57,8 @@ impl Way {
     }
 }
 
-/// With slow links, the first rank waits about a second for late sources. With fast links it waits
-/// for 2 ms, in which a store may fail to announce its source.
+/// With slow links, the first rank waits about a second for late sources; with fast links, 2 ms,
+/// which may not suffice.
 fn patient(nodes: usize, link_bandwidth: &str) -> Plan {
     let mut plan = chained(nodes);
     plan.store_arguments.retain(|argument| !argument.starts_with("--link-bandwidth"));
@@ -256,8 +256,7 @@ fn a_rank_may_call_elsewhere_than_where_its_source_is() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Calls `disturb` in an exchange of three nodes that have half of their source. The directory
-/// counts a store as lost after `node_grace`.
+/// Calls `disturb` in an exchange of three nodes that have half of their source.
 fn disturbed(
     way: Way,
     node_grace: &str,

@@ -87,7 +87,6 @@ fn sources_may_be_anywhere() {
             &[1, 1, 1],
             &[0, 1, 0, 1],
             &[2, 1, 1, 2, 0, 0, 1],
-            // Enough sources for several hops.
             &[1; 70],
         ] {
             for (number, node) in places.iter().enumerate() {

@@ -97,7 +97,7 @@ fn all_ranks_learn_which_store_is_full() {
 
 #[test]
 fn a_frozen_member_aborts_the_attempt_and_all_get_the_same_result() {
-    // With this grace, sources outlive a session that ends before the coordinator gives up.
+    // With this grace, sources outlive a session.
     let (mut cluster, results) = Begun::disturbed("20s", &[0, 1, 2], |cluster, halves| {
         cluster.store(1).signal(Signal::STOP);
         let mut halves = halves.into_iter();

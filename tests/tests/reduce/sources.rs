@@ -53,7 +53,6 @@ fn a_source_that_is_put_again_on_another_node_is_taken_instead() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
         let reader = await_half_of_any(&cluster, 0);
-        // A running coordinator would fail the reduce immediately.
         let coordinator = cluster.stores[0].as_ref().unwrap();
         coordinator.signal(Signal::STOP);
         worker.kill();
@@ -171,7 +170,6 @@ fn a_small_source_lost_during_the_wait_is_replaced() {
     put(&cluster, 1, small, 1);
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], first(2));
-        // If the source was not fetched in time, a spare source replaces it.
         cluster.client(1).delete([id(1)], TIME_LIMIT).unwrap();
         for number in [2, 3] {
             put(&cluster, 2, small, number);

@@ -89,7 +89,7 @@ fn a_source_that_is_lost_is_taken_when_it_is_put_again_elsewhere() {
     let mut cluster = Cluster::start(chained(4));
     let unfinished = halves(&cluster, 2);
     std::thread::scope(|scope| {
-        // The third source is never put, so the reduce goes on.
+        // The third source is never put.
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], first(2));
         let reader = await_half(&cluster, 0, "target", &[1, 2]);
         cluster.kill_store(1);

@@ -20,7 +20,7 @@ const STOP: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// An allreduce of all gradients, to which the server adds zeros.
+    /// All gradients; the server adds zeros.
     AllGradients,
     FirstGradients,
     /// The first samples of several workers, which then get a new model.
