@@ -245,7 +245,6 @@ class RayStore(Contestant):
         return array
 
     def delete(self, handles: list[Any]) -> None:
-        # Ray deletes within about a second.
         handles.clear()
         _await(
             "Ray has deleted what nobody refers to",

@@ -79,7 +79,6 @@ def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustPr
         for place in range(len(contestants)):
             contestant = contestants[(round + place) % len(contestants)]
             names = [f"{size}/{round}/{number}" for number in range(batch)]
-            # Warms up.
             times = (puts[contestant.name], gets[contestant.name]) if round > 0 else ([], [])
             _round(contestant, array, names, *times)
         if round in rust_rounds:
@@ -104,7 +103,6 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
             _say(what, f"sample {sample} of {samples}" if sample else "warming up")
             for contestant in contestants:
                 name = contestant.name
-                # Warms up.
                 times = (puts[name], gets[name]) if sample > 0 else ([], [])
                 time.sleep(IDLE_SECONDS)
                 handles[name] += contestant.timed_puts(array, [f"cold/{sample}"], times[0])

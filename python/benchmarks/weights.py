@@ -61,7 +61,6 @@ def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dic
         "get": lambda: hoplite.torch.get_state_dict(NAME, client=client),
     }
     times: dict[str, list[float]] = {what: [] for what in steps}
-    # Warms up.
     for round in range(rounds + 1):
         for what, step in steps.items():
             gc.collect()

@@ -29,7 +29,6 @@ _skip_if = common_utils.skip_but_pass_in_sandcastle_if
 common_utils.skip_but_pass_in_sandcastle_if = lambda condition, reason: _skip_if(
     condition and not reason.startswith("Only MPI supports"), reason
 )
-# Three ranks are enough for subgroups.
 if int(os.environ["WORLD_SIZE"]) >= 3:
     common_distributed.skip_if_small_worldsize = lambda case: case
 from torch.testing._internal.distributed import distributed_test as cases  # noqa: E402

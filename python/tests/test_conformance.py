@@ -68,7 +68,6 @@ def cases() -> Iterator[Case]:
         {"timeout": PATIENCE},
         (["known"], ["unknown", "neither"]),
     )
-    # Another node would have to query in time.
     yield 1, "wait", (["unknown", "known"], 2), {"timeout": SHORT}, (["known"], ["unknown"])
     yield (
         2,

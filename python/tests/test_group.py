@@ -33,7 +33,6 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
                 0.1,
             )
         )
-        # The own object may be late too.
         assert re.search(r"nothing has come from rank (0, )?1\b", str(failed.result(PATIENCE)))
         leaving = threading.Thread(target=members[0].close)
         leaving.start()

@@ -128,7 +128,6 @@ def test_topology(cluster: Cluster, client: hoplite.Client) -> None:
     def is_in_the_status() -> bool:
         return list(client.topology()) == [Link(**link) for link in client.status()["links"]]
 
-    # The store measures a transfer after the receiver has its bytes.
     await_that("both show the same links", is_in_the_status)
     links = client.topology()
     assert isinstance(links, tuple)

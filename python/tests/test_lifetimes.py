@@ -80,7 +80,6 @@ def test_many_objects_share_a_lifetime(client: hoplite.Client, fresh: str) -> No
     puts = client.put_many(
         [(id, b"1") for id in ids], ttl=SOON, confirm=True, return_exceptions=True
     )
-    # A put may be confirmed after its object has ended.
     assert all(isinstance(put, (hoplite.Ref, hoplite.Deleted)) for put in puts), puts
     await_that("they end", lambda: next(iter(client.list(fresh)), None) is None)
 

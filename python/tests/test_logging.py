@@ -64,7 +64,6 @@ def test_a_program_chooses_what_it_hears(tmp_path: Path) -> None:
     ):
         program = f"import logging; logging.basicConfig(level='{level}'); import hoplite; hoplite.init(); hoplite.shutdown()"
         done = run(program, HOPLITE_SOCKET="", XDG_RUNTIME_DIR=str(tmp_path))
-        # A store that stops slowly causes a further warning.
         said = [line for line in done.stderr.splitlines() if "did not stop in" not in line]
         lines = [line for line in said if ":hoplite" in line]
         assert [line.partition(":")[0] for line in lines] == heard

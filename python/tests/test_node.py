@@ -74,7 +74,6 @@ def test_a_private_store_knows_its_directory_at_once() -> None:
         hoplite.shutdown()
         return all(shard["connected"] for shard in hoplite.init(memory="32MiB").status()["shards"])
 
-    # A pause of the machine may end the session.
     await_that("a session at once", is_connected)
     client = hoplite.init(memory="32MiB")
     assert list(client.list()) == []

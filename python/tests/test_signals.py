@@ -122,7 +122,6 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        # Other threads run only if the call lets them.
         sys.setswitchinterval(PATIENCE)
         for number, wait in enumerate(
             (
@@ -137,7 +136,6 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
                 wait()
                 return counted > before
 
-            # During one call, the thread may get no core.
             await_that(f"another thread runs during call {number}", is_counted)
     finally:
         sys.setswitchinterval(interval)

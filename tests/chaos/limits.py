@@ -25,7 +25,6 @@ def quota(worker: "Worker") -> None:
     listed = worker.run_program(where, "quota", "--json").stdout
     if False in fits[:_OBJECTS]:
         worker.history.violate(f"quota: a put below {prefix} on {where} was refused")
-    # A restarted store has no quota.
     if all(fits) and prefix.encode() in listed:
         worker.history.violate(f"quota: {prefix} on {where} has too many objects")
     removed = worker.run_program(where, "quota", "remove", "--prefix", prefix)

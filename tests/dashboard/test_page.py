@@ -184,7 +184,6 @@ class Page(unittest.TestCase):
         page.type("#filter", "rack=07")
         page.wait_for_text("1–32 of 32", ".pages")
 
-        # An incomplete search says so, and can continue.
         page.open(f"http://{addresses['dashboard']}/#objects")
         page.wait_for_text("objects/000099")
         page.run("document.getElementById('later').click()")

@@ -71,7 +71,6 @@ def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
         if package["name"] == ban["crate"]:
             found.append(f"it is banned: {ban['reason']}")
     sources = {f"registry+{registry}" for registry in rules["sources"]["allow-registry"]}
-    # Packages of the workspace have no source.
     if package["source"] is not None and package["source"] not in sources:
         found.append(f"it comes from {package['source']}")
     return found

@@ -85,7 +85,6 @@ def addresses(client: Any) -> list[str]:
 def test_a_result_is_put_once_and_got_in_place(client: Any) -> None:
     first, *others = addresses(client)
     made = client.submit(make, 2.0, workers=[first], pure=False)
-    # First, because the scheduler may later drop the original.
     assert client.submit(look, made, workers=[first]).result()[1], "who made it has it as it was"
     looked = [client.submit(look, made, workers=[worker], pure=False) for worker in others]
     assert client.gather(looked) == [(worker, False, 2.0 * LARGE) for worker in others]

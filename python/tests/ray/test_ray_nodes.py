@@ -100,7 +100,6 @@ def kill_and_await(path: str | Path, name: str) -> None:
 @ray.remote(num_cpus=0)
 class Member:
     def join(self, rank: int) -> None:
-        # Imports torch, too.
         from ray.util import collective
 
         collective.init_collective_group(2, rank, "hoplite", "group")

@@ -66,7 +66,6 @@ def run(
             environment["HOPLITE_BINARIES"] = os.environ.get("HOPLITE_BINARIES", "")
             if store is not None:
                 environment |= _as_torchrun_says(store, rank, size)
-            # The parent has not imported the test module.
             task = pickle.dumps((function, arguments, setting.options))
             process = _context.Process(
                 target=_be_rank,

@@ -425,7 +425,6 @@ def forgetful(rank: int) -> str | None:
 def test_a_timeout_says_who_is_missing(node: Cluster) -> None:
     said = run(3, forgetful, setting=Setting(sockets=node.sockets * 3))
     assert all("timeout after 3 s" in text for text in said), said
-    # A slow rank may be late too.
     assert any(re.search(r"nothing has come from rank ([01], )*2\b", text) for text in said[:2]), (
         said
     )

@@ -444,7 +444,6 @@ def test_a_reader_waits_for_a_directory_that_starts_again(tmp_path: Path) -> Non
     ):
         directory = cluster.daemons[0]
         directory.kill()
-        # Keeps other programs from the port.
         host, port = cluster.directory.rsplit(":", 1)
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         kept.bind((host, int(port)))

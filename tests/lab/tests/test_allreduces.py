@@ -16,7 +16,6 @@ from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 SIZE_BYTES = 8 << 20
 HOSTS, RACKS = 8, 2
-# In this order, each rank sends to the other rack.
 PLACES = [f"h{rank % RACKS * (HOSTS // RACKS) + rank // RACKS}" for rank in range(HOSTS)]
 LABELS = {f"h{host}": f"rack={host // (HOSTS // RACKS)}" for host in range(HOSTS)}
 # Headers take 4.6%.

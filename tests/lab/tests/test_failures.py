@@ -15,7 +15,6 @@ from lab.daemons import Hoplite
 from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 from lab.tests.test_lab import await_that
 
-# An object takes 1.4 s.
 RATE_BITS_S = 50_000_000
 # Until the fault, the object takes 7 s: a busy machine may delay the fault.
 SLOW_BITS_S = 10_000_000
@@ -23,7 +22,6 @@ SIZE_BYTES = 8 << 20
 MIDDLE_BYTES = SIZE_BYTES // 4
 # Length of a cut that stores tolerate.
 SHORT_CUT_S = 1.5
-# For cuts, which last longer on a busy machine.
 PATIENT = ("--node-grace", f"{TIMEOUT_S}s")
 SEED = 20210823
 CONTENTS = Random(SEED).randbytes(SIZE_BYTES)

@@ -25,7 +25,6 @@ CONTENTS = array.array("f", [value % 251 for value in range(SIZE_BYTES // 4)]).t
 SUM = array.array("f", [HOSTS * (value % 251) for value in range(SIZE_BYTES // 4)]).tobytes()
 METRICS = "127.0.0.1:9402"
 ONE_LANE_S = 8 * SIZE_BYTES / CAP_BITS_S
-# A busy machine may disturb attempts.
 ATTEMPTS = 8
 
 
@@ -76,7 +75,6 @@ class Lanes(unittest.TestCase):
                 for name in names
             }
             closed = changes["left"] + changes["lost"] + changes["ended"]
-            # A lane may end while a store reads its metrics one by one.
             if changes["opened"] == closed and found["hoplite_store_lanes"] == 0:
                 return changes
         self.fail(f"open lanes after {TIMEOUT_S} s: {found}")
@@ -141,7 +139,6 @@ class Lanes(unittest.TestCase):
                     self.assertEqual(rank.result(), SUM)
                 times.append(time.monotonic() - begun)
                 self.client(0, "delete", f"a{attempt}")
-                # On one lane, each host would send four thirds of the object at the cap.
                 if times[-1] < 4 / 3 * ONE_LANE_S:
                     return
             self.fail(f"all were slow: {times}")

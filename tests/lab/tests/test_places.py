@@ -10,7 +10,6 @@ from lab.daemons import Hoplite
 from lab.tests.test_daemons import ATTEMPTS, PROGRAMS, TIMEOUT_S, lacking
 
 CONTENTS = os.urandom(8 << 20)
-# Without labels, each transfer crosses an uplink.
 RECEIVERS = ("h3", "h1", "h4", "h2", "h5")
 SOURCES = ("h0", "h4", "h1", "h5", "h2", "h6", "h3", "h7")
 SUM = CONTENTS.translate(bytes(8 * byte % 256 for byte in range(256)))
@@ -38,7 +37,6 @@ class Places(unittest.TestCase):
         ):
             # The first broadcast shows the directory the usual time of a transfer.
             self.broadcast(lab, hoplite, "first")
-            # A busy machine may exceed the limit once.
             crossed = statistics.median(
                 self.broadcast(lab, hoplite, name) for name in ("x", "y", "z")
             )
@@ -60,7 +58,6 @@ class Places(unittest.TestCase):
                 options = {"timeout": TIMEOUT_S, "check": True, "capture_output": True}
                 return bytes(hoplite.client(receiver, *arguments, **options).stdout)
 
-            # A busy directory may answer too late for a plan with all sources.
             for _ in range(ATTEMPTS):
                 before = lab.traffic()
                 client("reduce", "sum", *SOURCES)

@@ -82,7 +82,6 @@ class Probe(unittest.TestCase):
                 found = {(link["node"], link["is_slow"]) for link in links}
                 self.assertLessEqual(found, {("h1", False)})
                 # 200 Mbit/s are 41.8 ns per byte of payload. Estimates were 36 to 55 ns.
-                # A pause of the machine distorts estimates for a while.
                 return any(25_000 < link["ps_per_byte"] < 100_000 for link in links)
 
             await_that("the rate of the link", is_estimated)

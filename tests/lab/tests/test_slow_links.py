@@ -120,7 +120,6 @@ class SlowLinks(unittest.TestCase):
                 if "slow link" in plan:
                     break
                 self.assertLess(time.monotonic(), deadline, plan)
-            # Only the slow host's own source leaves it.
             self.assertLess(received, len(CONTENTS) / 4)
             self.assertGreater(sent, len(CONTENTS))
             _, received, sent = self.reduced(hoplite, "without", "--num", "3")
