@@ -22,9 +22,11 @@ use crate::time::Time;
 
 mod memory;
 mod rates;
+mod silence;
 mod trial;
 
 use memory::LaneMemory;
+pub use silence::{Silence, SilentLanes, WaitingLane};
 use trial::{Host, LanePlan, Verdict};
 pub use trial::{LANE_BYTES, MAX_LANES, Progress, REST_LIMIT, Start, Supply, lane_limit};
 

@@ -2,7 +2,8 @@ use std::future::pending;
 
 use futures::future::select_all;
 use hoplite_core::merge::{LaneId, Merge, Step};
-use hoplite_core::peer::{FINAL_FRAMES_TIMEOUT, KEEPALIVE_INTERVAL};
+use hoplite_core::peer::FINAL_FRAMES_TIMEOUT;
+use hoplite_core::plan::lanes::{Silence, SilentLanes, WaitingLane};
 use hoplite_core::plan::rails::RAIL_TIMEOUT;
 use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{Header, Kind};
@@ -20,8 +21,6 @@ use super::lane::{Lane, LaneFrame, Opened, Origin, open_lane};
 
 /// Most requests for lost bytes without a new byte.
 const MAX_REPEATS: usize = 4;
-/// Most [`RAIL_TIMEOUT`]s without a block before lost bytes are requested again.
-const MOST_SILENCES: u32 = 3;
 
 #[derive(Debug)]
 pub(in super::super) enum Event {
@@ -48,8 +47,7 @@ pub(in super::super) struct Incoming<'a> {
     has_requested_lanes: bool,
     /// Time at which a lane began to wait for earlier bytes of another lane.
     blocked_since: Option<Instant>,
-    /// Successive [`RAIL_TIMEOUT`]s without a consumed block.
-    silences: u32,
+    silence: Silence,
     /// Counts this stream for the senders' plans; `None` before its first bytes.
     receiving: Option<LanedStream>,
     end: Option<v1::End>,
@@ -96,7 +94,7 @@ impl<'a> Incoming<'a> {
             opening_routes: Vec::new(),
             has_requested_lanes,
             blocked_since: None,
-            silences: 0,
+            silence: Silence::default(),
             receiving: None,
             end,
             is_all_sent: false,
@@ -261,38 +259,28 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// Gives up lanes that received nothing while later bytes arrived over other routes.
+    /// Gives up the lanes of silent routes.
     fn lose_silent_lanes(&mut self) -> Result<(), CallError> {
         let now = Instant::now();
         self.blocked_since = Some(now);
-        self.silences += 1;
-        let has_block = self.lanes.iter().any(|lane| lane.block.is_some());
-        if self.merge.has_lost() && !has_block && self.silences > MOST_SILENCES && self.repeats == 0
-        {
-            // The sender may have no later bytes.
-            self.lanes.clear();
-            return Ok(());
-        }
-        let mut working = Vec::new();
-        for lane in self.lanes.iter_mut().filter(|lane| lane.block.is_some()) {
-            if lane.call.connection().received_at() + RAIL_TIMEOUT > now {
-                working.push(lane.call.route());
+        let waiting = self.lanes.iter_mut().map(|lane| WaitingLane {
+            lane: lane.id,
+            route: lane.call.route(),
+            silent_for: now.saturating_duration_since(lane.call.connection().received_at()),
+            has_block: lane.block.is_some(),
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let awaits_request = self.merge.has_lost() && self.repeats == 0;
+        match self.silence.next(&waiting, awaits_request) {
+            SilentLanes::All => {
+                self.lanes.clear();
+                Ok(())
+            }
+            SilentLanes::Some(silent, limit) => {
+                let mut silent = silent.into_iter();
+                silent.try_for_each(|lane| self.lost(lane, ConnectionError::Idle(limit).into()))
             }
         }
-        let suspects = self
-            .lanes
-            .iter_mut()
-            .filter(|lane| lane.block.is_none() && !working.contains(&lane.call.route()));
-        let mut suspects: Vec<_> = suspects
-            .map(|lane| (lane.id, lane.call.route(), lane.call.connection().received_at()))
-            .collect();
-        // Among several routes, keepalives reveal working ones.
-        let is_one = suspects.windows(2).all(|two| two[0].1 == two[1].1);
-        let limit = if is_one { RAIL_TIMEOUT } else { KEEPALIVE_INTERVAL + RAIL_TIMEOUT };
-        suspects.retain(|(_, _, heard_at)| *heard_at + limit <= now);
-        suspects
-            .into_iter()
-            .try_for_each(|(id, ..)| self.lost(id, ConnectionError::Idle(limit).into()))
     }
 
     fn frame_received(
@@ -427,7 +415,8 @@ impl<'a> Incoming<'a> {
         if self.max_lanes > 1 {
             self.receiving.get_or_insert_with(|| self.puller.begin_receiving());
         }
-        (self.blocked_since, self.repeats, self.silences) = (None, 0, 0);
+        (self.blocked_since, self.repeats) = (None, 0);
+        self.silence.end();
         self.has_received = true;
         let config = &self.puller.config;
         if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) {
