@@ -244,7 +244,10 @@ impl Reduction {
             Some(first) if self.sources.len() - lost.len() < self.request.count => {
                 Err(Error::ObjectLost { id: self.request.sources[*first].clone() })
             }
-            _ => Ok(()),
+            _ => {
+                self.supersede_if_from(world, &lost);
+                Ok(())
+            }
         }
     }
 

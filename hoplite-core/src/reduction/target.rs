@@ -54,11 +54,23 @@ impl Reduction {
     }
 
     pub(super) fn supersede_if_wrong(&mut self, world: &mut World<'_>) {
-        let TargetState::Stopped { copy, input_puts, .. } = &self.target else { return };
-        let copy = *copy;
-        if !self.is_full() || *input_puts == self.input_puts() {
-            return;
+        let TargetState::Stopped { input_puts, .. } = &self.target else { return };
+        if self.is_full() && *input_puts != self.input_puts() {
+            self.supersede(world);
         }
+    }
+
+    /// Gives up a target with bytes of a lost source.
+    pub(super) fn supersede_if_from(&mut self, world: &mut World<'_>, lost: &[usize]) {
+        if let TargetState::Stopped { input_puts, .. } = &self.target
+            && input_puts.iter().any(|(index, _)| lost.contains(index))
+        {
+            self.supersede(world);
+        }
+    }
+
+    fn supersede(&mut self, world: &mut World<'_>) {
+        let Some(copy) = self.target.copy() else { return };
         self.faults.restarts += 1;
         self.target = TargetState::None;
         // An answer about the old target must not be taken for one about the next.
