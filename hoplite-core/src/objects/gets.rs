@@ -142,7 +142,7 @@ impl Objects {
     /// does not need the copy.
     ///
     /// If two stores request from each other at once, both leave, and query again after growing
-    /// pauses. Longer cycles end because they stall ([`stall`](crate::stall)).
+    /// pauses. Shards end longer cycles, or these stall ([`stall`](crate::stall)).
     pub(crate) fn serve_receiver(
         &mut self,
         serve: ServeId,

@@ -30,6 +30,11 @@ impl Objects {
                 self.accepted(copy, shard);
                 self.settle_publication(copy);
             }
+            Verdict::Cyclic => {
+                self.copies.leave_sender(&mut self.ctx, copy);
+                self.accepted(copy, shard);
+                self.settle_publication(copy);
+            }
             Verdict::ShardFull if !is_decisive => {}
             Verdict::Conflict { winner, .. } if !is_decisive => self.disputed(copy, shard, winner),
             Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {

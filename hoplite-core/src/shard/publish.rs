@@ -54,6 +54,7 @@ impl Shard {
         let verdict = match relation {
             Relation::Refused(verdict) => verdict,
             Relation::New if !is_recorded => Verdict::ShardFull,
+            Relation::Known if self.closes_cycle(node, &publish) => Verdict::Cyclic,
             _ => Verdict::Accepted,
         };
         let (id, put) = (publish.id.clone(), publish.put);

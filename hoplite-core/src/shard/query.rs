@@ -14,7 +14,7 @@ use crate::plan::chain::unpaced;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of};
 use crate::vocabulary::directory::{
-    DropReason, GrantReason, LocationState, Query, RequestId, ToStore,
+    DropReason, GrantReason, LocationState, Publish, Query, RequestId, ToStore,
 };
 
 pub(super) enum Answer {
@@ -339,12 +339,35 @@ impl Shard {
     /// Returns `true` if `node` pulls from `root`, directly or not. Callers check that `root`
     /// serves some node.
     fn pulls_from(&self, entry: &Entry, node: NodeIndex, root: NodeIndex) -> bool {
-        pulls_from(node, root, |node| {
-            let published =
-                entry.copies.get(node).and_then(|record| record.pulling_from.as_deref());
-            let published = published.and_then(|name| self.nodes.index(name));
-            entry.transfers.senders_of(node).chain(published)
-        })
+        pulls_from(node, root, |node| self.senders_of(entry, node))
+    }
+
+    fn senders_of(&self, entry: &Entry, node: NodeIndex) -> impl Iterator<Item = NodeIndex> {
+        let published = entry.copies.get(node).and_then(|record| record.pulling_from.as_deref());
+        let published = published.and_then(|name| self.nodes.index(name));
+        entry.transfers.senders_of(node).chain(published)
+    }
+
+    /// Returns `true` if the sender of a published copy pulls from that copy. Disconnected stores
+    /// may have other senders by now.
+    pub(super) fn closes_cycle(&self, node: NodeIndex, publish: &Publish) -> bool {
+        let sender = publish.pulling_from.as_ref().and_then(|name| self.nodes.index(name));
+        let (Some(sender), Some(entry)) = (sender, self.entries.get(&publish.id)) else {
+            return false;
+        };
+        let is_receiving = |node: &NodeIndex| {
+            entry
+                .copies
+                .get(*node)
+                .is_some_and(|copy| copy.state == LocationState::Partial && !copy.is_disconnected)
+        };
+        publish.state == LocationState::Partial
+            && sender != node
+            && self.serves(entry, node)
+            && pulls_from(sender, node, |node| {
+                let receiving = Some(node).filter(is_receiving).into_iter();
+                receiving.flat_map(|node| self.senders_of(entry, node))
+            })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Keepalives do not justify waiting for ever, because nodes may pull from each other in a cycle.
 //! Missing bytes do not justify giving up, because a client may write slowly. A node leaves a cycle
-//! of two when its sender requests bytes from it; signs end longer cycles.
+//! of two when its sender requests bytes from it; shards or signs end longer cycles.
 //!
 //! A producer makes growing [`Sign`]s, and relays pass on the latest. In a cycle, the greatest sign
 //! goes round once, then no new one comes.

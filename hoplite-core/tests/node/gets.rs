@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use hoplite_core::error::Missing;
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, GrantId, LocationState, PullOutcome, Retention, ToStore};
+use hoplite_core::shard::{
+    DropReason, GrantId, LocationState, PullOutcome, Retention, ToStore, Verdict,
+};
 use hoplite_core::{Error, Operation, PutId};
 
 use crate::harness::*;
@@ -119,6 +121,31 @@ fn a_receiver_that_gives_way_goes_on_where_it_is_and_holds_nothing_against_its_s
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);
     assert_eq!(h.view(call).put, PutId(5));
     assert!(h.publications().iter().any(|(_, publish)| publish.slot == Some(pull.grant)));
+}
+
+#[test]
+fn a_receiver_in_a_cycle_of_pulls_requests_another_sender_or_ends_an_unwanted_copy() {
+    for is_wanted in [true, false] {
+        let mut h = Harness::with_shards(2);
+        let call = h.get(A, "x");
+        let pull = h.grant("x", 5, SIZE, "n1");
+        if !is_wanted {
+            h.request(A, Request::Cancel { call: call.1 });
+        }
+        let (shard, publish) = h.publication();
+        assert_eq!(publish.pulling_from, Some(node_id("n1")));
+        h.verdict(shard, &publish, Verdict::Cyclic);
+        assert!(h.is_cancelled(&pull));
+        h.sent();
+        h.pull_ended(&pull, 4096, PullOutcome::Cancelled);
+        if is_wanted {
+            let query = h.query().1;
+            assert_eq!((query.resume, query.avoid), (Some(PutId(5)), vec![node_id("n1")]));
+        } else {
+            let told = h.told().into_iter().filter(|told| told.contains("unpublish x PullEnded"));
+            assert_eq!(told.count(), 2, "both shards send its receivers elsewhere");
+        }
+    }
 }
 
 #[test]

@@ -217,7 +217,10 @@ fn decode_take_over(object: wire::TakeOver) -> Result<ToStore> {
 
 fn encode_verdict(verdict: Verdict) -> wire::published::Verdict {
     match verdict {
-        Verdict::Accepted => wire::published::Verdict::Accepted(wire::Accepted {}),
+        Verdict::Accepted => {
+            wire::published::Verdict::Accepted(wire::Accepted { is_cyclic: false })
+        }
+        Verdict::Cyclic => wire::published::Verdict::Accepted(wire::Accepted { is_cyclic: true }),
         Verdict::Conflict { winner, equality } => {
             let (equality, holder) = match equality {
                 Equality::Equal => (wire::Equality::Equal, None),
@@ -243,6 +246,7 @@ fn encode_verdict(verdict: Verdict) -> wire::published::Verdict {
 
 fn decode_verdict(verdict: wire::published::Verdict) -> Result<Verdict> {
     Ok(match verdict {
+        wire::published::Verdict::Accepted(accepted) if accepted.is_cyclic => Verdict::Cyclic,
         wire::published::Verdict::Accepted(_) => Verdict::Accepted,
         wire::published::Verdict::Conflict(conflict) => Verdict::Conflict {
             winner: PutId(conflict.winner),

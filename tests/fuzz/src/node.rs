@@ -630,7 +630,8 @@ fn grant(input: &mut Unstructured<'_>, world: &World, request: RequestId, id: Ob
 
 fn verdict(input: &mut Unstructured<'_>, world: &World, id: &ObjectId) -> Result<Verdict> {
     let equality = match input.int_in_range(0..=9)? {
-        0..=3 => return Ok(Verdict::Accepted),
+        0..=2 => return Ok(Verdict::Accepted),
+        3 => return Ok(Verdict::Cyclic),
         4 => return Ok(Verdict::Deleted),
         5 => return Ok(Verdict::ShardFull),
         6 => Equality::Equal,

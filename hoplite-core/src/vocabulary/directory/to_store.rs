@@ -172,6 +172,9 @@ pub struct Grant {
 pub enum Verdict {
     /// The shard records the copy.
     Accepted,
+    /// As `Accepted`, but the copy's sender pulls from this copy: the store must leave the sender.
+    /// Stores before version 11 read `Accepted`.
+    Cyclic,
     /// Another put was first. If both are equal, the store may give its copy the put id `winner`.
     Conflict {
         /// First put.
