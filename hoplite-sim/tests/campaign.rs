@@ -75,6 +75,11 @@ fn clusters_survive_random_failures() {
 }
 
 #[test]
+fn seeds_that_failed_once_pass() {
+    [82_553, 55_296].into_iter().for_each(explain);
+}
+
+#[test]
 fn a_seed_always_has_the_same_run() {
     assert_eq!(campaign::run(1, None), campaign::run(1, None));
 }
