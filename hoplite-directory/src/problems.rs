@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{Load, TroubleKind};
-use hoplite_core::problem::{Place, Problem, ProblemKind, nearly_full, slow_links};
+use hoplite_core::problem::{Place, Problem, ProblemKind, failed_routes, nearly_full, slow_links};
 use hoplite_core::shard::{LostObject, Obstacle, Shard};
 use hoplite_core::time::Time;
 
@@ -93,6 +93,10 @@ fn problems(known: &ClusterState<'_>) -> Vec<Problem> {
         let slow = load.links.iter().filter(|link| link.is_slow);
         Some(place(node, slow_links(slow.map(|link| link.peer.as_str()))?))
     });
+    let routes = known.loads.iter().filter_map(|(node, load)| {
+        let cards = load.rails.iter().map(|rail| (rail.address.to_string(), rail.failed_routes));
+        Some(place(node, failed_routes(load.failed_routes, cards)?))
+    });
     let events = || known.events.iter().filter(|event| is_recent(event.at));
     [
         (ProblemKind::Full, of_kind(TroubleKind::Full)),
@@ -106,6 +110,7 @@ fn problems(known: &ClusterState<'_>) -> Vec<Problem> {
         (ProblemKind::Failing, failing.collect()),
         (ProblemKind::NearlyFull, nearly_full.collect()),
         (ProblemKind::Slow, slow.collect()),
+        (ProblemKind::Routes, routes.collect()),
         (ProblemKind::Refused, refused(EventKind::Refused, events())),
         (ProblemKind::Left, left(events())),
     ]
@@ -193,6 +198,7 @@ mod tests {
             lanes: 0,
         };
         nearly.links = vec![link(7, true), link(8, false), link(9, true)];
+        nearly.failed_routes = 3;
         let mut loads: Vec<_> =
             (0..100).map(|number| load_of(number, TroubleKind::Full, &["full"])).collect();
         loads.push(load_of(
@@ -229,6 +235,7 @@ mod tests {
                 "a node has calls that fail",
                 "a store is nearly full of pinned objects",
                 "a node has slow links",
+                "a node has network cards that do not reach others",
             ]
         );
         assert!(found.is_sorted_by_key(|problem| problem.kind));
@@ -237,6 +244,7 @@ mod tests {
         assert_eq!(found[5].places[0].text, "a get has waited for 12 s: no store");
         assert_eq!(found[3].places[0].object, ObjectId::new("w").ok());
         assert_eq!(found[8].places[0].text, "to node-7, and to 1 more");
+        assert_eq!(found[9].places[0].text, "routes over network cards that do not work: 3");
     }
 
     #[test]

@@ -194,6 +194,7 @@ impl<'py> IntoPyObject<'py> for Status {
             dict.set_item("connections", rail.connections)?;
             dict.set_item("sent_bytes", rail.sent_bytes)?;
             dict.set_item("received_bytes", rail.received_bytes)?;
+            dict.set_item("failed_routes", rail.failed_routes)?;
             Ok(dict)
         });
         dict.set_item("rails", rails.collect::<PyResult<Vec<_>>>()?)?;

@@ -166,12 +166,13 @@ struct Rail {
     connections: u32,
     sent_bytes: u64,
     received_bytes: u64,
+    failed_routes: u32,
 }
 
 impl From<RailStatus> for Rail {
     fn from(rail: RailStatus) -> Self {
-        let RailStatus { address, connections, sent_bytes, received_bytes } = rail;
-        Self { address, connections, sent_bytes, received_bytes }
+        let RailStatus { address, connections, sent_bytes, received_bytes, failed_routes } = rail;
+        Self { address, connections, sent_bytes, received_bytes, failed_routes }
     }
 }
 
@@ -355,9 +356,13 @@ impl Report {
             )?;
         }
         for rail in &transfers.rails {
+            let failed = match rail.failed_routes {
+                0 => String::new(),
+                count => format!(", failed routes: {count}"),
+            };
             writeln!(
                 out,
-                "card       {}: {} received, {} sent, {} connections",
+                "card       {}: {} received, {} sent, {} connections{failed}",
                 rail.address,
                 output::size(rail.received_bytes),
                 output::size(rail.sent_bytes),

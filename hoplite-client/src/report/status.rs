@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use hoplite_core::node::{LongWait, SpillStatus};
-use hoplite_core::problem::{ProblemKind, nearly_full, slow_links};
+use hoplite_core::problem::{ProblemKind, failed_routes, nearly_full, slow_links};
 use hoplite_core::text::escape;
 use hoplite_core::topology::Link;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
@@ -123,6 +123,8 @@ pub struct RailStatus {
     pub sent_bytes: u64,
     /// Object bytes received over this card so far.
     pub received_bytes: u64,
+    /// Failed routes from this card.
+    pub failed_routes: u32,
 }
 
 /// Link to another store.
@@ -187,10 +189,10 @@ impl NodeStatus {
         let slow = self.links.iter().filter(|link| link.is_slow);
         let slow = slow_links(slow.map(|link| link.node.as_str()));
         let slow = slow.map(|line| format!("slow links {line}"));
-        let failed = (self.failed_routes > 0)
-            .then(|| format!("routes over network cards that do not work: {}", self.failed_routes));
-        let lines: Vec<_> = slow.into_iter().chain(failed).collect();
-        kinds.extend((!lines.is_empty()).then_some((ProblemKind::Slow, lines)));
+        kinds.extend(slow.map(|line| (ProblemKind::Slow, vec![line])));
+        let cards = self.rails.iter().map(|rail| (rail.address.clone(), rail.failed_routes));
+        let failed = failed_routes(self.failed_routes, cards);
+        kinds.extend(failed.map(|line| (ProblemKind::Routes, vec![line])));
         kinds
     }
 }
@@ -305,6 +307,7 @@ impl From<v1::RailStatus> for RailStatus {
             connections: rail.connections,
             sent_bytes: rail.sent_bytes,
             received_bytes: rail.received_bytes,
+            failed_routes: rail.failed_routes,
         }
     }
 }

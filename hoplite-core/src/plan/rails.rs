@@ -224,10 +224,13 @@ impl Rails {
         tests
     }
 
-    /// Number of failed routes to peers that another route reaches.
-    pub fn failed_routes(&self) -> usize {
+    /// Failed routes to peers that another route reaches.
+    pub fn failed_routes(&self) -> impl Iterator<Item = Route> {
         let reached = self.peers.values().filter(|known| known.works());
-        reached.flat_map(|known| &known.routes).filter(|route| !route.works()).count()
+        reached.flat_map(|known| {
+            let routes = known.routes.iter().enumerate().filter(|(_, state)| !state.works());
+            routes.map(|(number, _)| known.route(number, self.used.len()))
+        })
     }
 
     /// Number of connections in use from each of this host's addresses.
@@ -338,7 +341,7 @@ mod tests {
         assert!(rails.has_other(&peer, first));
         assert!(rails.failed(T0, &peer, first), "it had worked");
         assert!(!rails.failed(T0, &peer, first), "a connection from before");
-        assert_eq!(rails.failed_routes(), 1);
+        assert_eq!(rails.failed_routes().collect::<Vec<_>>(), [first]);
         rails.end(&peer, first);
         assert_eq!(rails.begin(&peer, main, &[1]).unwrap().number, 1);
         let (early, due) = (T0 + FIRST_RETRY / 2, T0 + FIRST_RETRY);
@@ -368,7 +371,7 @@ mod tests {
         rails.failed(T0, &peer, routes[1]);
         assert!(!rails.has_other(&peer, routes[1]));
         assert_eq!(rails.begin(&peer, main, &[]).unwrap().number, 1);
-        assert_eq!(rails.failed_routes(), 0, "the peer itself is unreachable");
+        assert_eq!(rails.failed_routes().count(), 0, "the peer itself is unreachable");
         rails.failed(T0 + GONE_AFTER, &peer, routes[0]);
         assert!(rails.begin(&peer, main, &[]).is_some());
         rails.failed(T0 + 2 * GONE_AFTER, &peer, routes[1]);

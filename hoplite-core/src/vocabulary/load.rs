@@ -2,6 +2,7 @@
 //! list is bounded.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
@@ -65,6 +66,10 @@ pub struct Load {
     pub combinations: Vec<CombinationLoad>,
     /// Measured links, slowest first.
     pub links: Vec<LinkLoad>,
+    /// Empty if the store has a single card.
+    pub rails: Vec<RailLoad>,
+    /// Routes over network cards that do not work, while others reach the same store.
+    pub failed_routes: u32,
     /// Current troubles, most important first.
     pub troubles: Vec<Trouble>,
     pub tally: Tally,
@@ -186,11 +191,27 @@ pub struct LinkLoad {
     pub lanes: u32,
 }
 
+/// Network card (rail); counts and rates as in [`Load`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "most names say it")]
+pub struct RailLoad {
+    pub address: IpAddr,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+    pub send_rate: u64,
+    pub receive_rate: u64,
+    pub failed_routes: u32,
+}
+
 impl Load {
     fn since(mut self, before: &Self, elapsed: Duration) -> Self {
         let rate = |now: u64, then: u64| per_second(now.saturating_sub(then), elapsed);
         self.send_rate = rate(self.sent_bytes, before.sent_bytes);
         self.receive_rate = rate(self.received_bytes, before.received_bytes);
+        for (rail, then) in self.rails.iter_mut().zip(&before.rails) {
+            rail.send_rate = rate(rail.sent_bytes, then.sent_bytes);
+            rail.receive_rate = rate(rail.received_bytes, then.received_bytes);
+        }
         let earlier: BTreeMap<&ObjectId, u64> =
             before.transfers.iter().map(|transfer| (&transfer.id, transfer.valid_bytes)).collect();
         for transfer in &mut self.transfers {
@@ -346,7 +367,15 @@ mod tests {
     fn receiving(received_bytes: u64, valid_bytes: u64) -> Load {
         let id = ObjectId::new("x").unwrap();
         let transfer = TransferLoad { id, size_bytes: 1 << 30, valid_bytes, rate: 0 };
-        Load { received_bytes, transfers: vec![transfer], ..Load::default() }
+        let rail = RailLoad {
+            address: [127, 0, 0, 1].into(),
+            sent_bytes: received_bytes / 2,
+            received_bytes: received_bytes / 2,
+            send_rate: 0,
+            receive_rate: 0,
+            failed_routes: 0,
+        };
+        Load { received_bytes, transfers: vec![transfer], rails: vec![rail], ..Load::default() }
     }
 
     #[test]
@@ -418,6 +447,7 @@ mod tests {
         assert_eq!((first.receive_rate, first.transfers[0].rate), (0, 0));
         let second = reporter.measured(at(500), receiving(6_000, 1_500)).unwrap();
         assert_eq!((second.receive_rate, second.transfers[0].rate), (2_000, 1_000));
+        assert_eq!((second.rails[0].send_rate, second.rails[0].receive_rate), (1_000, 1_000));
         let stopped = reporter.measured(at(1500), receiving(6_000, 1_500)).unwrap();
         assert_eq!((stopped.receive_rate, stopped.transfers[0].rate), (0, 0));
         assert_eq!(reporter.measured(at(2500), receiving(6_000, 1_500)), None);

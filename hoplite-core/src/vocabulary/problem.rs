@@ -27,6 +27,14 @@ pub fn slow_links<'a>(peers: impl IntoIterator<Item = &'a str>) -> Option<String
     })
 }
 
+/// Describes [failed routes](ProblemKind::Routes), also by card; `None` without.
+pub fn failed_routes(count: u32, cards: impl IntoIterator<Item = (String, u32)>) -> Option<String> {
+    let failed = cards.into_iter().filter(|(_, failed)| *failed > 0);
+    let cards: Vec<String> = failed.map(|(card, failed)| format!("{failed} of {card}")).collect();
+    let cards = if cards.is_empty() { String::new() } else { format!(" ({})", cards.join(", ")) };
+    (count > 0).then(|| format!("routes over network cards that do not work: {count}{cards}"))
+}
+
 /// Kinds of problems, the most important first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProblemKind {
@@ -52,6 +60,8 @@ pub enum ProblemKind {
     NearlyFull,
     /// Links are much slower than others.
     Slow,
+    /// Routes between network cards do not work.
+    Routes,
     /// A shard has refused a store.
     Refused,
     /// The session of a store has ended, and the store has not come back.
@@ -116,7 +126,7 @@ struct ProblemText {
 
 impl ProblemKind {
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Full,
         Self::Disk,
         Self::Shard,
@@ -128,6 +138,7 @@ impl ProblemKind {
         Self::Failing,
         Self::NearlyFull,
         Self::Slow,
+        Self::Routes,
         Self::Refused,
         Self::Left,
     ];
@@ -160,6 +171,7 @@ impl ProblemKind {
             Self::Failing => &FAILING,
             Self::NearlyFull => &NEARLY_FULL,
             Self::Slow => &SLOW,
+            Self::Routes => &ROUTES,
             Self::Refused => &REFUSED,
             Self::Left => &LEFT,
         }
@@ -250,6 +262,15 @@ const SLOW: ProblemText = ProblemText {
     cure: "Check cable, port and MTU of the nodes that the Links view shows. hoplite topology probe measures all \
            links. Hoplite sends over other links meanwhile.",
 };
+const ROUTES: ProblemText = ProblemText {
+    severity: Severity::Warning,
+    one: "a node has network cards that do not reach others",
+    many: "nodes have network cards that do not reach others",
+    cause: "A card cannot connect to the card of another node, or its connections fall silent. Transfers use the \
+            other cards.",
+    cure: "Check cable, port and addresses of the cards, and let each card reach the data port of its counterpart: \
+           the cards are in the same order at every store.",
+};
 const REFUSED: ProblemText = ProblemText {
     severity: Severity::Warning,
     one: "a store was refused in the last ten minutes",
@@ -275,6 +296,15 @@ mod tests {
         for kind in ProblemKind::ALL {
             assert!(kind.cause().ends_with('.') && kind.cure().ends_with('.'), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn failed_routes_name_the_cards_that_have_some() {
+        let cards = || [("10.0.0.1", 0), ("10.0.0.2", 2)].map(|(card, at)| (card.to_owned(), at));
+        assert_eq!(failed_routes(0, cards()), None);
+        let text = "routes over network cards that do not work: 2";
+        assert_eq!(failed_routes(2, []).unwrap(), text);
+        assert_eq!(failed_routes(2, cards()).unwrap(), format!("{text} (2 of 10.0.0.2)"));
     }
 
     #[test]

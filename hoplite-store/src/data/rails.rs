@@ -33,6 +33,7 @@ pub(crate) struct RailReport {
     /// Bytes of objects since the start of the store.
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
+    pub(crate) failed_routes: usize,
 }
 
 impl RailTable {
@@ -44,20 +45,22 @@ impl RailTable {
 
     /// Describes each network card; none if there is a single one.
     pub(crate) fn reports(&self) -> Vec<RailReport> {
-        let used = self.lock().used().to_vec();
-        let cards = self.own.iter().zip(&self.counts).zip(used);
+        let rails = self.lock();
+        let failed: Vec<_> = rails.failed_routes().filter_map(|route| route.own).collect();
+        let cards = self.own.iter().zip(&self.counts).zip(rails.used()).enumerate();
         cards
-            .map(|((address, counts), connections)| RailReport {
+            .map(|(number, ((address, counts), connections))| RailReport {
                 address: *address,
-                connections,
+                connections: *connections,
                 sent_bytes: counts.sent_bytes.load(Ordering::Relaxed),
                 received_bytes: counts.received_bytes.load(Ordering::Relaxed),
+                failed_routes: failed.iter().filter(|own| **own == number).count(),
             })
             .collect()
     }
 
     pub(crate) fn failed_routes(&self) -> usize {
-        self.lock().failed_routes()
+        self.lock().failed_routes().count()
     }
 
     pub(super) fn learn(&self, peer: &NodeId, addresses: &[SocketAddr]) {

@@ -2,13 +2,13 @@ use std::sync::atomic::Ordering;
 
 use hoplite_core::id::ObjectId;
 use hoplite_core::load::{
-    ClientLoad, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS, TransferLoad,
+    ClientLoad, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS, RailLoad, TransferLoad,
 };
 use hoplite_core::node::{ClientUse, CopyId, LifetimeReport};
 use hoplite_core::text::{cut, size};
 
 use super::Engine;
-use crate::data::RailTable;
+use crate::data::{RailReport, RailTable};
 
 const MAX_NAMED_HOLDERS: usize = 3;
 
@@ -97,7 +97,26 @@ impl Engine {
             shards_up,
             transfers: transfers.collect(),
             links: self.metrics.links().into_iter().take(MAX_LINKS).map(LinkLoad::from).collect(),
+            rails: self.rails().reports().into_iter().map(RailLoad::from).collect(),
+            failed_routes: small(self.rails().failed_routes()),
             ..load
         }
     }
+}
+
+impl From<RailReport> for RailLoad {
+    fn from(rail: RailReport) -> Self {
+        Self {
+            address: rail.address,
+            sent_bytes: rail.sent_bytes,
+            received_bytes: rail.received_bytes,
+            send_rate: 0,
+            receive_rate: 0,
+            failed_routes: small(rail.failed_routes),
+        }
+    }
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -397,6 +397,7 @@ fn encode_rail(rail: &RailReport) -> v1::RailStatus {
         connections: small(rail.connections),
         sent_bytes: rail.sent_bytes,
         received_bytes: rail.received_bytes,
+        failed_routes: small(rail.failed_routes),
     }
 }
 

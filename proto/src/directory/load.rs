@@ -5,10 +5,11 @@ use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::load::{
     ClientLoad, CombinationLoad, Detail, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS,
     MAX_COMBINATIONS, MAX_LINKS, MAX_LOG_LINE_BYTES, MAX_LOG_LINES, MAX_PLAN_BYTES, MAX_REPORTED,
-    MAX_SENDERS, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, Sender, TransferLoad, Trouble,
-    TroubleKind,
+    MAX_SENDERS, MAX_TROUBLE_BYTES, MAX_TROUBLES, RailLoad, ReduceLoad, Sender, TransferLoad,
+    Trouble, TroubleKind,
 };
 use hoplite_core::placement::MAX_SHARDS;
+use hoplite_core::plan::rails::MAX_RAILS;
 use hoplite_core::tally::{Tally, WAIT_CLASSES, Waits};
 use hoplite_core::text::is_plain;
 
@@ -51,6 +52,8 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         waits: encode_waits(&load.tally.waits),
         detail: load.detail.map(encode_detail),
         combinations: load.combinations.into_iter().map(encode_combination).collect(),
+        rails: load.rails.iter().map(encode_rail).collect(),
+        failed_routes: load.failed_routes,
     }
 }
 
@@ -61,6 +64,7 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("reduces in a report", report.reduces.len(), MAX_REPORTED)?;
     check_count("combinations in a report", report.combinations.len(), MAX_COMBINATIONS)?;
     check_count("links in a report", report.links.len(), MAX_LINKS)?;
+    check_count("network cards in a report", report.rails.len(), MAX_RAILS)?;
     check_count("troubles in a report", report.troubles.len(), MAX_TROUBLES)?;
     check_count("kinds of troubles in a report", report.trouble_kinds.len(), MAX_TROUBLES)?;
     check_count("classes of waits in a report", report.waits.len(), WAIT_CLASSES)?;
@@ -99,6 +103,8 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
             .into_iter()
             .map(decode_combination)
             .collect::<Result<_>>()?,
+        rails: report.rails.iter().map(decode_rail).collect::<Result<_>>()?,
+        failed_routes: report.failed_routes,
     })
 }
 
@@ -177,6 +183,27 @@ fn encode_link(link: &LinkLoad) -> wire::Link {
 fn decode_link(link: &wire::Link) -> Result<LinkLoad> {
     let wire::Link { ref peer, bytes_per_second, round_trip_ns, is_slow, lanes } = *link;
     Ok(LinkLoad { peer: NodeId::new(peer)?, bytes_per_second, round_trip_ns, is_slow, lanes })
+}
+
+fn encode_rail(rail: &RailLoad) -> wire::Rail {
+    let RailLoad { address, sent_bytes, received_bytes, send_rate, receive_rate, failed_routes } =
+        *rail;
+    let address = address.to_string();
+    wire::Rail { address, sent_bytes, received_bytes, send_rate, receive_rate, failed_routes }
+}
+
+fn decode_rail(rail: &wire::Rail) -> Result<RailLoad> {
+    let wire::Rail {
+        ref address,
+        sent_bytes,
+        received_bytes,
+        send_rate,
+        receive_rate,
+        failed_routes,
+    } = *rail;
+    let malformed = |_| Error::malformed(Plane::Control, "a network card without an address");
+    let address = address.parse().map_err(malformed)?;
+    Ok(RailLoad { address, sent_bytes, received_bytes, send_rate, receive_rate, failed_routes })
 }
 
 fn encode_reduce(reduce: ReduceLoad) -> wire::Reduce {
@@ -295,6 +322,14 @@ mod tests {
             is_slow: two > three,
             lanes: u32::from(four > one),
         };
+        let rail = RailLoad {
+            address: [127, 0, 0, 1].into(),
+            sent_bytes: one,
+            received_bytes: two,
+            send_rate: three,
+            receive_rate: four,
+            failed_routes: 5,
+        };
         let reduce = ReduceLoad {
             target: id.clone(),
             op: "sum".to_owned(),
@@ -316,6 +351,8 @@ mod tests {
                 lists * MAX_COMBINATIONS / MAX_REPORTED
             ],
             links: vec![link; lists * MAX_LINKS / MAX_REPORTED],
+            rails: vec![rail; lists * MAX_RAILS / MAX_REPORTED],
+            failed_routes: 7,
             troubles: vec![
                 Trouble {
                     kind: TroubleKind::Full,
@@ -354,6 +391,10 @@ mod tests {
         reduces.reduces.push(reduces.reduces[0].clone());
         let mut links = most.clone();
         links.links.push(links.links[0].clone());
+        let mut rails = most.clone();
+        rails.rails.push(rails.rails[0].clone());
+        let mut card = most.clone();
+        card.rails[0].address = "a name".to_owned();
         let mut peer = most.clone();
         peer.links[0].peer.clear();
         let mut shards = most.clone();
@@ -394,8 +435,9 @@ mod tests {
         let lines = detailed(|detail| detail.log.push(String::new()));
         let line = detailed(|detail| detail.log[0] = "\u{202e}".to_owned());
         for wrong in [
-            transfers, reduces, links, peer, shards, plan, op, troubles, long, control, id, waits,
-            clients, name, lines, line, combinations, senders, sender, hop, output, schedule,
+            transfers, reduces, links, rails, card, peer, shards, plan, op, troubles, long,
+            control, id, waits, clients, name, lines, line, combinations, senders, sender, hop,
+            output, schedule,
         ] {
             assert!(decode_load(wrong).is_err());
         }

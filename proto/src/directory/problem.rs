@@ -43,7 +43,8 @@ pub fn decode_problems(problems: Vec<v1::Problem>) -> Vec<Problem> {
 }
 
 enumeration!(encode_kind, decode_kind: ProblemKind, Kind, "kind of problem" {
-    Full, Disk, Shard, Peer, Incompatible, Lost, Copies, Wait, Failing, NearlyFull, Slow, Refused, Left,
+    Full, Disk, Shard, Peer, Incompatible, Lost, Copies, Wait, Failing, NearlyFull, Slow, Routes,
+    Refused, Left,
 });
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::link::Uplink;
-use hoplite_core::load::{CombinationLoad, LinkLoad, Load, ReduceLoad, Sender, TransferLoad};
+use hoplite_core::load::{
+    CombinationLoad, LinkLoad, Load, RailLoad, ReduceLoad, Sender, TransferLoad,
+};
 use hoplite_core::missing::Named;
 use hoplite_core::node::{
     DrainReport, self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
@@ -251,6 +253,14 @@ fn load_report() -> Vec<u8> {
         took: TIMEOUT,
         is_complete: true,
     };
+    let rail = RailLoad {
+        address: [127, 0, 0, 1].into(),
+        sent_bytes: SIZE,
+        received_bytes: SIZE,
+        send_rate: SIZE,
+        receive_rate: SIZE,
+        failed_routes: 1,
+    };
     let load = Load {
         combinations: vec![combination],
         capacity_bytes: SIZE,
@@ -258,6 +268,7 @@ fn load_report() -> Vec<u8> {
         transfers: vec![transfer],
         reduces: vec![reduce],
         links: vec![link],
+        rails: vec![rail],
         ..Load::default()
     };
     encode_load(load).encode_to_vec()

@@ -155,6 +155,9 @@ async fn survives_a_cut(card: usize) {
     assert_eq!(pull.await.unwrap(), (size, PullOutcome::Complete));
     assert!(prefix(&copy, size) == bytes);
     assert_eq!(receiver.config.rails.failed_routes(), 1);
+    let failed: Vec<_> =
+        receiver.config.rails.reports().iter().map(|card| card.failed_routes).collect();
+    assert_eq!((failed[card], failed[1 - card]), (1, 0));
 
     let copy = empty(size);
     assert_eq!(receiver.pull(&sender, "x", &copy).await, (size, PullOutcome::Complete));
