@@ -24,7 +24,7 @@ const MAX_KEYS: usize = 64;
 
 const KEYS: &str = "Keys:
   1 to 7, Tab      nodes, objects, transfers, reduces, links, directory, problems
-  up down, j k, PgUp PgDn, Home End    move
+  up down, j k, PgUp PgDn, Home End    move; the chosen node shows its network cards, if it has several
   s                sort the nodes by the next column
   /                show only ids or names that begin with a text; Enter ends it, Esc clears it
   n b              next page of objects, and back

@@ -249,6 +249,7 @@ mod tests {
     use hoplite_client::{Locations, NodeStatus};
     use hoplite_core::NodeId;
     use hoplite_core::problem::{Place, Problem, ProblemKind};
+    use hoplite_proto::v1::load_report::Rail;
     use hoplite_proto::v1::status_reply::Node;
     use hoplite_proto::v1::{LoadReport, StatusReply};
     use ratatui::Terminal;
@@ -312,6 +313,34 @@ mod tests {
         for width in [1, 5, 20] {
             drawn(&mut screen, width);
         }
+    }
+
+    #[test]
+    fn the_chosen_node_shows_its_network_cards() {
+        let rail = |address: &str, receive_rate, failed_routes| Rail {
+            address: address.to_owned(),
+            receive_rate,
+            failed_routes,
+            ..Rail::default()
+        };
+        let mut several = node("b", 0, 2 << 10);
+        several.load.as_mut().unwrap().rails =
+            vec![rail("10.0.0.1", 2 << 10, 0), rail("10.0.1.1\x1b", 0, 3)];
+        let nodes = vec![node("a", 0, 0), several, node("c", 0, 0)];
+        let directory = Ok(StatusReply { nodes, ..StatusReply::default() });
+        let mut screen = Screen::new(false);
+        screen.take(Ok(Snapshot { directory, ..snapshot() }));
+        let lines = drawn(&mut screen, 140);
+        assert!(lines[5].starts_with("b ") && lines[6].starts_with("c "), "{lines:#?}");
+        let _ = screen.handle(&key(KeyCode::Down));
+        let lines = drawn(&mut screen, 140);
+        assert!(
+            lines[6].starts_with("  10.0.0.1 ") && lines[6].contains("2.0 KiB/s"),
+            "{lines:#?}"
+        );
+        assert!(lines[7].starts_with("  10.0.1.1? "), "{lines:#?}");
+        assert!(lines[7].ends_with("failed routes: 3"), "{lines:#?}");
+        assert!(lines[8].starts_with("c "), "{lines:#?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use hoplite_proto::v1::LoadReport;
+use hoplite_proto::v1::load_report::Rail as RailReport;
 use hoplite_proto::v1::status_reply::Node;
 use serde::Serialize;
 
@@ -14,7 +15,8 @@ const EXAMPLES: &str = "Examples:
 
 The list comes from the first shard that answers. A node without a session there is away. Stores report their loads \
 every few seconds. PINNED counts the bytes that are never evicted; RECEIVING and SENDING are bytes per second. In JSON, \
-gets, failures, sent_bytes and received_bytes count from the start of the store.";
+gets, failures, sent_bytes and received_bytes count from the start of the store, and rails are its network cards, if it \
+has several.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -76,7 +78,32 @@ struct Load {
     receive_rate: u64,
     gets: u64,
     failures: u64,
+    rails: Vec<Rail>,
+    failed_routes: u32,
     problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Rail {
+    address: String,
+    sent_bytes: u64,
+    received_bytes: u64,
+    send_rate: u64,
+    receive_rate: u64,
+    failed_routes: u32,
+}
+
+impl From<RailReport> for Rail {
+    fn from(rail: RailReport) -> Self {
+        Self {
+            address: rail.address,
+            sent_bytes: rail.sent_bytes,
+            received_bytes: rail.received_bytes,
+            send_rate: rail.send_rate,
+            receive_rate: rail.receive_rate,
+            failed_routes: rail.failed_routes,
+        }
+    }
 }
 
 impl Entry {
@@ -133,6 +160,8 @@ impl Load {
             receive_rate: report.receive_rate,
             gets: report.gets,
             failures: report.failures,
+            rails: report.rails.into_iter().map(Rail::from).collect(),
+            failed_routes: report.failed_routes,
             problems: report.troubles,
         }
     }

@@ -1,8 +1,10 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use hoplite_client::{LocationState, Locations, Retention};
+use hoplite_client::{LocationState, Locations, RailStatus, Retention};
+use hoplite_core::plan::rails::MAX_RAILS;
 use hoplite_core::problem::{Place, Problem, Severity};
+use hoplite_proto::v1::load_report::Rail;
 use hoplite_proto::v1::status_reply::Node;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -207,7 +209,8 @@ impl Screen {
             }
             Order::Sending => nodes.sort_by_key(|node| Reverse(load(node, |load| load.send_rate))),
         }
-        let rows = nodes.iter().map(|node| {
+        let chosen = self.rows.selected();
+        let rows = nodes.iter().enumerate().map(|(number, node)| {
             let style = if node.connected { Style::new() } else { self.style(Color::Red) };
             let mut labels: Vec<String> =
                 node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -227,7 +230,7 @@ impl Screen {
                 .style(style);
             };
             let used = load.capacity_bytes.saturating_sub(load.free_bytes);
-            Row::new([
+            let cells = [
                 plain(&node.node),
                 bar(used, load.capacity_bytes),
                 size(used),
@@ -236,8 +239,9 @@ impl Screen {
                 rate(load.send_rate),
                 load.copies.to_string(),
                 plain(&state),
-            ])
-            .style(style)
+            ];
+            let cards = if chosen == Some(number) { &load.rails[..] } else { &[] };
+            with_cards(cells, cards).style(style)
         });
         let rows = rows.collect();
         let header = Row::new([
@@ -394,6 +398,24 @@ impl Screen {
     }
 }
 
+/// Adds a line for each network card.
+fn with_cards(mut cells: [String; 8], cards: &[Rail]) -> Row<'static> {
+    let mut height = 1;
+    for card in cards.iter().take(MAX_RAILS) {
+        let failed = match card.failed_routes {
+            0 => String::new(),
+            count => format!("failed routes: {count}"),
+        };
+        let (received, sent) = (rate(card.receive_rate), rate(card.send_rate));
+        let lines =
+            [(0, format!("  {}", plain(&card.address))), (4, received), (5, sent), (7, failed)];
+        cells.iter_mut().for_each(|cell| cell.push('\n'));
+        lines.into_iter().for_each(|(column, text)| cells[column].push_str(&text));
+        height += 1;
+    }
+    Row::new(cells).height(height)
+}
+
 fn readable(id: &[u8]) -> String {
     traffic::id(id).map_or_else(String::new, |id| id.readable())
 }
@@ -403,9 +425,14 @@ fn own_node(Snapshot { store, .. }: &Snapshot) -> Node {
         capacity_bytes: store.capacity_bytes,
         free_bytes: store.free_bytes,
         copies: store.copies,
+        rails: store.rails.iter().map(own_rail).collect(),
         ..Default::default()
     };
     Node { node: store.node.clone(), connected: true, load: Some(load), ..Node::default() }
+}
+
+fn own_rail(rail: &RailStatus) -> Rail {
+    Rail { address: rail.address.clone(), failed_routes: rail.failed_routes, ..Rail::default() }
 }
 
 /// Replaces control characters of a peer's text, which could change the terminal.
