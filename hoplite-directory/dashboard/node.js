@@ -103,6 +103,7 @@ function clients(page) {
 function details(page) {
   const receiving = page.receiving.map((one) => [object_link(one.key, one.id), size(one.size_bytes), `${size(one.valid_bytes)}`, rate(one.rate)]);
   const links = page.links.map((link) => [node_link(link.peer), rate(link.bytes_per_second), fine(link.round_trip_ns), link.lanes > 0 ? count(link.lanes) : "–", link.slow ? make("span", { class: "tag bad" }, "slow") : "–"]);
+  const cards = page.rails.map((card) => [make("span", { class: "mono" }, card.address), rate(card.receive_rate), rate(card.send_rate), size(card.received_bytes), size(card.sent_bytes), card.failed_routes > 0 ? make("span", { class: "tag bad" }, count(card.failed_routes)) : "–"]);
   const events = page.events.map((event) => [make("time", { datetime: new Date(event.at_ms).toISOString() }, new Date(event.at_ms).toLocaleTimeString("en-GB")), words(event.kind), words(event.text)]);
   const log = page.log === null ? make("p", { class: "quiet" }, "The node has not told of its log yet.")
     : make("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Log" }, page.log.length > 0 ? page.log.join("\n") : "The log is empty.");
@@ -114,6 +115,10 @@ function details(page) {
     schedule("The latest transfers from and to the node, as this shard granted them", page.transfers, "This shard remembers no transfer of the node.", (grant) => object_link(grant.key, grant.id)),
     make("h2", {}, "Links"),
     table("The links that carry least, of those that the node has used lately", [["To", ""], ["Rate", "number"], ["Round trip", "number"], ["Connections", "number"], ["", ""]], links, "The node has not used a link lately."),
+    ...(cards.length > 0 ? [
+      make("h2", {}, "Network cards"),
+      table("Bytes of objects per second, and since the start of the store", [["Address", ""], ["Receiving", "number"], ["Sending", "number"], ["Received", "number"], ["Sent", "number"], ["Failed routes", "number"]], cards, ""),
+    ] : []),
     make("h2", {}, "Events"),
     table("The newest first", [["When", ""], ["What", ""], ["", "text"]], events, "Nothing has happened."),
     make("h2", {}, "Log"), log,

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs/images"
 ROWS = "return document.querySelectorAll(arguments[0]).length"
 NARROW = 380
+CARDS = "127.0.0.1:0,127.0.0.2:0"
 
 
 @unittest.skipIf(browser.missing() is not None, browser.missing() or "")
@@ -87,7 +88,9 @@ class Page(unittest.TestCase):
         addresses = self.stack.enter_context(directory())
         place = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
         sockets = [
-            self.stack.enter_context(store(addresses["directory"], place, f"node-{n}"))
+            self.stack.enter_context(
+                store(addresses["directory"], place, f"node-{n}", "--listen", CARDS)
+            )
             for n in range(2)
         ]
         writer, reader = (
@@ -106,6 +109,9 @@ class Page(unittest.TestCase):
             "return [...document.querySelectorAll('tbody tr')].some((row) => row.innerText.includes('process') && row.innerText.includes('8.0 MiB'))"
         )
         page.wait_for("return document.querySelector('.log')?.innerText.length > 20")
+        page.wait_for(
+            "return [...document.querySelectorAll('tbody tr')].some((row) => row.innerText.startsWith('127.0.0.2'))"
+        )
         page.wait_for(
             "return [...document.querySelectorAll('.track')].some((bar) => bar.title.startsWith('node-0 to node-1'))"
         )
