@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, Attempt, AttemptAction, AttemptId, AttemptState, Decision, EnlistmentId, Failure, Member,
-    MemberStage, Membership, Plan, Report,
+    Agreement, Attempt, AttemptAction, AttemptId, AttemptState, Decision, EnlistmentId, Failure,
+    Member, MemberStage, Membership, Plan, Report,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -75,7 +75,9 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
     let schedule = match input.int_in_range(0..=2)? {
         0 => Schedule::ring(count),
         1 => Schedule::halving_doubling(count),
-        _ => Schedule::hierarchical(count, &[2, count / 2]).unwrap_or_else(|| Schedule::ring(count)),
+        _ => {
+            Schedule::hierarchical(count, &[2, count / 2]).unwrap_or_else(|| Schedule::ring(count))
+        }
     };
     let mut ranks: Vec<Vec<usize>> = (0..count).map(|rank| vec![rank]).collect();
     let mut participants = count;
@@ -87,15 +89,17 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         }
     }
     let elements = u64::from(input.int_in_range(0_u16..=300)?);
-    let elements = if kind.properties().makes_target { elements } else { elements * participants as u64 };
+    let elements =
+        if kind.properties().makes_target { elements } else { elements * participants as u64 };
     let members: Vec<Member> = (0..count)
         .map(|member| Member {
             node: NodeId::new(&format!("node-{member}")).expect("it is a name"),
             address: ([127, 0, 0, 1], 7000).into(),
         })
         .collect();
-    let source =
-        |rank: &usize| (ObjectId::new([b's', *rank as u8]).expect("it is short"), PutId(*rank as u64));
+    let source = |rank: &usize| {
+        (ObjectId::new([b's', *rank as u8]).expect("it is short"), PutId(*rank as u64))
+    };
     let plan = |index: usize| Plan {
         target: target(),
         attempt: AttemptId { run: 1, number: 1 },
@@ -124,10 +128,14 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
 fn check_finals(plans: &[Plan]) {
     for plan in plans {
         let program = plan.program();
-        let finals = plan.finals(&program).into_iter().map(|step| program.steps()[step].range().clone());
+        let finals =
+            plan.finals(&program).into_iter().map(|step| program.steps()[step].range().clone());
         let mut finals: Vec<_> = finals.collect();
         finals.sort_by_key(|range| range.start);
-        assert!(finals.windows(2).all(|pair| pair[0].end <= pair[1].start), "{plan:?}: {finals:?} overlap");
+        assert!(
+            finals.windows(2).all(|pair| pair[0].end <= pair[1].start),
+            "{plan:?}: {finals:?} overlap"
+        );
         assert!(
             finals.last().is_none_or(|last| last.end <= plan.copy_bytes()),
             "{plan:?}: {finals:?} are too long"
@@ -271,7 +279,8 @@ impl World {
             "{report:?} of {index}, where {} decides",
             self.own
         );
-        let gives_up = before == AttemptState::Open && self.session.state() == AttemptState::Aborted;
+        let gives_up =
+            before == AttemptState::Open && self.session.state() == AttemptState::Aborted;
         assert_eq!(
             gives_up,
             before == AttemptState::Open && matches!(report, Report::Failed(_)),
@@ -305,7 +314,9 @@ impl World {
 
     fn fail(&mut self, index: usize, failure: Failure) {
         let seat = &mut self.seats[index];
-        if let MemberStage::AwaitingRoom { .. } | MemberStage::Exchanging { .. } = seat.member.stage() {
+        if let MemberStage::AwaitingRoom { .. } | MemberStage::Exchanging { .. } =
+            seat.member.stage()
+        {
             seat.drop_copy(self.now);
             seat.reports.push_back(Report::Failed(failure));
         }
@@ -335,7 +346,8 @@ impl World {
 
     fn perform(&mut self, before: AttemptState, actions: Vec<AttemptAction>) {
         let decision = self.session.state();
-        let commits = before == AttemptState::Open && decision == AttemptState::Committed && self.tells();
+        let commits =
+            before == AttemptState::Open && decision == AttemptState::Committed && self.tells();
         let stops = before == AttemptState::Open && decision == AttemptState::Aborted;
         for action in actions {
             match action {
@@ -347,12 +359,19 @@ impl World {
                     );
                     match &decision {
                         Decision::Commit => {
-                            assert!(commits && !seat.is_committed, "{to:?} is told at once, and once");
+                            assert!(
+                                commits && !seat.is_committed,
+                                "{to:?} is told at once, and once"
+                            );
                             seat.is_committed = true;
                         }
                         Decision::Stop(error) => {
-                            let is_deleted = self.is_deleted && matches!(error, Error::Deleted { .. });
-                            assert!(stops && !seat.is_committed || is_deleted, "{to:?} hears {error}");
+                            let is_deleted =
+                                self.is_deleted && matches!(error, Error::Deleted { .. });
+                            assert!(
+                                stops && !seat.is_committed || is_deleted,
+                                "{to:?} hears {error}"
+                            );
                             seat.is_stopped = true;
                         }
                     }
@@ -366,7 +385,10 @@ impl World {
                         decision == AttemptState::Committed && self.session.is_over(),
                         "{whom:?} is needed"
                     );
-                    assert!(!seat.is_out() && !seat.is_stopped && !seat.is_dismissed, "{whom:?} has gone");
+                    assert!(
+                        !seat.is_out() && !seat.is_stopped && !seat.is_dismissed,
+                        "{whom:?} has gone"
+                    );
                     seat.is_dismissed = true;
                 }
                 end => {
@@ -389,16 +411,23 @@ impl World {
             self.decision
         );
         self.decision = decision;
-        assert!(decision != AttemptState::Aborted || self.session.is_over(), "nobody is waited for");
+        assert!(
+            decision != AttemptState::Aborted || self.session.is_over(),
+            "nobody is waited for"
+        );
         let tells = self.tells();
         for seat in &mut self.seats {
             let stage = seat.member.stage();
-            let goes_on = order(stage) >= order(seat.stage) && (order(seat.stage) < 3 || stage == seat.stage);
+            let goes_on =
+                order(stage) >= order(seat.stage) && (order(seat.stage) < 3 || stage == seat.stage);
             assert!(goes_on, "{:?} becomes {stage:?}", seat.stage);
             seat.stage = stage;
             assert!(seat.ended_copies <= 1, "a copy is the target, or dropped, once");
             if stage == MemberStage::Complete {
-                assert!(seat.is_committed && seat.member.is_committed(), "it is complete without a word");
+                assert!(
+                    seat.is_committed && seat.member.is_committed(),
+                    "it is complete without a word"
+                );
                 assert!(
                     decision == AttemptState::Committed && self.end.is_none(),
                     "the general path makes another one"

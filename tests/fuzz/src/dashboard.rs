@@ -6,7 +6,8 @@ use hoplite_proto::dashboard::{MAX_KEY_BYTES, MAX_NODES, MAX_OBJECTS, Question};
 
 /// Parses `bytes` as a path, a form and a cookie.
 pub fn question(bytes: &[u8]) {
-    let (path, query) = bytes.split_at(bytes.iter().position(|byte| *byte == b'?').unwrap_or(bytes.len()));
+    let (path, query) =
+        bytes.split_at(bytes.iter().position(|byte| *byte == b'?').unwrap_or(bytes.len()));
     let query = query.get(1..).unwrap_or_default();
     if let Ok(path) = std::str::from_utf8(path) {
         match Question::parse(path, query) {
@@ -15,7 +16,8 @@ pub fn question(bytes: &[u8]) {
             }
             Some(Question::Objects(search)) => {
                 assert!(
-                    search.prefix.len() <= MAX_OBJECT_ID_BYTES && search.after.len() <= MAX_OBJECT_ID_BYTES
+                    search.prefix.len() <= MAX_OBJECT_ID_BYTES
+                        && search.after.len() <= MAX_OBJECT_ID_BYTES
                 );
                 assert!((1..=MAX_OBJECTS).contains(&search.limit));
             }

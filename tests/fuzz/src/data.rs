@@ -13,8 +13,9 @@ use hoplite_proto::data::probe::{
     encode_measure,
 };
 use hoplite_proto::data::{
-    decode_hop, decode_hop_failure, decode_known, decode_plan, decode_position, decode_pull, decode_reject,
-    decode_report, decode_stop, decode_take, encode_hop, encode_plan, encode_pull, encode_take,
+    decode_hop, decode_hop_failure, decode_known, decode_plan, decode_position, decode_pull,
+    decode_reject, decode_report, decode_stop, decode_take, encode_hop, encode_plan, encode_pull,
+    encode_take,
 };
 use hoplite_proto::{error, v1};
 use prost::Message;
@@ -29,7 +30,11 @@ pub fn stream(bytes: &[u8]) {
         let Ok(decoded) = Header::decode(&header) else { return };
         assert_eq!(decoded.encode(), header, "a header has one encoding");
         for length in 0..=HEADER_BYTES {
-            assert_eq!(Header::check_start(&header[..length]), Ok(()), "a header starts as headers do");
+            assert_eq!(
+                Header::check_start(&header[..length]),
+                Ok(()),
+                "a header starts as headers do"
+            );
         }
         assert!(decoded.length_bytes() <= MAX_BLOCK_BYTES, "{decoded:?} is bounded");
         let length = decoded.length_bytes() as usize;
@@ -139,12 +144,15 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             }
         }
         Kind::Lanes => {
-            if let Ok(Ok((key, count))) = v1::Lanes::decode(payload).map(|lanes| decode_lanes(&lanes)) {
+            if let Ok(Ok((key, count))) =
+                v1::Lanes::decode(payload).map(|lanes| decode_lanes(&lanes))
+            {
                 assert_eq!(decode_lanes(&encode_lanes(key, count)), Ok((key, count)));
             }
         }
         Kind::Lane => {
-            if let Ok(Ok((key, others))) = v1::Lane::decode(payload).map(|lane| decode_lane(&lane)) {
+            if let Ok(Ok((key, others))) = v1::Lane::decode(payload).map(|lane| decode_lane(&lane))
+            {
                 assert_eq!(decode_lane(&encode_lane(key, others)), Ok((key, others)));
             }
         }
@@ -163,7 +171,12 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::TakeTrain => {
             let _ = v1::TakeTrain::decode(payload).map(|train| checked_train_bytes(train.bytes));
         }
-        Kind::Combined | Kind::Release | Kind::Filled | Kind::Commit | Kind::Probe | Kind::Armed => {
+        Kind::Combined
+        | Kind::Release
+        | Kind::Filled
+        | Kind::Commit
+        | Kind::Probe
+        | Kind::Armed => {
             assert!(payload.is_empty(), "nothing is said with a {kind:?}")
         }
         Kind::Block => {}

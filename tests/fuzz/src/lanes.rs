@@ -44,12 +44,19 @@ fn receive(input: &mut Unstructured<'_>) -> Result<()> {
             }
             // A lane reads its next frame after the turn of its previous frame.
             _ if lanes.get(&lane) == Some(&None) => {
-                let start = if input.arbitrary()? { next } else { u64::from(input.arbitrary::<u16>()?) };
+                let start =
+                    if input.arbitrary()? { next } else { u64::from(input.arbitrary::<u16>()?) };
                 let end = start.saturating_add(input.arbitrary::<u16>()?.into());
                 if merge.arrived(lane, start..end, next..END).is_ok() {
-                    assert!(start >= next && start < end && end <= END, "{start}..{end} is missing");
+                    assert!(
+                        start >= next && start < end && end <= END,
+                        "{start}..{end} is missing"
+                    );
                     let overlaps = |(from, to): &(u64, u64)| *from < end && start < *to;
-                    assert!(!lanes.values().flatten().any(overlaps), "{start}..{end} is there already");
+                    assert!(
+                        !lanes.values().flatten().any(overlaps),
+                        "{start}..{end} is there already"
+                    );
                     lanes.insert(lane, Some((start, end)));
                 }
             }
@@ -81,7 +88,10 @@ fn send(input: &mut Unstructured<'_>) -> Result<()> {
     let mut streams: BTreeMap<StreamId, (usize, Vec<LaneId>)> = BTreeMap::new();
     let mut now = Time::ZERO;
     while !input.is_empty() {
-        now = now + Duration::from_micros(u64::from(input.arbitrary::<u16>()?) << input.int_in_range(0..=12)?);
+        now = now
+            + Duration::from_micros(
+                u64::from(input.arbitrary::<u16>()?) << input.int_in_range(0..=12)?,
+            );
         let at = input.int_in_range(0..=4_usize)?;
         let Some(stream) = streams.keys().nth(at).copied() else {
             let max_lanes = input.int_in_range(0..=MAX_LANES)?;
@@ -104,7 +114,10 @@ fn send(input: &mut Unstructured<'_>) -> Result<()> {
             2 | 3 => lanes.extend(host.join(stream, None, input.arbitrary()?)),
             _ => {
                 let turn = host.turn(now, stream, lanes[index], &progress(input)?);
-                assert!((1..=*max_lanes).contains(&turn.lanes) || turn.lanes == lanes.len(), "{turn:?}");
+                assert!(
+                    (1..=*max_lanes).contains(&turn.lanes) || turn.lanes == lanes.len(),
+                    "{turn:?}"
+                );
                 let rests = turn.action == LaneAction::Rest;
                 assert!(!rests || lanes.len() > 1 && turn.is_resting, "the last lane never rests");
                 if turn.action == LaneAction::Leave {

@@ -47,7 +47,8 @@ fn each_message<M: Message + Default>(bytes: &[u8], limit_bytes: usize, check: i
 fn reframed<M: Message + Default>(message: &M, limit_bytes: usize) -> M {
     let mut stream = BytesMut::new();
     framing::encode(message, &mut stream).expect("what was short enough to arrive can be sent");
-    let decoded = framing::decode(&mut stream, limit_bytes).expect("what was encoded can be decoded");
+    let decoded =
+        framing::decode(&mut stream, limit_bytes).expect("what was encoded can be decoded");
     assert!(stream.is_empty(), "a frame is consumed whole");
     decoded.expect("the frame is all there")
 }

@@ -12,20 +12,22 @@ use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::lifetime::{Lifetime, Owner, Ttl, TtlAction};
 use hoplite_core::missing::Named;
 use hoplite_core::node::{
-    ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, Confirm, CopyId, Effect, Event,
-    Hop, HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node, NodeConfig, PullId, Reduce,
-    ReduceOrder, Request, Response, ServeId, Until,
+    ByteRange, CallId, ClientId, CombineId, CombineInput, CombineOutcome, Confirm, CopyId, Effect,
+    Event, Hop, HopFailure, HopId, HopInput, HopReport, HostingId, MAX_HOP_INPUTS, Node,
+    NodeConfig, PullId, Reduce, ReduceOrder, Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations,
-    ObjectSummary, PullOutcome, Replicate, Replication, RequestId, Retention, ShardRun, ToShard, ToStore,
-    Verdict,
+    DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState,
+    Locations, ObjectSummary, PullOutcome, Replicate, Replication, RequestId, Retention, ShardRun,
+    ToShard, ToStore, Verdict,
 };
 use hoplite_core::topology::place::EVERYWHERE;
-use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time, Version};
+use hoplite_core::{
+    Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time, Version,
+};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use crate::checker::Checker;
@@ -148,7 +150,9 @@ impl World {
     }
 
     fn note_answer(&mut self, response: &Response) {
-        if let Response::Created(view) | Response::Existing(view) | Response::Object(view) = response {
+        if let Response::Created(view) | Response::Existing(view) | Response::Object(view) =
+            response
+        {
             assert!(self.open_copies.contains_key(&view.copy), "{view:?} is open");
             self.told.push(view.copy);
         }
@@ -162,7 +166,10 @@ impl World {
             Effect::Reply { response: Ok(response), .. } => self.note_answer(&response),
             Effect::Reply { response: Err(_), .. } => {}
             Effect::ToShard { shard, message, inline_from, .. } => {
-                assert!(inline_from.is_none_or(|copy| self.open_copies.contains_key(&copy)), "{message:?}");
+                assert!(
+                    inline_from.is_none_or(|copy| self.open_copies.contains_key(&copy)),
+                    "{message:?}"
+                );
                 self.note(shard, message);
             }
             Effect::Follow { client, call, copy, .. } => {
@@ -177,8 +184,14 @@ impl World {
             }
             Effect::CopyOpened { copy, extent, size_bytes, .. } => {
                 let end = extent.offset_bytes + extent.length_bytes;
-                assert!(end <= CAPACITY && extent.length_bytes >= size_bytes + HEADER_BYTES, "{extent:?}");
-                assert!(self.open_copies.insert(copy, size_bytes).is_none(), "{copy:?} is opened once");
+                assert!(
+                    end <= CAPACITY && extent.length_bytes >= size_bytes + HEADER_BYTES,
+                    "{extent:?}"
+                );
+                assert!(
+                    self.open_copies.insert(copy, size_bytes).is_none(),
+                    "{copy:?} is opened once"
+                );
             }
             Effect::CopyClosed { copy } => {
                 assert!(!self.comparisons.contains(&copy), "{copy:?} is being compared");
@@ -191,8 +204,14 @@ impl World {
                 assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
             }
             Effect::StartPull { pull, copy, size_bytes, offset_bytes, .. } => {
-                assert!(self.open_copies.contains_key(&copy) && offset_bytes <= size_bytes, "{pull:?}");
-                assert!(self.pulls.insert(pull, (offset_bytes, size_bytes)).is_none(), "{pull:?} is new");
+                assert!(
+                    self.open_copies.contains_key(&copy) && offset_bytes <= size_bytes,
+                    "{pull:?}"
+                );
+                assert!(
+                    self.pulls.insert(pull, (offset_bytes, size_bytes)).is_none(),
+                    "{pull:?} is new"
+                );
             }
             Effect::CancelPull { pull } => assert!(self.pulls.contains_key(&pull), "{pull:?} runs"),
             Effect::ServeRefused { serve } => {
@@ -204,11 +223,17 @@ impl World {
             }
             Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
                 let size_bytes = self.open_copies[&copy];
-                assert!(offset_bytes <= size_bytes && !inputs.is_empty(), "{combine:?} makes sense");
+                assert!(
+                    offset_bytes <= size_bytes && !inputs.is_empty(),
+                    "{combine:?} makes sense"
+                );
                 for input in inputs {
                     if let CombineInput::Local { copy, base_bytes } = input {
                         let is_inside = base_bytes.checked_add(size_bytes);
-                        assert!(is_inside.is_some_and(|end| end <= self.open_copies[&copy]), "{combine:?}");
+                        assert!(
+                            is_inside.is_some_and(|end| end <= self.open_copies[&copy]),
+                            "{combine:?}"
+                        );
                     }
                 }
                 let range = (offset_bytes, size_bytes);
@@ -218,7 +243,10 @@ impl World {
                 assert!(self.combinations.contains_key(&combine), "{combine:?} runs")
             }
             Effect::StartHop { hop, spec, .. } => {
-                assert!((2..=MAX_HOP_INPUTS).contains(&spec.inputs.len()), "{spec:?} can be asked for");
+                assert!(
+                    (2..=MAX_HOP_INPUTS).contains(&spec.inputs.len()),
+                    "{spec:?} can be asked for"
+                );
                 assert!(spec.offset_bytes <= spec.size_bytes, "{spec:?} makes sense");
                 assert!(self.hops.insert(hop) && self.audible_hops.insert(hop), "{hop:?} is new");
             }
@@ -304,7 +332,10 @@ impl World {
         let status = self.node.status();
         assert_eq!((status.copies, status.pulls), (0, 0), "{status:?}");
         assert_eq!((status.reductions, status.hops, status.combinations), (0, 0, 0), "{status:?}");
-        assert!(self.hops.is_empty() && status.directed_hops == 0, "all hops are ended: {status:?}");
+        assert!(
+            self.hops.is_empty() && status.directed_hops == 0,
+            "all hops are ended: {status:?}"
+        );
         assert_eq!(status.free_bytes, status.capacity_bytes, "nothing leaks");
         assert!(self.follows.is_empty(), "nobody follows anything");
         assert!(self.open_copies.is_empty() && self.pulls.is_empty(), "all copies are closed");
@@ -407,21 +438,36 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
     Ok(match input.int_in_range(0..=21)? {
         0..=2 => Request::Create {
             id: object(input)?,
-            size_bytes: *input.choose(&[0, 100, LARGE, LARGE, 3 * LARGE, CAPACITY, 1 << 40, u64::MAX])?,
+            size_bytes: *input.choose(&[
+                0,
+                100,
+                LARGE,
+                LARGE,
+                3 * LARGE,
+                CAPACITY,
+                1 << 40,
+                u64::MAX,
+            ])?,
             metadata: Metadata { lifetime: lifetime(input)?, ..f32s() },
             timeout: timeout(input)?,
         },
         3 => Request::Seal { copy: copy(input, world)?, timeout: timeout(input)? },
         4 => Request::SealUnconfirmed { copy: copy(input, world)? },
         5 => Request::Abort { copy: copy(input, world)? },
-        6 => Request::Follow { copy: copy(input, world)?, beyond_bytes: 0, timeout: timeout(input)? },
+        6 => {
+            Request::Follow { copy: copy(input, world)?, beyond_bytes: 0, timeout: timeout(input)? }
+        }
         7 | 8 => {
             let until = *input.choose(&[Until::Started, Until::Complete, Until::Contents])?;
             let allow_stale = input.arbitrary()?;
             Request::Get { id: object(input)?, until, timeout: timeout(input)?, allow_stale }
         }
         9 | 10 => Request::Release { copy: copy(input, world)? },
-        11 => Request::Delete { ids: objects(input)?, timeout: timeout(input)?, wait: delete_wait(input)? },
+        11 => Request::Delete {
+            ids: objects(input)?,
+            timeout: timeout(input)?,
+            wait: delete_wait(input)?,
+        },
         12 => {
             let ids = objects(input)?;
             let count = input.int_in_range(0..=ids.len())?;
@@ -437,7 +483,11 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         }
         _ => {
             let call = pick(input, &world.calls)?.unwrap_or(CallId(0));
-            if input.arbitrary()? { Request::Cancel { call } } else { Request::Unsubscribe { call } }
+            if input.arbitrary()? {
+                Request::Cancel { call }
+            } else {
+                Request::Unsubscribe { call }
+            }
         }
     })
 }
@@ -461,15 +511,18 @@ fn batch_item(input: &mut Unstructured<'_>) -> Result<Request> {
             timeout: timeout(input)?,
             allow_stale: false,
         },
-        _ => {
-            Request::Delete { ids: vec![object(input)?], timeout: timeout(input)?, wait: delete_wait(input)? }
-        }
+        _ => Request::Delete {
+            ids: vec![object(input)?],
+            timeout: timeout(input)?,
+            wait: delete_wait(input)?,
+        },
     })
 }
 
 fn reduce(input: &mut Unstructured<'_>) -> Result<Reduce> {
     let sources = objects(input)?;
-    let range = ByteRange { offset_bytes: 4096, length_bytes: *input.choose(&[0, 8192, 6, 1 << 40])? };
+    let range =
+        ByteRange { offset_bytes: 4096, length_bytes: *input.choose(&[0, 8192, 6, 1 << 40])? };
     Ok(Reduce {
         target: object(input)?,
         count: input.int_in_range(0..=sources.len())?,
@@ -508,7 +561,8 @@ fn hop_input(input: &mut Unstructured<'_>, world: &World, length_bytes: u64) -> 
         (id, put)
     };
     let (node, address) = sender(input)?;
-    let node = if input.arbitrary()? { NodeId::new("here").expect("the name is valid") } else { node };
+    let node =
+        if input.arbitrary()? { NodeId::new("here").expect("the name is valid") } else { node };
     let base_bytes = *input.choose(&[0, 0, 4096])?;
     let size_bytes = base_bytes + length_bytes + *input.choose(&[0, 0, 4])?;
     Ok(HopInput { id, put, size_bytes, base_bytes, node, address, is_hop })
@@ -520,12 +574,16 @@ fn output(input: &mut Unstructured<'_>) -> Result<(ObjectId, PutId)> {
 }
 
 fn combination_ended(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
-    let running: Vec<_> = world.combinations.iter().map(|(combine, range)| (*combine, *range)).collect();
+    let running: Vec<_> =
+        world.combinations.iter().map(|(combine, range)| (*combine, *range)).collect();
     let Some((combine, (start, end))) = pick(input, &running)? else { return Ok(()) };
     let outcome = match input.int_in_range(0..=3)? {
         0 => CombineOutcome::Complete,
         1 => CombineOutcome::Cancelled,
-        _ => CombineOutcome::InputFailed { index: input.int_in_range(0..=3)?, outcome: ended(input)? },
+        _ => CombineOutcome::InputFailed {
+            index: input.int_in_range(0..=3)?,
+            outcome: ended(input)?,
+        },
     };
     let reached = *input.choose(&[start, end, start.midpoint(end)])?;
     let valid_bytes = if outcome == CombineOutcome::Complete { end } else { reached };
@@ -556,7 +614,9 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
     let asked = pick(input, &world.asked)?;
     let (shard, request, id) = match asked {
         Some(asked) => asked,
-        None => (input.choose_index(SHARDS)?, RequestId(input.int_in_range(0..=40)?), object(input)?),
+        None => {
+            (input.choose_index(SHARDS)?, RequestId(input.int_in_range(0..=40)?), object(input)?)
+        }
     };
     let message = match input.int_in_range(0..=18)? {
         0..=3 => ToStore::Granted(grant(input, world, request, id)?),
@@ -589,7 +649,8 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         }
         13 | 14 => {
             let (shard, id, put) = publication(input, world)?;
-            let reason = *input.choose(&[DropReason::Deleted, DropReason::Lost, DropReason::Superseded])?;
+            let reason =
+                *input.choose(&[DropReason::Deleted, DropReason::Lost, DropReason::Superseded])?;
             return Ok((shard, ToStore::Drop { id, put, reason }));
         }
         15 => {
@@ -600,7 +661,14 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         16 => {
             let (shard, id, put) = publication(input, world)?;
             let (copies, nodes) = (input.int_in_range(0..=3)?, input.int_in_range(0..=3)?);
-            let news = Replication { id, put, copies, nodes, is_draining: input.arbitrary()?, obstacle: None };
+            let news = Replication {
+                id,
+                put,
+                copies,
+                nodes,
+                is_draining: input.arbitrary()?,
+                obstacle: None,
+            };
             return Ok((shard, ToStore::Replication(news)));
         }
         _ => {
@@ -611,7 +679,12 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
     Ok((shard, message))
 }
 
-fn grant(input: &mut Unstructured<'_>, world: &World, request: RequestId, id: ObjectId) -> Result<Grant> {
+fn grant(
+    input: &mut Unstructured<'_>,
+    world: &World,
+    request: RequestId,
+    id: ObjectId,
+) -> Result<Grant> {
     let (sender, sender_address) = sender(input)?;
     Ok(Grant {
         request,
@@ -677,7 +750,8 @@ fn failure(input: &mut Unstructured<'_>, id: ObjectId) -> Result<Error> {
 }
 
 fn pull_ended(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
-    let pulls: Vec<(PullId, (u64, u64))> = world.pulls.iter().map(|(pull, range)| (*pull, *range)).collect();
+    let pulls: Vec<(PullId, (u64, u64))> =
+        world.pulls.iter().map(|(pull, range)| (*pull, *range)).collect();
     let Some((pull, (start, end))) = pick(input, &pulls)? else { return Ok(()) };
     let outcome = if input.ratio(1, 3)? { PullOutcome::Complete } else { ended(input)? };
     let valid_bytes = if outcome == PullOutcome::Complete {
@@ -703,7 +777,9 @@ fn ended(input: &mut Unstructured<'_>) -> Result<PullOutcome> {
 fn publication(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ObjectId, PutId)> {
     match pick(input, &world.published)? {
         Some(publication) => Ok(publication),
-        None => Ok((input.choose_index(SHARDS)?, object(input)?, PutId(input.int_in_range(0..=3)?))),
+        None => {
+            Ok((input.choose_index(SHARDS)?, object(input)?, PutId(input.int_in_range(0..=3)?)))
+        }
     }
 }
 
@@ -717,7 +793,12 @@ fn put(input: &mut Unstructured<'_>, world: &World, id: &ObjectId) -> Result<Put
 
 fn pick<T: Clone>(input: &mut Unstructured<'_>, items: &[T]) -> Result<Option<T>> {
     let back = usize::from(input.int_in_range::<u8>(0..=7)?);
-    Ok(items.iter().rev().nth(back.min(items.len().saturating_sub(1))).filter(|_| back < 7).cloned())
+    Ok(items
+        .iter()
+        .rev()
+        .nth(back.min(items.len().saturating_sub(1)))
+        .filter(|_| back < 7)
+        .cloned())
 }
 
 fn copy(input: &mut Unstructured<'_>, world: &World) -> Result<CopyId> {

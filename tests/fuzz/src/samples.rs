@@ -13,24 +13,26 @@ use hoplite_core::load::{
 };
 use hoplite_core::missing::Named;
 use hoplite_core::node::{
-    DrainReport, self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Ownerless,
-    OwnerlessPage, Reduce, ReduceOrder, Until,
+    self, ByteRange, CallId, Confirm, CopyId, DrainReport, Hop, HopFailure, HopInput, Inspection,
+    ObjectView, Ownerless, OwnerlessPage, Reduce, ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::quota::{Quota, QuotaLimits, QuotaSubject, QuotaUse};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DeleteTerms, DeleteWait, DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location,
-    LocationState, Locations, NodeInfo, ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query,
-    Replicate, Replication, RequestId, Retention, ShardRun, ToShard, ToStore, UnpublishReason, Verdict,
-    Wants,
+    LocationState, Locations, NodeInfo, ObjectSummary, Obstacle, Placed, Publish, PullOutcome,
+    Query, Replicate, Replication, RequestId, Retention, ShardRun, ToShard, ToStore,
+    UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::drain::{encode_drain_answer, encode_drain_store};
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::lanes::{KEY_BYTES, StreamKey, encode_lane, encode_lanes};
 use hoplite_proto::data::{Pull, encode_hop, encode_hop_failure, encode_pull};
-use hoplite_proto::directory::{encode_hello, encode_load, encode_to_shard, encode_to_store, welcome};
+use hoplite_proto::directory::{
+    encode_hello, encode_load, encode_to_shard, encode_to_store, welcome,
+};
 use hoplite_proto::local::{Request, Response, encode_request, encode_response};
 use hoplite_proto::{error, v1};
 use prost::Message;
@@ -67,7 +69,12 @@ pub fn requests() -> Vec<Vec<u8>> {
     let ids = || vec![object(), ObjectId::new("y").expect("the id is short")];
     let copy = CopyId(7);
     let requests = [
-        node::Request::Create { id: object(), size_bytes: SIZE, metadata: metadata(), timeout: TIMEOUT },
+        node::Request::Create {
+            id: object(),
+            size_bytes: SIZE,
+            metadata: metadata(),
+            timeout: TIMEOUT,
+        },
         node::Request::Put {
             id: object(),
             metadata: metadata(),
@@ -76,20 +83,38 @@ pub fn requests() -> Vec<Vec<u8>> {
             timeout: TIMEOUT,
         },
         node::Request::Batch(vec![
-            node::Request::Get { id: object(), until: Until::Contents, timeout: TIMEOUT, allow_stale: false },
+            node::Request::Get {
+                id: object(),
+                until: Until::Contents,
+                timeout: TIMEOUT,
+                allow_stale: false,
+            },
             node::Request::Delete { ids: vec![object()], timeout: TIMEOUT, wait: DeleteWait::All },
         ]),
         node::Request::Seal { copy, timeout: TIMEOUT },
         node::Request::Drain { timeout: TIMEOUT },
         node::Request::DrainProgress,
-        node::Request::ListOwnerless { prefix: Bytes::from_static(b"w"), after: Bytes::new(), limit: 10 },
+        node::Request::ListOwnerless {
+            prefix: Bytes::from_static(b"w"),
+            after: Bytes::new(),
+            limit: 10,
+        },
         node::Request::ListQuotas,
         node::Request::SetQuota {
             subject: QuotaSubject::User(1000),
-            limits: Some(QuotaLimits { memory_bytes: Some(SIZE), disk_bytes: Some(SIZE), objects: Some(1) }),
+            limits: Some(QuotaLimits {
+                memory_bytes: Some(SIZE),
+                disk_bytes: Some(SIZE),
+                objects: Some(1),
+            }),
         },
         node::Request::SetQuota { subject: QuotaSubject::Prefix(object()), limits: None },
-        node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT, allow_stale: true },
+        node::Request::Get {
+            id: object(),
+            until: Until::Started,
+            timeout: TIMEOUT,
+            allow_stale: true,
+        },
         node::Request::Delete { ids: ids(), timeout: TIMEOUT, wait: DeleteWait::Reachable },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
         node::Request::Locate { id: object(), timeout: TIMEOUT },
@@ -112,11 +137,15 @@ pub fn requests() -> Vec<Vec<u8>> {
             limit: 10,
         }),
         node::Request::Inspect(Inspection::Describe { id: object() }),
-        node::Request::Inspect(Inspection::DrainNode { node: "b".to_owned(), timeout: Some(TIMEOUT) }),
+        node::Request::Inspect(Inspection::DrainNode {
+            node: "b".to_owned(),
+            timeout: Some(TIMEOUT),
+        }),
     ];
     let encoded = |request| encode_request(CallId(1), Request::Node(request)).encode_to_vec();
     let messages: Vec<Vec<u8>> = requests.into_iter().map(encoded).collect();
-    let stream = messages.iter().flat_map(|message| [length_of(message).to_vec(), message.clone()].concat());
+    let stream =
+        messages.iter().flat_map(|message| [length_of(message).to_vec(), message.clone()].concat());
     let stream = stream.collect();
     messages.into_iter().chain([stream]).collect()
 }
@@ -155,8 +184,10 @@ pub fn responses() -> Vec<Vec<u8>> {
             next: Some(object()),
         }),
     ];
-    let of_shells =
-        [Response::Listing { objects: vec![locations()], more: true }, Response::Status(Box::default())];
+    let of_shells = [
+        Response::Listing { objects: vec![locations()], more: true },
+        Response::Status(Box::default()),
+    ];
     let all = of_nodes.into_iter().map(Response::Node).chain(of_shells).map(Ok);
     let all = all.chain(errors().into_iter().map(Err));
     all.map(|response| encode_response(CallId(1), response).encode_to_vec()).collect()
@@ -185,7 +216,13 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         slot: None,
         ..publish.clone()
     };
-    let query = Query { request, id: object(), timeout: TIMEOUT, resume: Some(put), avoid: vec![node_id()] };
+    let query = Query {
+        request,
+        id: object(),
+        timeout: TIMEOUT,
+        resume: Some(put),
+        avoid: vec![node_id()],
+    };
     let messages = [
         ToShard::Publish(publish),
         ToShard::Publish(partial),
@@ -207,7 +244,8 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         ToShard::Unsubscribe { request },
         ToShard::Placed(PLACED),
     ];
-    let batch = |message| v1::StoreMessages { hello: None, messages: vec![encode_to_shard(message)] };
+    let batch =
+        |message| v1::StoreMessages { hello: None, messages: vec![encode_to_shard(message)] };
     let info = NodeInfo {
         node: node_id(),
         incarnation: Incarnation(1),
@@ -217,7 +255,8 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         version: hoplite_core::Version::NEWEST,
     };
     let cluster = ClusterId::new("c").expect("the name is valid");
-    let hello = v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() };
+    let hello =
+        v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() };
     let batches = messages.into_iter().map(batch).chain([hello]).map(|batch| batch.encode_to_vec());
     batches.chain([load_report()]).collect()
 }
@@ -298,13 +337,23 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Published { id: object(), put, verdict: Verdict::Cyclic },
         ToStore::Published { id: object(), put, verdict: conflict },
         ToStore::Granted(grant),
-        ToStore::Inline { request, id: object(), put, metadata: metadata(), bytes: bytes.clone().into() },
+        ToStore::Inline {
+            request,
+            id: object(),
+            put,
+            metadata: metadata(),
+            bytes: bytes.clone().into(),
+        },
         ToStore::GiveWay { grant: GrantId(1) },
         ToStore::Placed(PLACED),
         ToStore::TakeOver { id: object(), put, metadata: metadata(), bytes: bytes.into() },
         ToStore::Drop { id: object(), put, reason: DropReason::Lost },
         ToStore::Promote { id: object(), put },
-        ToStore::DeleteDone { request, put: Some(put), absent: Named::of([NodeId::new("absent").unwrap()]) },
+        ToStore::DeleteDone {
+            request,
+            put: Some(put),
+            absent: Named::of([NodeId::new("absent").unwrap()]),
+        },
         ToStore::Locations { request, locations: locations() },
         ToStore::Replicate(Replicate { id: object(), put, size_bytes: SIZE, metadata: metadata() }),
         ToStore::Replication(Replication {
@@ -318,13 +367,18 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Shards(shard_list()),
     ];
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
-    let batch =
-        |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
+    let batch = |message| v1::ShardMessages {
+        messages: vec![encode_to_store(message)],
+        ..Default::default()
+    };
     let first = v1::ShardMessages {
         welcome: Some(welcome(ShardRun(7), hoplite_core::Version::NEWEST)),
         ..Default::default()
     };
-    let last = v1::ShardMessages { error: Some(error::encode(&Error::ShuttingDown)), ..Default::default() };
+    let last = v1::ShardMessages {
+        error: Some(error::encode(&Error::ShuttingDown)),
+        ..Default::default()
+    };
     let all = messages.into_iter().chain(failures).map(batch).chain([first, last]);
     all.map(|batch| batch.encode_to_vec()).collect()
 }
@@ -354,8 +408,9 @@ pub fn frames() -> Vec<Vec<u8>> {
     };
     let failed = HopFailure::Input { index: 1, outcome: PullOutcome::Corrupt };
     let refused = errors().into_iter().map(HopFailure::Refused);
-    let ends =
-        refused.chain([failed]).map(|failure| (Kind::End, encode_hop_failure(&failure).encode_to_vec()));
+    let ends = refused
+        .chain([failed])
+        .map(|failure| (Kind::End, encode_hop_failure(&failure).encode_to_vec()));
     let requests = [
         (Kind::Pull, encode_pull(&pull).encode_to_vec()),
         (Kind::Combine, encode_hop(&hop).encode_to_vec()),
@@ -379,7 +434,12 @@ fn errors() -> Vec<Error> {
         Error::InvalidName { name: "a b".to_owned() },
         Error::invalid_request("why"),
         Error::ObjectTooLarge { id: object(), size_bytes: 2, limit_bytes: 1 },
-        Error::StoreFull { needed_bytes: 3, free_bytes: 1, capacity_bytes: 2, holders: "a".to_owned() },
+        Error::StoreFull {
+            needed_bytes: 3,
+            free_bytes: 1,
+            capacity_bytes: 2,
+            holders: "a".to_owned(),
+        },
         Error::timeout(Operation::Get, TIMEOUT),
         Error::ObjectLost { id: object() },
         Error::TypeMismatch { id: object(), reason: "its type is another".into() },

@@ -30,7 +30,9 @@ fn hello(hello: Option<v1::Hello>) {
     let cluster = ClusterId::new("c").expect("the name is valid");
     // A wrong cluster would hide all other errors.
     let hello = hello.map(|hello| v1::Hello { cluster: cluster.as_str().to_owned(), ..hello });
-    let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster, Version::NEWEST)) else { return };
+    let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster, Version::NEWEST)) else {
+        return;
+    };
     assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster, Version::NEWEST), Ok(info));
 }
 

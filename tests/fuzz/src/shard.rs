@@ -14,9 +14,9 @@ use hoplite_core::link::Uplink;
 use hoplite_core::metadata::Replicas;
 use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
-    DeleteTerms, DeleteWait, Effect, Event, GrantId, Lead, LocationState, NodeInfo, Obstacle, Placed,
-    Publish, PullOutcome, Query, Reception, RequestId, Retention, Shard, ShardConfig, ToShard, ToStore,
-    UnpublishReason, Wants,
+    DeleteTerms, DeleteWait, Effect, Event, GrantId, Lead, LocationState, NodeInfo, Obstacle,
+    Placed, Publish, PullOutcome, Query, Reception, RequestId, Retention, Shard, ShardConfig,
+    ToShard, ToStore, UnpublishReason, Wants,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
@@ -120,16 +120,27 @@ impl World {
         match effect {
             Effect::Send { node, message } => {
                 if let ToStore::Granted(grant) = &message {
-                    assert!(self.grants.insert(grant.grant), "{grant:?} has the number of an earlier one");
+                    assert!(
+                        self.grants.insert(grant.grant),
+                        "{grant:?} has the number of an earlier one"
+                    );
                     assert_ne!(grant.sender, node, "nobody pulls from itself");
-                    assert!(self.sessions.contains_key(&grant.sender), "the sender of {grant:?} is away");
+                    assert!(
+                        self.sessions.contains_key(&grant.sender),
+                        "the sender of {grant:?} is away"
+                    );
                 }
                 let session = self.sessions.get_mut(&node);
-                session.unwrap_or_else(|| panic!("{node} is not connected: {message:?}")).is_told(&message);
+                session
+                    .unwrap_or_else(|| panic!("{node} is not connected: {message:?}"))
+                    .is_told(&message);
             }
             Effect::Granted { record, .. } => {
                 let is_connected = |node| self.sessions.contains_key(node);
-                assert!(is_connected(&record.sender) && is_connected(&record.receiver), "{record:?}");
+                assert!(
+                    is_connected(&record.sender) && is_connected(&record.receiver),
+                    "{record:?}"
+                );
             }
             Effect::PlaceKeysDiffer { .. } => {}
         }
@@ -218,7 +229,8 @@ impl Session {
         };
         self.queries.remove(&request);
         let unanswered = self.unanswered.entry(request).or_default();
-        *unanswered = unanswered.checked_sub(1).unwrap_or_else(|| panic!("nobody asked for {message:?}"));
+        *unanswered =
+            unanswered.checked_sub(1).unwrap_or_else(|| panic!("nobody asked for {message:?}"));
     }
 }
 
@@ -272,7 +284,11 @@ fn shard_list(input: &mut Unstructured<'_>) -> Result<ShardList> {
 fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
     Ok(match input.int_in_range(0..=20)? {
         0..=4 => ToShard::Publish(publish(input)?),
-        5 => ToShard::Unpublish { id: object(input)?, put: put(input)?, reason: unpublish_reason(input)? },
+        5 => ToShard::Unpublish {
+            id: object(input)?,
+            put: put(input)?,
+            reason: unpublish_reason(input)?,
+        },
         6..=9 => ToShard::Query(query(input)?),
         10 => ToShard::Cancel { request: request(input)? },
         11 => ToShard::ReturnSlot {
@@ -285,7 +301,9 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
                 PullOutcome::GaveWay,
             ])?,
         },
-        12 => ToShard::Delete { request: request(input)?, id: object(input)?, terms: terms(input)? },
+        12 => {
+            ToShard::Delete { request: request(input)?, id: object(input)?, terms: terms(input)? }
+        }
         13 => ToShard::Forget { id: object(input)?, put: put(input)? },
         14 => {
             let (request, id) = (request(input)?, object(input)?);
@@ -299,7 +317,11 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
             leads: input.arbitrary()?,
             is_new: input.arbitrary()?,
         }),
-        17 => ToShard::NotReplicated { id: object(input)?, put: put(input)?, reason: Obstacle::NoRoom },
+        17 => ToShard::NotReplicated {
+            id: object(input)?,
+            put: put(input)?,
+            reason: Obstacle::NoRoom,
+        },
         18 => ToShard::Drain { is_draining: input.arbitrary()? },
         19 => ToShard::Shards(shard_list(input)?),
         _ => ToShard::Placed(Placed {
@@ -344,7 +366,13 @@ fn query(input: &mut Unstructured<'_>) -> Result<Query> {
     Ok(Query {
         request: request(input)?,
         id: object(input)?,
-        timeout: Duration::from_millis(*input.choose(&[0, 1, 500, 3000, 30 * 24 * 60 * 60 * 1000])?),
+        timeout: Duration::from_millis(*input.choose(&[
+            0,
+            1,
+            500,
+            3000,
+            30 * 24 * 60 * 60 * 1000,
+        ])?),
         resume: if input.ratio(1, 4)? { Some(put(input)?) } else { None },
         avoid: (0..input.int_in_range(0..=2)?).map(|_| node(input)).collect::<Result<_>>()?,
     })
@@ -363,7 +391,10 @@ fn unpublish_reason(input: &mut Unstructured<'_>) -> Result<UnpublishReason> {
 
 fn terms(input: &mut Unstructured<'_>) -> Result<DeleteTerms> {
     let only = if input.arbitrary()? { Some(put(input)?) } else { None };
-    Ok(DeleteTerms { only, wait: if input.arbitrary()? { DeleteWait::All } else { DeleteWait::Reachable } })
+    Ok(DeleteTerms {
+        only,
+        wait: if input.arbitrary()? { DeleteWait::All } else { DeleteWait::Reachable },
+    })
 }
 
 fn request(input: &mut Unstructured<'_>) -> Result<RequestId> {
