@@ -213,7 +213,7 @@ impl World {
     fn begin(&mut self, index: usize) {
         let number = index as u64;
         let member = &mut self.seats[index].member;
-        if let MemberStage::AwaitingRoom { .. } = member.stage() {
+        if let MemberStage::AwaitingRoom = member.stage() {
             member.begin(CopyId(number), CombineId(number));
         }
     }
@@ -314,7 +314,7 @@ impl World {
 
     fn fail(&mut self, index: usize, failure: Failure) {
         let seat = &mut self.seats[index];
-        if let MemberStage::AwaitingRoom { .. } | MemberStage::Exchanging { .. } =
+        if let MemberStage::AwaitingRoom | MemberStage::Exchanging { .. } =
             seat.member.stage()
         {
             seat.drop_copy(self.now);
@@ -473,7 +473,7 @@ impl Seat {
 /// A stage only advances, and the last two stages never change.
 const fn order(stage: MemberStage) -> u8 {
     match stage {
-        MemberStage::AwaitingRoom { .. } => 0,
+        MemberStage::AwaitingRoom => 0,
         MemberStage::Exchanging { .. } => 1,
         MemberStage::Filled { .. } => 2,
         MemberStage::Complete => 3,

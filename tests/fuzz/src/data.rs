@@ -1,7 +1,9 @@
 //! The data plane: frames from any peer.
 
+use std::fmt::Debug;
+
 use hoplite_core::checksum::crc32c;
-use hoplite_core::error::Plane;
+use hoplite_core::error::{Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::MAX_HOP_INPUTS;
 use hoplite_core::plan::collective::MAX_MEMBERS;
@@ -62,114 +64,56 @@ fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
 
 fn payload_of(kind: Kind, payload: &[u8]) {
     match kind {
-        Kind::Hello => {
-            let _ = v1::DataHello::decode(payload).map(|hello| NodeId::new(&hello.node));
-        }
-        Kind::Pull => {
-            if let Ok(Ok(pull)) = v1::Pull::decode(payload).map(decode_pull) {
-                assert_eq!(decode_pull(encode_pull(&pull)), Ok(pull));
-            }
-        }
-        Kind::Combine => {
-            if let Ok(Ok(hop)) = v1::Combine::decode(payload).map(decode_hop) {
-                assert_eq!(decode_hop(encode_hop(&hop)), Ok(hop));
-            }
-        }
+        Kind::Hello => decodes(payload, |hello: v1::DataHello| NodeId::new(&hello.node)),
+        Kind::Pull => returns(payload, decode_pull, encode_pull),
+        Kind::Combine => returns(payload, decode_hop, encode_hop),
         Kind::DigestRequest => {
-            let _ = v1::DigestRequest::decode(payload).map(|request| ObjectId::new(&request.id));
+            decodes(payload, |request: v1::DigestRequest| ObjectId::new(&request.id));
         }
-        Kind::End => {
-            let Ok(end) = v1::End::decode(payload) else { return };
-            let _ = decode_hop_failure(end.clone(), MAX_HOP_INPUTS);
-            let _ = decode_report(end.clone(), MAX_MEMBERS);
-            if let Some(reason) = end.error {
-                let decoded = error::decode(reason, Plane::Data);
-                let returned = error::decode(error::encode(&decoded), Plane::Data);
-                assert_eq!(error::decode(error::encode(&returned), Plane::Data), decoded);
-            }
-        }
-        Kind::Digest => {
-            let _ = v1::Digest::decode(payload);
-        }
-        Kind::Keepalive => {
-            let _ = v1::Keepalive::decode(payload);
-        }
-        Kind::Proof => {
-            let _ = v1::DataProof::decode(payload);
-        }
+        Kind::End => decodes(payload, end),
+        Kind::Digest => decodes(payload, |_: v1::Digest| ()),
+        Kind::Keepalive => decodes(payload, |_: v1::Keepalive| ()),
+        Kind::Proof => decodes(payload, |_: v1::DataProof| ()),
         Kind::Enlist => {
-            if let Ok(Ok(plan)) = v1::Enlist::decode(payload).map(decode_plan) {
-                // Every plan that fits into an arena must yield a program.
-                if plan.size_bytes < 1 << 50 {
-                    let _ = plan.program();
-                }
-                assert_eq!(decode_plan(encode_plan(&plan)), Ok(plan));
-            }
+            // Every plan that fits into an arena must yield a program.
+            decodes(payload, |enlist| {
+                decode_plan(enlist)
+                    .ok()
+                    .filter(|plan| plan.size_bytes < 1 << 50)
+                    .map(|plan| plan.program())
+            });
+            returns(payload, decode_plan, encode_plan);
         }
-        Kind::Take => {
-            if let Ok(Ok(take)) = v1::Take::decode(payload).map(decode_take) {
-                assert_eq!(decode_take(encode_take(&take)), Ok(take));
-            }
-        }
-        Kind::Stop => {
-            let _ = v1::Stop::decode(payload).map(decode_stop);
-        }
-        Kind::Reject => {
-            let _ = v1::Reject::decode(payload).map(decode_reject);
-        }
-        Kind::AskPosition => {
-            let _ = v1::AskPosition::decode(payload);
-        }
+        Kind::Take => returns(payload, decode_take, encode_take),
+        Kind::Stop => decodes(payload, decode_stop),
+        Kind::Reject => decodes(payload, decode_reject),
+        Kind::AskPosition => decodes(payload, |_: v1::AskPosition| ()),
         Kind::Position => {
-            let _ = v1::Position::decode(payload).map(|position| decode_position(position, 1, 3));
-            let _ = v1::Position::decode(payload).map(decode_known);
+            decodes(payload, |position| decode_position(position, 1, 3));
+            decodes(payload, decode_known);
         }
-        Kind::ProbeReady => {
-            let _ = v1::ProbeReady::decode(payload);
-        }
-        Kind::Arm => {
-            if let Ok(Ok(arm)) = v1::Arm::decode(payload).map(|arm| decode_arm(&arm)) {
-                assert_eq!(decode_arm(&encode_arm(arm)), Ok(arm));
-            }
-        }
-        Kind::Measure => {
-            let decoded = v1::Measure::decode(payload).map(|measure| decode_measure(&measure));
-            if let Ok(Ok(measure)) = decoded {
-                assert_eq!(decode_measure(&encode_measure(&measure)), Ok(measure));
-            }
-        }
-        Kind::Found => {
-            if let Ok(finding) = v1::Found::decode(payload).map(|found| decode_finding(&found)) {
-                assert_eq!(decode_finding(&encode_finding(&finding)), finding);
-            }
-        }
+        Kind::ProbeReady => decodes(payload, |_: v1::ProbeReady| ()),
+        Kind::Arm => returns(payload, |arm| decode_arm(&arm), |arm| encode_arm(*arm)),
+        Kind::Measure => returns(payload, |measure| decode_measure(&measure), encode_measure),
+        Kind::Found => returns(payload, |found| Ok(decode_finding(&found)), encode_finding),
         Kind::Lanes => {
-            if let Ok(Ok((key, count))) =
-                v1::Lanes::decode(payload).map(|lanes| decode_lanes(&lanes))
-            {
-                assert_eq!(decode_lanes(&encode_lanes(key, count)), Ok((key, count)));
-            }
+            returns(
+                payload,
+                |lanes| decode_lanes(&lanes),
+                |(key, count)| encode_lanes(*key, *count),
+            );
         }
         Kind::Lane => {
-            if let Ok(Ok((key, others))) = v1::Lane::decode(payload).map(|lane| decode_lane(&lane))
-            {
-                assert_eq!(decode_lane(&encode_lane(key, others)), Ok((key, others)));
-            }
+            returns(payload, |lane| decode_lane(&lane), |(key, others)| encode_lane(*key, *others));
         }
         Kind::DrainStore => {
-            if let Ok(request) = v1::DrainStore::decode(payload) {
-                let timeout = decode_drain_store(&request);
-                assert_eq!(decode_drain_store(&encode_drain_store(timeout)), timeout);
-            }
+            let decode = |request| Ok(decode_drain_store(&request));
+            returns(payload, decode, |timeout| encode_drain_store(*timeout));
         }
-        Kind::DrainAnswer => {
-            let _ = v1::DrainAnswer::decode(payload).map(decode_drain_answer);
-        }
-        Kind::Echo => {
-            let _ = v1::Echo::decode(payload);
-        }
+        Kind::DrainAnswer => decodes(payload, decode_drain_answer),
+        Kind::Echo => decodes(payload, |_: v1::Echo| ()),
         Kind::TakeTrain => {
-            let _ = v1::TakeTrain::decode(payload).map(|train| checked_train_bytes(train.bytes));
+            decodes(payload, |train: v1::TakeTrain| checked_train_bytes(train.bytes))
         }
         Kind::Combined
         | Kind::Release
@@ -180,5 +124,30 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             assert!(payload.is_empty(), "nothing is said with a {kind:?}")
         }
         Kind::Block => {}
+    }
+}
+
+fn decodes<M: Message + Default, T>(payload: &[u8], decode: impl FnOnce(M) -> T) {
+    let _ = M::decode(payload).map(decode);
+}
+
+/// Checks that a valid message is the same after encoding and decoding.
+fn returns<M: Message + Default, T: PartialEq + Debug>(
+    payload: &[u8],
+    decode: impl Fn(M) -> Result<T>,
+    encode: impl Fn(&T) -> M,
+) {
+    if let Ok(Ok(value)) = M::decode(payload).map(&decode) {
+        assert_eq!(decode(encode(&value)), Ok(value));
+    }
+}
+
+fn end(end: v1::End) {
+    let _ = decode_hop_failure(end.clone(), MAX_HOP_INPUTS);
+    let _ = decode_report(end.clone(), MAX_MEMBERS);
+    if let Some(reason) = end.error {
+        let decoded = error::decode(reason, Plane::Data);
+        let returned = error::decode(error::encode(&decoded), Plane::Data);
+        assert_eq!(error::decode(error::encode(&returned), Plane::Data), decoded);
     }
 }

@@ -221,6 +221,28 @@ impl World {
                 assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
                 assert!(self.comparisons.insert(copy), "{copy:?} is compared once at a time");
             }
+            Effect::StartCombine { .. }
+            | Effect::CancelCombine { .. }
+            | Effect::StartHop { .. }
+            | Effect::EndHop { .. }
+            | Effect::HopReport { .. } => self.perform_combination(effect),
+            Effect::DrainEnded { .. } | Effect::PutLost { .. } | Effect::ShardsChanged { .. } => {}
+            Effect::Spill { .. }
+            | Effect::ServeSpilled { .. }
+            | Effect::Load { .. }
+            | Effect::RemoveSpillFile { .. }
+            | Effect::IndexSpillFile { .. }
+            | Effect::RetireSpillRecord { .. }
+            | Effect::NoteShardRun { .. }
+            | Effect::Unrecovered { .. } => {
+                unreachable!("the store has no spill directory")
+            }
+            Effect::Collective(_) => unreachable!("nobody asks for an allreduce"),
+        }
+    }
+
+    fn perform_combination(&mut self, effect: Effect) {
+        match effect {
             Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
                 let size_bytes = self.open_copies[&copy];
                 assert!(
@@ -257,18 +279,7 @@ impl World {
             Effect::HopReport { hosting, .. } => {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
-            Effect::DrainEnded { .. } | Effect::PutLost { .. } | Effect::ShardsChanged { .. } => {}
-            Effect::Spill { .. }
-            | Effect::ServeSpilled { .. }
-            | Effect::Load { .. }
-            | Effect::RemoveSpillFile { .. }
-            | Effect::IndexSpillFile { .. }
-            | Effect::RetireSpillRecord { .. }
-            | Effect::NoteShardRun { .. }
-            | Effect::Unrecovered { .. } => {
-                unreachable!("the store has no spill directory")
-            }
-            Effect::Collective(_) => unreachable!("nobody asks for an allreduce"),
+            other => unreachable!("{other:?} combines nothing"),
         }
     }
 
@@ -344,18 +355,7 @@ impl World {
 
 fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     match input.int_in_range(0..=39)? {
-        0..=13 => {
-            let client = world.clients[input.choose_index(CLIENTS)?];
-            let call = match (&world.checker, input.int_in_range(0..=7)?) {
-                (None, number @ 0..=3) => CallId(number),
-                _ => CallId(world.next_number()),
-            };
-            let request = request(input, world)?;
-            if world.calls.len() < 64 {
-                world.calls.push(call);
-            }
-            world.apply(Event::Request { client, call, request });
-        }
+        0..=13 => call_begins(input, world)?,
         14 => {
             let which = input.choose_index(CLIENTS)?;
             world.client_gone(which);
@@ -383,19 +383,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
                 world.apply(Event::Inspected { client, call });
             }
         }
-        27 => {
-            let serve = ServeId(world.next_number());
-            let awaits_hop = input.arbitrary()?;
-            let (id, put) = if awaits_hop {
-                output(input)?
-            } else {
-                let (_, id, put) = publication(input, world)?;
-                (id, put)
-            };
-            world.serves.insert(serve);
-            let (peer, _) = sender(input)?;
-            world.apply(Event::ServeRequested { serve, peer, id, put, awaits_hop });
-        }
+        27 => serve_requested(input, world)?,
         28 => {
             let serves: Vec<ServeId> = world.serves.iter().copied().collect();
             if let Some(serve) = pick(input, &serves)? {
@@ -431,6 +419,35 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
             world.apply(Event::Tick);
         }
     }
+    Ok(())
+}
+
+fn call_begins(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
+    let client = world.clients[input.choose_index(CLIENTS)?];
+    let call = match (&world.checker, input.int_in_range(0..=7)?) {
+        (None, number @ 0..=3) => CallId(number),
+        _ => CallId(world.next_number()),
+    };
+    let request = request(input, world)?;
+    if world.calls.len() < 64 {
+        world.calls.push(call);
+    }
+    world.apply(Event::Request { client, call, request });
+    Ok(())
+}
+
+fn serve_requested(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
+    let serve = ServeId(world.next_number());
+    let awaits_hop = input.arbitrary()?;
+    let (id, put) = if awaits_hop {
+        output(input)?
+    } else {
+        let (_, id, put) = publication(input, world)?;
+        (id, put)
+    };
+    world.serves.insert(serve);
+    let (peer, _) = sender(input)?;
+    world.apply(Event::ServeRequested { serve, peer, id, put, awaits_hop });
     Ok(())
 }
 
