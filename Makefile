@@ -195,7 +195,7 @@ test-peers: tested bench-peers ## Every system of the benchmarks, each workload 
 	cd tests && HOPLITE_TEST_PEERS=1 $(PYTHON) -m unittest -v bench.tests.test_systems
 
 # The Python package, in an environment of its own that is kept.
-.PHONY: python-env python lint-python test-python test-with-ray test-without-ray bench-python suites
+.PHONY: python-env python lint-python test-python test-with-ray test-without-ray test-pins bench-python suites
 PYTHON_ENV := python/.venv
 TESTS_WITH_RAY := tests/ray tests/examples
 
@@ -226,6 +226,19 @@ test-with-ray: python # About half of them: Ray takes long to start.
 
 test-without-ray: python
 	cd python && .venv/bin/pytest $(TESTS_WITH_RAY:%=--ignore=%)
+
+PINS_ENV := target/pins-env
+
+test-pins: python $(PINS_ENV)/.installed ## Tests with the oldest Ray and torch that pyproject.toml allows. Needs PyPI and 2 GB; 20 minutes.
+	cd python && PATH=$(abspath $(PYTHON_ENV)/bin):$$PATH ../$(PINS_ENV)/bin/python -m pytest $(TESTS_WITH_RAY) tests/torch
+
+# Other packages are those of PYTHON_ENV.
+$(PINS_ENV)/.installed: python/requirements-oldest.txt | python-env
+	$(PYTHON_ENV)/bin/python -m venv --clear $(PINS_ENV)
+	$(PINS_ENV)/bin/pip install --quiet --no-deps --requirement $<
+	ls -d $(CURDIR)/python $(abspath $(PYTHON_ENV))/lib/python*/site-packages > \
+		$$($(PINS_ENV)/bin/python -c 'import site; print(*site.getsitepackages())')/rest.pth
+	touch $@
 
 # Where what is not in the wheels of torch and Ray is, for example `make suites SUITES="--torch ~/pytorch --ray ~/ray"`.
 SUITES ?=

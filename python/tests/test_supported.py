@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hoplite
-from hoplite._supported import VERSIONS
+from hoplite._supported import VERSIONS, span
 
 PYTHON = Path(__file__).parent.parent
 
@@ -31,8 +31,8 @@ def test_both_versions_are_named(tmp_path: Path, name: str, version: str) -> Non
     (tmp_path / name / "__init__.py").write_text(f"__version__ = '{version}'")
     (tmp_path / name / "distributed.py").touch()
     assert run(tmp_path, f"import hoplite.{name}") == (
-        f"ImportError: hoplite {hoplite.__version__} works with {name} {VERSIONS[name]}, and {name} {version} is "
-        f'installed; pip install "hoplite[{name}]" installs the one that it works with'
+        f"ImportError: hoplite {hoplite.__version__} works with {name} {span(name)}, and {name} {version} is "
+        f'installed; pip install "hoplite[{name}]" installs one that it works with'
     )
 
 
@@ -40,8 +40,12 @@ def test_the_extras_install_what_is_supported() -> None:
     extras = tomllib.loads((PYTHON / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    pinned = (PYTHON / "requirements-integrations.txt").read_text()
-    for name, supported in VERSIONS.items():
-        major, minor = map(int, supported.split("."))
-        assert extras[name][0].endswith(f">={supported},<{major}.{minor + 1}")
-        assert re.search(rf"^{name}(\[\w+\])?=={re.escape(supported)}\.\d+$", pinned, re.MULTILINE)
+    page = (PYTHON.parent / "docs" / "reference" / "versions.md").read_text().lower()
+    for name, (oldest, newest) in VERSIONS.items():
+        assert f"{name} {span(name)}" in page
+        major, minor = map(int, newest.split("."))
+        assert extras[name][0].endswith(f">={oldest},<{major}.{minor + 1}")
+        for file, version in ("oldest", oldest), ("integrations", newest):
+            pinned = (PYTHON / f"requirements-{file}.txt").read_text()
+            pin = rf"^{name}(\[\w+\])?=={re.escape(version)}\.\d+$"
+            assert re.search(pin, pinned, re.MULTILINE)

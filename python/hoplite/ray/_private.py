@@ -1,4 +1,4 @@
-"""All uses of undocumented parts of Ray 2.60."""
+"""All uses of undocumented parts of Ray."""
 
 from __future__ import annotations
 

@@ -262,6 +262,7 @@ def split_up(rank: int) -> None:
     dist.barrier()
 
 
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="torch 2.14 splits only groups of GPUs")
 def test_a_group_that_is_split() -> None:
     run(SIZE, split_up)
 
