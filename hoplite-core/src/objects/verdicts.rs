@@ -26,12 +26,13 @@ impl Objects {
                 self.drop_recovered(copy, Unrecovered::Conflict { winner });
             }
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
-            Verdict::Accepted => {
-                self.accepted(copy, shard);
-                self.settle_publication(copy);
-            }
-            Verdict::Cyclic => {
-                self.copies.leave_sender(&mut self.ctx, copy);
+            Verdict::Accepted | Verdict::Cyclic { .. } => {
+                // The other shard's answer may concern an earlier sender.
+                if let Verdict::Cyclic { sender } = &verdict
+                    && self.copies[&copy].sender() == Some(sender)
+                {
+                    self.copies.leave_sender(&mut self.ctx, copy);
+                }
                 self.accepted(copy, shard);
                 self.settle_publication(copy);
             }

@@ -54,7 +54,9 @@ impl Shard {
         let verdict = match relation {
             Relation::Refused(verdict) => verdict,
             Relation::New if !is_recorded => Verdict::ShardFull,
-            Relation::Known if self.closes_cycle(node, &publish) => Verdict::Cyclic,
+            Relation::Known => self
+                .cyclic_sender(node, &publish)
+                .map_or(Verdict::Accepted, |sender| Verdict::Cyclic { sender: sender.clone() }),
             _ => Verdict::Accepted,
         };
         let (id, put) = (publish.id.clone(), publish.put);

@@ -8,7 +8,7 @@ use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::state::{MAX_AVOIDED, MAX_CONSIDERED, MAX_PASSED};
 use super::{Shard, Turn};
 use crate::error::{Error, Operation};
-use crate::id::ObjectId;
+use crate::id::{NodeId, ObjectId};
 use crate::plan::broadcast::{AGED_AFTER, Candidate, SenderChoice, choose_sender, pulls_from};
 use crate::plan::chain::unpaced;
 use crate::time::Time;
@@ -348,26 +348,29 @@ impl Shard {
         entry.transfers.senders_of(node).chain(published)
     }
 
-    /// Returns `true` if the sender of a published copy pulls from that copy. Disconnected stores
-    /// may have other senders by now.
-    pub(super) fn closes_cycle(&self, node: NodeIndex, publish: &Publish) -> bool {
-        let sender = publish.pulling_from.as_ref().and_then(|name| self.nodes.index(name));
-        let (Some(sender), Some(entry)) = (sender, self.entries.get(&publish.id)) else {
-            return false;
-        };
+    /// Returns the sender of a published copy if it pulls from that copy. Disconnected stores may
+    /// have other senders by now.
+    pub(super) fn cyclic_sender<'p>(
+        &self,
+        node: NodeIndex,
+        publish: &'p Publish,
+    ) -> Option<&'p NodeId> {
+        let name = publish.pulling_from.as_ref()?;
+        let (sender, entry) = (self.nodes.index(name)?, self.entries.get(&publish.id)?);
         let is_receiving = |node: &NodeIndex| {
             entry
                 .copies
                 .get(*node)
                 .is_some_and(|copy| copy.state == LocationState::Partial && !copy.is_disconnected)
         };
-        publish.state == LocationState::Partial
+        let is_cyclic = publish.state == LocationState::Partial
             && sender != node
             && self.serves(entry, node)
             && pulls_from(sender, node, |node| {
                 let receiving = Some(node).filter(is_receiving).into_iter();
                 receiving.flat_map(|node| self.senders_of(entry, node))
-            })
+            });
+        is_cyclic.then_some(name)
     }
 }
 

@@ -134,7 +134,9 @@ fn a_receiver_in_a_cycle_of_pulls_requests_another_sender_or_ends_an_unwanted_co
         }
         let (shard, publish) = h.publication();
         assert_eq!(publish.pulling_from, Some(node_id("n1")));
-        h.verdict(shard, &publish, Verdict::Cyclic);
+        h.verdict(shard, &publish, Verdict::Cyclic { sender: node_id("n2") });
+        assert!(!h.is_cancelled(&pull), "the verdict concerns an earlier sender");
+        h.verdict(shard, &publish, Verdict::Cyclic { sender: node_id("n1") });
         assert!(h.is_cancelled(&pull));
         h.sent();
         h.pull_ended(&pull, 4096, PullOutcome::Cancelled);

@@ -651,7 +651,7 @@ impl World {
             3 => conflict(Equality::Different),
             4 | 5 => conflict(Equality::Unknown { holder }),
             6 => conflict(Equality::Unknown { holder: None }),
-            7 => Verdict::Cyclic,
+            7 => Verdict::Cyclic { sender: node_id(["n1", "n2"][usize::from(verdict / 16 % 2)]) },
             _ => Verdict::Accepted,
         };
         self.say(shard, ToStore::Published { id, put, verdict });

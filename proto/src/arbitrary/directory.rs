@@ -166,7 +166,7 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     ];
     prop_oneof![
         Just(Verdict::Accepted),
-        Just(Verdict::Cyclic),
+        node().prop_map(|sender| Verdict::Cyclic { sender }),
         (put(), equality).prop_map(|(winner, equality)| Verdict::Conflict { winner, equality }),
         Just(Verdict::Deleted),
         Just(Verdict::ShardFull),

@@ -218,9 +218,11 @@ fn decode_take_over(object: wire::TakeOver) -> Result<ToStore> {
 fn encode_verdict(verdict: Verdict) -> wire::published::Verdict {
     match verdict {
         Verdict::Accepted => {
-            wire::published::Verdict::Accepted(wire::Accepted { is_cyclic: false })
+            wire::published::Verdict::Accepted(wire::Accepted { cyclic_sender: String::new() })
         }
-        Verdict::Cyclic => wire::published::Verdict::Accepted(wire::Accepted { is_cyclic: true }),
+        Verdict::Cyclic { sender } => wire::published::Verdict::Accepted(wire::Accepted {
+            cyclic_sender: encode_node(&sender),
+        }),
         Verdict::Conflict { winner, equality } => {
             let (equality, holder) = match equality {
                 Equality::Equal => (wire::Equality::Equal, None),
@@ -246,8 +248,12 @@ fn encode_verdict(verdict: Verdict) -> wire::published::Verdict {
 
 fn decode_verdict(verdict: wire::published::Verdict) -> Result<Verdict> {
     Ok(match verdict {
-        wire::published::Verdict::Accepted(accepted) if accepted.is_cyclic => Verdict::Cyclic,
-        wire::published::Verdict::Accepted(_) => Verdict::Accepted,
+        wire::published::Verdict::Accepted(accepted) if accepted.cyclic_sender.is_empty() => {
+            Verdict::Accepted
+        }
+        wire::published::Verdict::Accepted(accepted) => {
+            Verdict::Cyclic { sender: NodeId::new(&accepted.cyclic_sender)? }
+        }
         wire::published::Verdict::Conflict(conflict) => Verdict::Conflict {
             winner: PutId(conflict.winner),
             equality: match wire::Equality::try_from(conflict.equality) {

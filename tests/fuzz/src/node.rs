@@ -721,7 +721,7 @@ fn grant(
 fn verdict(input: &mut Unstructured<'_>, world: &World, id: &ObjectId) -> Result<Verdict> {
     let equality = match input.int_in_range(0..=9)? {
         0..=2 => return Ok(Verdict::Accepted),
-        3 => return Ok(Verdict::Cyclic),
+        3 => return Ok(Verdict::Cyclic { sender: sender(input)?.0 }),
         4 => return Ok(Verdict::Deleted),
         5 => return Ok(Verdict::ShardFull),
         6 => Equality::Equal,

@@ -334,7 +334,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
     let bytes = Bytes::from(vec![7; 24]);
     let messages = [
         ToStore::Published { id: object(), put, verdict: Verdict::Accepted },
-        ToStore::Published { id: object(), put, verdict: Verdict::Cyclic },
+        ToStore::Published { id: object(), put, verdict: Verdict::Cyclic { sender: node_id() } },
         ToStore::Published { id: object(), put, verdict: conflict },
         ToStore::Granted(grant),
         ToStore::Inline {

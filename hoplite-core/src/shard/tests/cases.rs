@@ -333,6 +333,9 @@ impl Scenario {
         };
         Some(match message {
             ToStore::Published { verdict: Verdict::Accepted, .. } => return None,
+            ToStore::Published { verdict: Verdict::Cyclic { sender }, .. } => {
+                format!("{node} leave {sender}")
+            }
             ToStore::Published { verdict: Verdict::Conflict { equality, .. }, .. } => {
                 match equality {
                     Equality::Unknown { holder: Some((holder, _)) } => {

@@ -172,9 +172,12 @@ pub struct Grant {
 pub enum Verdict {
     /// The shard records the copy.
     Accepted,
-    /// As `Accepted`, but the copy's sender pulls from this copy: the store must leave the sender.
+    /// As `Accepted`, but the published sender pulls from this copy, so the store must leave it.
     /// Stores before version 11 read `Accepted`.
-    Cyclic,
+    Cyclic {
+        /// Sender to leave.
+        sender: NodeId,
+    },
     /// Another put was first. If both are equal, the store may give its copy the put id `winner`.
     Conflict {
         /// First put.
