@@ -241,7 +241,9 @@ impl Screen {
                 plain(&state),
             ];
             let cards = if chosen == Some(number) { &load.rails[..] } else { &[] };
-            with_cards(cells, cards).style(style)
+            // A row that exceeds the table would be invisible. The header has a line.
+            let visible = cards.len().min(usize::from(area.height).saturating_sub(2));
+            with_cards(cells, &cards[..visible]).style(style)
         });
         let rows = rows.collect();
         let header = Row::new([
