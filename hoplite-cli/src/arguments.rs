@@ -159,7 +159,7 @@ pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     ))
 }
 
-/// Separate, because clap takes a plain list for a repeated argument.
+/// A separate type, because clap takes a plain list for a repeated argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

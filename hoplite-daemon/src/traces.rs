@@ -224,7 +224,7 @@ impl Export {
     }
 }
 
-/// Ignores an unusable endpoint, perhaps for other programs.
+/// Ignores an unusable endpoint: OpenTelemetry's variables may be meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);

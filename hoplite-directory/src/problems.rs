@@ -235,7 +235,7 @@ mod tests {
                 "a node has calls that fail",
                 "a store is nearly full of pinned objects",
                 "a node has slow links",
-                "a node has network cards that do not reach others",
+                "a node has network cards that do not reach other nodes",
             ]
         );
         assert!(found.is_sorted_by_key(|problem| problem.kind));
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(found[5].places[0].text, "a get has waited for 12 s: no store");
         assert_eq!(found[3].places[0].object, ObjectId::new("w").ok());
         assert_eq!(found[8].places[0].text, "to node-7, and to 1 more");
-        assert_eq!(found[9].places[0].text, "routes over network cards that do not work: 3");
+        assert_eq!(found[9].places[0].text, "failed routes between network cards: 3");
     }
 
     #[test]

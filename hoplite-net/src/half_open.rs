@@ -13,7 +13,8 @@ pub fn descriptor_limit() -> u64 {
 
 /// Bounded number of slots for half-open connections, whose peer is not authenticated yet.
 ///
-/// A new connection evicts the oldest one if necessary, so silent peers cannot lock out daemons.
+/// A new connection evicts the oldest one if necessary, so silent peers cannot lock out daemons,
+/// which authenticate within a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,

@@ -204,7 +204,8 @@ impl Session {
             ended = &mut reading => return ended.and(Err(lost())),
             written = writing => written,
         };
-        // The shard answers the sent messages first. After a failed write, it may send the reason.
+        // The shard answers the sent messages before it ends the session. After a failed write, it
+        // may send the reason.
         reading.await?;
         written.map_err(|_| lost())
     }
@@ -228,7 +229,8 @@ impl Session {
     }
 }
 
-/// Number of answered pings, and the times of the few unanswered pings, oldest first.
+/// Number of answered pings, and the times of unanswered pings, oldest first. The session ends
+/// after a few unanswered pings.
 #[derive(Debug, Default)]
 struct SentPings(Mutex<(u64, VecDeque<Time>)>);
 
@@ -279,7 +281,8 @@ impl Failure {
     }
 
     fn of_opening(credentials: &Credentials, error: &io::Error) -> Self {
-        // This side rejected the certificate, or the peer sent invalid TLS.
+        // This side rejected the certificate, or the peer sent invalid TLS. If the peer rejects the
+        // certificate, the connection ends later, without a reason.
         let is_tls = cause::<rustls::Error>(error).is_some();
         Self { error: credentials.error_of(error), is_tls }
     }

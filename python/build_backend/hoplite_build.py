@@ -41,6 +41,7 @@ SOURCES = [
     "tests/Cargo.toml",
     "tests/src",
 ]
+# Replaced in an sdist.
 MOVED = {
     'backend-path = ["build_backend"]': 'backend-path = ["python/build_backend"]',
     'readme = "README.md"': 'readme = "python/README.md"',

@@ -32,6 +32,7 @@ os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 # On a busy machine, a transfer of a tensor may take longer than Ray's default of a minute.
 os.environ["RAY_rdt_fetch_fail_timeout_milliseconds"] = "300000"  # noqa: SIM112
 
+# Background jobs ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
@@ -65,6 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     place = tmp_path_factory.mktemp("cluster")
+    # No test kills its stores.
     with Cluster(place, nodes=3, memory="512MiB", node_grace=LONG_GRACE) as cluster:
         yield cluster
 

@@ -9,6 +9,7 @@ from . import targets
 from .results import Measurement, Results
 from .workloads import WORKLOADS, Workload
 
+# Latency dominates shorter times.
 _COMPARED_FROM_S = 0.005
 # Shorter rounds are measured too coarsely.
 _COSTLY_BYTES = 32 << 20

@@ -106,7 +106,7 @@ fn each_tool_names_failed_routes() {
     cluster.client(0).put("object", &bytes(4, SIZE)).unwrap();
     cluster.client(1).get("object", TIME_LIMIT).unwrap();
     await_that("a failed route", || status(&cluster, 1).failed_routes == 1);
-    let text = "routes over network cards that do not work: 1 (1 of 127.0.0.2)";
+    let text = "failed routes between network cards: 1 (1 of 127.0.0.2)";
     let problems = status(&cluster, 1).problems();
     assert_eq!(problems, [(ProblemKind::Routes, vec![text.to_owned()])]);
     await_that("the problem in the dashboard", || {

@@ -86,7 +86,7 @@ impl Collector {
         self.collected.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for spans, because a daemon exports its last spans for only a second.
+    /// Waits for spans. A daemon that ends exports its last spans for a second only.
     fn await_spans(&self, expected: &[(&str, Option<&str>, usize)]) {
         await_that("the spans", || {
             let trace = self.trace();
@@ -239,6 +239,7 @@ fn requests_to_a_returning_shard_belong_to_the_waiting_get() {
     let trace = collector.trace();
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
+    // Two queries, if the first preceded the notice of the shard's end.
     let asked = trace.named("ask directory", Some("node-1"));
     assert!(
         !asked.is_empty() && asked.iter().all(|span| span.parent_span_id == get.span_id),

@@ -15,7 +15,8 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// Most objects requested at once: more than usual senders, and far below the limit of calls.
+/// Most objects requested at once: more than a cluster usually has senders, and far below the limit
+/// of calls.
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {
@@ -130,7 +131,8 @@ where
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-/// Copies the readers' objects into the front of `out`. Readers may open in any order.
+/// Copies the readers' objects into the front of `out`, one behind the other. Readers may open in
+/// any order.
 pub(super) async fn one_after_the_other<'a, Opening, Copy>(
     connection: &Connection,
     openings: Vec<Opening>,
@@ -143,7 +145,7 @@ where
 {
     let in_flight = in_flight(connection);
     let mut openings = pin!(at_once(connection, openings));
-    // Readers whose offset in `out` is unknown.
+    // Readers whose offset in `out` is unknown, because an earlier object's length is.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
     let given_bytes = out.len() as u64;

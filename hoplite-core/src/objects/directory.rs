@@ -5,9 +5,10 @@
 //! * **A sender dies or sends damaged bytes.** The receiver queries for another sender, with pauses
 //!   if failures repeat, and resumes at its offset (`gets.rs`).
 //! * **A sender freezes.** Idle senders send keepalives, so five seconds of silence end the pull.
-//! * **A transfer stalls although its sender lives.** After ten seconds, the receiver leaves its
-//!   sender ([`stall`](crate::transfer::stall)).
-//! * **Two stores pull from each other.** One of them leaves and serves the other (`gets.rs`).
+//! * **A transfer stalls although its sender lives.** A receiver without a byte or a new sign of
+//!   life of the producer for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
+//! * **Two stores pull from each other.** A store leaves a sender that requests bytes from the
+//!   store, and serves that sender (`gets.rs`).
 //! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
 //!   aborts its unsealed puts (`requests.rs`).
 //! * **A store dies.** Its shards notice a closed connection, or six seconds without an answer to a
@@ -39,8 +40,8 @@ use crate::shard::{
 };
 use crate::version::Version;
 
-/// Shortest time limit of a query for a copy that clients read or a shard ordered. At the limit,
-/// the store repeats the query.
+/// Shortest time limit of a query while clients read the growing copy, or a shard ordered it. At
+/// the limit, the store repeats the query.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {

@@ -1,4 +1,4 @@
-//! The shards that know a copy, and their verdicts on its put.
+//! Publication of one copy: the shards that know it, and their verdicts on its put.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
 /// Number of conflicting publications after which the store tells a shard to forget the other put.
-/// They take over five seconds; the other store should withdraw its put within two.
+/// They take over five seconds. The other store should withdraw its put within two seconds of a
+/// shard's return.
 const DISPUTES: u32 = 9;
 
 pub(crate) type Rival = Box<(PutId, (NodeId, SocketAddr))>;
@@ -229,7 +230,8 @@ impl Publication {
         self.view_mut(shard).has_accepted = true;
     }
 
-    /// Forgets the earlier put: otherwise two stores could each rename their put to the other's.
+    /// Forgets the earlier put, because the id's first shard has accepted this one: otherwise two
+    /// stores could each rename their put to the other's.
     pub(crate) fn settle(&mut self) {
         self.take_rival();
         (self.is_confirmed, self.was_accepted) = (true, true);
@@ -239,7 +241,7 @@ impl Publication {
         self.was_accepted
     }
 
-    /// Forgets verdicts: the copy gets an equal put's id.
+    /// Forgets verdicts, because the copy gets the id of an equal put.
     pub(crate) fn rename(&mut self) {
         for view in &mut self.shards {
             (view.has_accepted, view.is_listed) = (false, false);

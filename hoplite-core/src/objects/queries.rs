@@ -1,5 +1,5 @@
-//! Queries to the directory. Each waits at the first connected shard of its id: the loss of a shard
-//! delays calls, but fails none.
+//! Queries to the directory. Each waits at the first connected shard of its id, and moves when
+//! another becomes the first: the loss of a shard delays calls, but fails none.
 
 use std::collections::BTreeMap;
 
@@ -129,8 +129,8 @@ impl Queries {
 
 fn withdraw_at(ctx: &mut Context, shard: usize, request: RequestId, purpose: &Purpose) {
     match purpose {
-        // The shard still completes a delete, but must forget the query's number: the query may
-        // come back.
+        // The shard still completes a delete. It must forget the query's number, because the query
+        // may come back.
         Purpose::Fetch | Purpose::Delete(..) => ctx.tell_shard(shard, ToShard::Cancel { request }),
         Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
             ctx.tell_shard(shard, ToShard::Unsubscribe { request });

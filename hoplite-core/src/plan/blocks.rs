@@ -24,8 +24,8 @@ pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
 /// Length of a window. The measured rate is the mean over the last one to two windows.
 ///
-/// Over a shorter window, a burst may show any rate. Too long a block delays all hops behind it for
-/// good.
+/// Over a shorter window, a burst may show any rate. A block that is then too long delays all hops
+/// behind it for good, because links of equal rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
 /// Shortest time over which a rate is computed: the first bytes show too high a rate.
 const MIN_AGE: Duration = Duration::from_millis(2);

@@ -203,7 +203,7 @@ impl Rails {
         routes.any(|(number, state)| number != route.number && state.works())
     }
 
-    /// Begins connections that test failed routes, or all routes of a peer without connections.
+    /// Begins tests of failed routes and, if their peer has no connection, of its working ones.
     /// Also returns each peer's first address.
     pub fn tests(&mut self, now: Time) -> Vec<(NodeId, SocketAddr, Route)> {
         let is_due = |state: &State| !state.works() && state.test_at <= now;

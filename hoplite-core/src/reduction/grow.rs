@@ -101,7 +101,8 @@ impl Reduction {
     }
 
     /// Adds the sources of each node as one vertex: close nodes first, nodes with only slow links
-    /// later, failed nodes last. Equally close nodes come by turn.
+    /// later, failed nodes last. Equally close nodes come by turn, so that reduces of the same
+    /// sources begin at different nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own =
             self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
@@ -268,8 +269,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Connects the groups' streams, at each level the receiver's last, once all sources have
-    /// joined.
+    /// Connects the groups' streams once all sources have joined. At each level, the receiver's
+    /// group is last.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else {
             return;
@@ -286,8 +287,8 @@ impl Reduction {
         }
     }
 
-    /// Dissolves vertices with more inputs than a hop may have, passed on by vertices that could
-    /// not combine.
+    /// Dissolves vertices with more inputs than a hop may have: vertices that could not combine
+    /// have passed their inputs to them.
     fn dissolve_oversized(&mut self, world: &mut World<'_>) {
         let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);

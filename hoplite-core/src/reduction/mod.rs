@@ -27,8 +27,8 @@
 //! * **The same put of a source comes back**: the target goes on after its valid bytes.
 //! * **Another put or source takes its place**: a target under another put id supersedes the old
 //!   target, whose bytes are wrong.
-//! * **A source is lost**: the call fails with `ObjectLost`, unless enough others are left. Its
-//!   target ends at once.
+//! * **A source is lost**: if enough others are left, a target with its bytes ends at once.
+//!   Otherwise, the call fails with `ObjectLost`.
 //! * **A hop finds no memory**: its consumer, in the end the coordinator, takes in its inputs.
 //! * **A hop's connection breaks**: its sources join again after a tenth of a second.
 //! * **The coordinator, its client or the call ends, or the target is deleted**: the connections

@@ -1,8 +1,10 @@
-//! Queues between a store and a shard, which put messages into frames.
+//! Queues between a store and a shard: they decide which messages share a frame, and when it
+//! leaves.
 //!
-//! Publications of small objects are *deferrable*, to share frames. After a frame with only
-//! deferrable messages, further ones wait up to [`LINGER`] in a store's [`BatchQueue`]. A prompt
-//! message leaves at once, with all messages before it. A shard's [`AnswerQueue`] never waits.
+//! Publications of small objects are *deferrable*: separate frames would cost more time than the
+//! puts. After a frame with only deferrable messages, further ones wait up to [`LINGER`] in a
+//! store's [`BatchQueue`]. A prompt message leaves at once, with all messages before it. A shard's
+//! [`AnswerQueue`] never waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;

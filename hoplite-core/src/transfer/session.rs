@@ -26,8 +26,8 @@ impl Pings {
 /// only costs another publication.
 pub const STORE_PINGS: Pings =
     Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
-/// A shard's pings over gRPC, and its silence limit for direct connections. The timeout is longer
-/// than in [`STORE_PINGS`]: a shard that gives up a store loses its copies.
+/// A shard's pings over gRPC, and its silence limit for stores on direct connections. The timeout
+/// is longer than in [`STORE_PINGS`], because a shard that gives up a store loses its copies.
 pub const SHARD_PINGS: Pings =
     Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 /// Timeout to connect to a shard: TCP retransmits a SYN after one and three seconds.
@@ -37,8 +37,8 @@ pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// A shard's timeout for a store's first message. The connection may be half open.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A store's pings on a direct connection: empty frames. Answers wait for the threads that handle
-/// messages, so the timeout is longer than for gRPC.
+/// A store's pings on a direct connection: empty frames. The timeout is longer than for gRPC,
+/// because the answers wait for the threads that handle messages.
 pub const DIRECT_PINGS: Pings =
     Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
@@ -129,8 +129,9 @@ impl Attempts {
         self.refused_since.is_some()
     }
 
-    /// Returns `true` if a shard refuses the store, or sent a malformed message. A refused token
-    /// counts only before the first session: later, an operator may be replacing it.
+    /// Returns `true` if a shard refuses the store, or sent a malformed message before the session.
+    /// A refused token counts only before the first session: later, an operator may be replacing
+    /// it.
     fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
         match error.code() {
             ErrorCode::NodeIdInUse
@@ -145,7 +146,7 @@ impl Attempts {
 }
 
 /// Returns `true` for a refusal that may end: the other store of this name, or shard with another
-/// list, may be dead, or the connection broke.
+/// list, may be dead, or the connection may have broken at its start.
 fn may_pass(refusal: &Error) -> bool {
     matches!(
         refusal.code(),

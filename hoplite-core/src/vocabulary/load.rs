@@ -68,7 +68,7 @@ pub struct Load {
     pub links: Vec<LinkLoad>,
     /// Empty if the store has a single card.
     pub rails: Vec<RailLoad>,
-    /// Routes over network cards that do not work, while others reach the same store.
+    /// Failed routes between network cards to stores that other routes reach.
     pub failed_routes: u32,
     /// Current troubles, most important first.
     pub troubles: Vec<Trouble>,
@@ -228,8 +228,8 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
-/// Decides when a store reports its load: at intervals while a shard requests it, and only after
-/// changes.
+/// Decides when a store reports its load to a shard: at intervals while the shard requests it, and
+/// only after changes.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
     watched: Option<(Time, Duration)>,
@@ -293,7 +293,7 @@ const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
 /// Time for which stores report their load after a request for a dashboard or `hoplite top`.
 pub const REPORT_DURATION: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Most reports per second that a shard requests. Each costs some ten microseconds.
+/// Most reports per second that a shard requests from all stores. Each costs some ten microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
 /// Decides when a shard requests load reports, for tools and the dashboard's history.

@@ -32,7 +32,7 @@ pub fn failed_routes(count: u32, cards: impl IntoIterator<Item = (String, u32)>)
     let failed = cards.into_iter().filter(|(_, failed)| *failed > 0);
     let cards: Vec<String> = failed.map(|(card, failed)| format!("{failed} of {card}")).collect();
     let cards = if cards.is_empty() { String::new() } else { format!(" ({})", cards.join(", ")) };
-    (count > 0).then(|| format!("routes over network cards that do not work: {count}{cards}"))
+    (count > 0).then(|| format!("failed routes between network cards: {count}{cards}"))
 }
 
 /// Kinds of problems, the most important first.
@@ -264,12 +264,12 @@ const SLOW: ProblemText = ProblemText {
 };
 const ROUTES: ProblemText = ProblemText {
     severity: Severity::Warning,
-    one: "a node has network cards that do not reach others",
-    many: "nodes have network cards that do not reach others",
+    one: "a node has network cards that do not reach other nodes",
+    many: "nodes have network cards that do not reach other nodes",
     cause: "A card cannot connect to the card of another node, or its connections fall silent. Transfers use the \
             other cards.",
-    cure: "Check cable, port and addresses of the cards, and let each card reach the data port of its counterpart: \
-           the cards are in the same order at every store.",
+    cure: "Check cable, port and addresses of the cards. Name them in the same order at every store: each card \
+           must reach the data port of its counterpart.",
 };
 const REFUSED: ProblemText = ProblemText {
     severity: Severity::Warning,
@@ -302,7 +302,7 @@ mod tests {
     fn failed_routes_name_the_cards_that_have_some() {
         let cards = || [("10.0.0.1", 0), ("10.0.0.2", 2)].map(|(card, at)| (card.to_owned(), at));
         assert_eq!(failed_routes(0, cards()), None);
-        let text = "routes over network cards that do not work: 2";
+        let text = "failed routes between network cards: 2";
         assert_eq!(failed_routes(2, []).unwrap(), text);
         assert_eq!(failed_routes(2, cards()).unwrap(), format!("{text} (2 of 10.0.0.2)"));
     }

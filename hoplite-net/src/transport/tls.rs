@@ -150,7 +150,8 @@ impl TlsStream {
             if received > 0 || self.is_closed {
                 return Ok(received);
             }
-            // Sends queued bytes, such as the answer to a key update.
+            // Sends queued bytes, such as the answer to a key update. The next write sends the
+            // rest.
             self.outgoing.send(&self.stream)?;
             self.fill().await?;
         }
@@ -268,7 +269,8 @@ impl TlsStream {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // A valid handshake fits in a buffer of this size.
+            // A valid handshake fits in a buffer of this size. After the handshake, the buffer is
+            // larger.
             if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
                 let what = "a record, or a message of the handshake, is too long";
                 return Err(broken(rustls::Error::General(what.to_owned())));

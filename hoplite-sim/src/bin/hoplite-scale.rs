@@ -17,7 +17,8 @@ const EXAMPLES: &str = "Examples:
 The simulation itself gives the same result on every computer. How long decisions took is measured on this one, and \
 says little in a debug build.";
 
-/// Simulates collectives of thousands of nodes: real stores and shards over a model of the network.
+/// Simulates collectives of thousands of nodes. The real stores and shards decide, over a model of
+/// the network.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 struct Arguments {

@@ -170,6 +170,7 @@ impl Simulation {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 sim.check_only_put(&participant.target, view.put);
                 let store = sim.app.clients[&client].store;
+                // Checks only a complete copy: readers see the last bytes slightly earlier.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &participant.target, &view, participant.started);
                 }

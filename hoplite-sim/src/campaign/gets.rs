@@ -44,7 +44,7 @@ impl Simulation {
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 let store = sim.app.clients[&client].store;
-                // Readers see the last bytes slightly earlier.
+                // Checks only a complete copy: readers see the last bytes slightly earlier.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &id, &view, started);
                 }

@@ -38,7 +38,7 @@ use reduces::ReduceCall;
 use scenario::Kind;
 pub use scenario::{Faults, Scenario};
 
-/// Most events in a run, a hundred times the usual number.
+/// Most events in a run, a hundred times the usual number. More events indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
 /// Counts of a run, which show that it was not idle.

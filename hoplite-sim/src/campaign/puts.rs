@@ -12,8 +12,8 @@ use crate::cluster::{Answer, bytes_of};
 
 /// Sizes of an empty object, two inline ones, and objects of a few and many blocks.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// Sizes of objects whose bytes travel in the put's request: from a contents' number to the
-/// request's limit.
+/// Sizes of objects whose bytes travel in the put's request: from a number that identifies the
+/// contents to the request's limit.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
 #[derive(Debug, Clone)]

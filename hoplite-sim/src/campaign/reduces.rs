@@ -294,7 +294,8 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // Other stores may evict the target.
+                // If the coordinator's own copy has failed, only other stores have the target, and
+                // may evict it.
                 let is_here = |copy: &Copy| {
                     copy.id.as_ref() == Some(&call.request.target) && copy.is_complete
                 };
@@ -453,7 +454,8 @@ impl Simulation {
     }
 }
 
-/// Finds a different source for each operand. Sources may have equal bytes.
+/// Finds a different source for each operand. Sources may have equal bytes, because a reduce of one
+/// object copies it.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

@@ -12,7 +12,8 @@ use hoplite_core::{Error, ObjectId};
 use super::{Kind, Simulation};
 
 const LAST_CALLS: Duration = Duration::from_secs(12);
-/// Time in which the cluster recovers: longer than waits for absent stores and stalled senders.
+/// Time in which the cluster recovers. Shards wait less for absent stores, and receivers for a
+/// stalled sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -260,7 +260,8 @@ impl<A: Application> Cluster<A> {
             return StreamStep::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
-            // The received bytes, and the sender, wait for this member's bytes to combine.
+            // The received bytes wait until this member has the bytes to combine with them. The
+            // sender waits too.
             return StreamStep::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));

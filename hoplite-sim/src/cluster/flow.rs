@@ -1,7 +1,7 @@
 //! Transfers whose bytes flow and share links, for thousands of nodes.
 //!
 //! A copy grows at a constant rate, its *line*: the transfer's share of the links or, once the copy
-//! has caught up, the rate of its inputs.
+//! has caught up, the rate of its inputs. Receivers learn of a new rate with the delay of bytes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

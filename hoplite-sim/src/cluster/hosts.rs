@@ -25,7 +25,7 @@ pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
     pub(crate) is_alive: bool,
-    /// Number of this run. Events for an earlier run have no effect.
+    /// Number of this run. A restart increases it, and events for an earlier run have no effect.
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,

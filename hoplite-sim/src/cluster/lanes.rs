@@ -17,7 +17,7 @@ use hoplite_core::plan::lanes::{
 use super::transfers::{Reader, TransferId};
 use super::{Application, Cluster, Network, node_id};
 
-/// Time between two frames of a connection.
+/// Time between two frames of a connection: each measurement of a rate includes several.
 const FRAME_TIME: Duration = Duration::from_millis(2);
 
 /// Limits each connection's rate, and a stream's connections.

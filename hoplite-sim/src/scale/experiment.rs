@@ -18,7 +18,7 @@ pub enum Workload {
 pub enum Arrivals {
     /// All at once, after the puts.
     Together,
-    /// In equal steps over this time; each node puts when it arrives.
+    /// One after the other, in equal steps over this time; each node puts when it arrives.
     Staggered(Duration),
 }
 

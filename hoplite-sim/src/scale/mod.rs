@@ -7,8 +7,8 @@
 //! # Models
 //!
 //! * **Bytes** flow at full rate in both directions at once, through a switch that is never full.
-//!   Transfers share a direction of a node's link equally. Unused shares are lost, so many
-//!   transfers on a link are too slow.
+//!   Transfers share a direction of a node's link equally. Unused shares are lost, so results are
+//!   too slow with many transfers on a link.
 //! * **Latency**: a relay verifies each block first, which delays it by about a millisecond. A
 //!   connection takes a round trip.
 //! * **Connections** may have a [`FlowCap`]. Real senders then decide their number, see
@@ -35,8 +35,8 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// The arena's capacity in objects: a source, a partial result, a target, and a restarted reduce's
-/// old objects.
+/// The arena's capacity in objects: a source, a partial result, a target, and old objects of a
+/// restarted reduce.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {

@@ -61,7 +61,8 @@ pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> 
         now += step;
         let mut still = Vec::new();
         for ((&flow, rate), time) in active.iter().zip(&rates).zip(times) {
-            // Ends all flows within a rounding error of the earliest.
+            // Ends all flows within a rounding error of the earliest, so each step ends at least
+            // one.
             if time <= step * (1.0 + 1e-12) {
                 ends[flow] = now;
             } else {

@@ -375,7 +375,7 @@ fn decode_ownerless(list: wire::ListOwnerless) -> Result<node::Request> {
     Ok(node::Request::ListOwnerless { prefix: list.prefix, after: list.after, limit })
 }
 
-/// Checks a listing's first and last id. Returns the page's most objects.
+/// Checks the first and last id of a page of a listing. Returns the most objects in the page.
 fn decode_page(ends: [&Bytes; 2], limit: u32) -> Result<usize> {
     match ends.into_iter().find(|bytes| bytes.len() > MAX_OBJECT_ID_BYTES) {
         Some(bytes) => Err(Error::InvalidId { length_bytes: bytes.len() }),

@@ -253,6 +253,7 @@ def test_a_tensor_outlives_its_producer(
     made = objects(client) - before
     assert len(made) == 2
     ray.kill(mortal)
+    # Longer than the grace period.
     time.sleep(8)
     assert ray.get(consumers[0].total.remote(refs[0])) == 300_000.0
     assert float(ray.get(refs[1])[0]) == 4.0

@@ -1,6 +1,7 @@
 //! Copies and their users. The table knows nothing of the directory and of calls.
 //!
-//! It frees a copy's memory only when the copy has no user.
+//! It frees a copy's memory only when no client references it, no serve or comparison reads it, and
+//! no pull or combination writes it.
 
 mod awaiting;
 mod charges;

@@ -25,7 +25,8 @@ impl Table {
         Ok(())
     }
 
-    /// Finds memory, or the first copy to evict if evictions can free enough.
+    /// Finds memory, or the first copy to evict. Evicts nothing if all evictions would free too
+    /// little.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         if self.copies.len() >= limits.max_objects {
             self.find_victim()
@@ -96,7 +97,7 @@ impl Table {
         self.evictions += 1;
     }
 
-    /// Names this store, because other stores' clients may see the error.
+    /// Makes an error that names this store, because other stores' clients may see it.
     pub(crate) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes: HEADER_BYTES + size_bytes,

@@ -54,7 +54,8 @@ impl Window {
     }
 
     /// Returns bytes per second since the window began. With `is_of_busy_times`, times without
-    /// frames of a lane do not count.
+    /// frames of a lane do not count. Then, if lanes are fast in turns, the sum exceeds the rate of
+    /// the link.
     pub(super) fn rates(&self, now: Time, totals: &Totals, is_of_busy_times: bool) -> Rates {
         let elapsed = now.since(self.begun);
         let own = totals.acknowledged_bytes.saturating_sub(self.totals.acknowledged_bytes);

@@ -9,7 +9,7 @@ use crate::plan::rails::RAIL_TIMEOUT;
 /// Most [`RAIL_TIMEOUT`]s without a block before lost bytes are requested again.
 const MOST_TIMEOUTS: u32 = 3;
 
-/// A lane of a receiver that waits for bytes.
+/// A lane on which a receiver awaits bytes.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "most names say it")]
 pub struct WaitingLane {
@@ -17,7 +17,7 @@ pub struct WaitingLane {
     pub route: usize,
     /// Time since its last byte.
     pub silent_for: Duration,
-    /// `true` if the header of a later block has arrived.
+    /// `true` if it has a block that must wait for other lanes.
     pub has_block: bool,
 }
 
@@ -26,7 +26,7 @@ pub struct WaitingLane {
 pub enum SilentLanes {
     /// All: the sender may have no bytes after the lost ones.
     All,
-    /// These lanes, each silent for this time.
+    /// These lanes, silent for at least this time.
     Some(Vec<LaneId>, Duration),
 }
 
