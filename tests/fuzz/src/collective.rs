@@ -314,9 +314,7 @@ impl World {
 
     fn fail(&mut self, index: usize, failure: Failure) {
         let seat = &mut self.seats[index];
-        if let MemberStage::AwaitingRoom | MemberStage::Exchanging { .. } =
-            seat.member.stage()
-        {
+        if let MemberStage::AwaitingRoom | MemberStage::Exchanging { .. } = seat.member.stage() {
             seat.drop_copy(self.now);
             seat.reports.push_back(Report::Failed(failure));
         }

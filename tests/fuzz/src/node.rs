@@ -203,29 +203,17 @@ impl World {
             | Effect::ServeAccepted { copy, .. } => {
                 assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
             }
-            Effect::StartPull { pull, copy, size_bytes, offset_bytes, .. } => {
-                assert!(
-                    self.open_copies.contains_key(&copy) && offset_bytes <= size_bytes,
-                    "{pull:?}"
-                );
-                assert!(
-                    self.pulls.insert(pull, (offset_bytes, size_bytes)).is_none(),
-                    "{pull:?} is new"
-                );
-            }
-            Effect::CancelPull { pull } => assert!(self.pulls.contains_key(&pull), "{pull:?} runs"),
             Effect::ServeRefused { serve } => {
                 assert!(self.serves.contains(&serve), "{serve:?} was asked for")
             }
-            Effect::Compare { copy, .. } => {
-                assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
-                assert!(self.comparisons.insert(copy), "{copy:?} is compared once at a time");
-            }
-            Effect::StartCombine { .. }
+            Effect::StartPull { .. }
+            | Effect::CancelPull { .. }
+            | Effect::Compare { .. }
+            | Effect::StartCombine { .. }
             | Effect::CancelCombine { .. }
             | Effect::StartHop { .. }
             | Effect::EndHop { .. }
-            | Effect::HopReport { .. } => self.perform_combination(effect),
+            | Effect::HopReport { .. } => self.perform_work(effect),
             Effect::DrainEnded { .. } | Effect::PutLost { .. } | Effect::ShardsChanged { .. } => {}
             Effect::Spill { .. }
             | Effect::ServeSpilled { .. }
@@ -241,8 +229,23 @@ impl World {
         }
     }
 
-    fn perform_combination(&mut self, effect: Effect) {
+    fn perform_work(&mut self, effect: Effect) {
         match effect {
+            Effect::StartPull { pull, copy, size_bytes, offset_bytes, .. } => {
+                assert!(
+                    self.open_copies.contains_key(&copy) && offset_bytes <= size_bytes,
+                    "{pull:?}"
+                );
+                assert!(
+                    self.pulls.insert(pull, (offset_bytes, size_bytes)).is_none(),
+                    "{pull:?} is new"
+                );
+            }
+            Effect::CancelPull { pull } => assert!(self.pulls.contains_key(&pull), "{pull:?} runs"),
+            Effect::Compare { copy, .. } => {
+                assert!(self.open_copies.contains_key(&copy), "{copy:?} is open");
+                assert!(self.comparisons.insert(copy), "{copy:?} is compared once at a time");
+            }
             Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
                 let size_bytes = self.open_copies[&copy];
                 assert!(
@@ -279,7 +282,7 @@ impl World {
             Effect::HopReport { hosting, .. } => {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
-            other => unreachable!("{other:?} combines nothing"),
+            other => unreachable!("{other:?} is no work"),
         }
     }
 

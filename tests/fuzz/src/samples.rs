@@ -83,12 +83,7 @@ pub fn requests() -> Vec<Vec<u8>> {
             timeout: TIMEOUT,
         },
         node::Request::Batch(vec![
-            node::Request::Get {
-                id: object(),
-                until: Until::Contents,
-                timeout: TIMEOUT,
-                allow_stale: false,
-            },
+            get(Until::Contents, false),
             node::Request::Delete { ids: vec![object()], timeout: TIMEOUT, wait: DeleteWait::All },
         ]),
         node::Request::Seal { copy, timeout: TIMEOUT },
@@ -109,28 +104,14 @@ pub fn requests() -> Vec<Vec<u8>> {
             }),
         },
         node::Request::SetQuota { subject: QuotaSubject::Prefix(object()), limits: None },
-        node::Request::Get {
-            id: object(),
-            until: Until::Started,
-            timeout: TIMEOUT,
-            allow_stale: true,
-        },
+        get(Until::Started, true),
         node::Request::Delete { ids: ids(), timeout: TIMEOUT, wait: DeleteWait::Reachable },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
         node::Request::Locate { id: object(), timeout: TIMEOUT },
         node::Request::Follow { copy, beyond_bytes: 4096, timeout: TIMEOUT },
         node::Request::Subscribe { id: object() },
         node::Request::Unsubscribe { call: CallId(3) },
-        node::Request::Reduce(Reduce {
-            target: ObjectId::new("sum").expect("the id is short"),
-            sources: ids(),
-            count: 2,
-            op: ReduceOp::Max,
-            order: ReduceOrder::Fixed,
-            range: Some(ByteRange { offset_bytes: 8, length_bytes: 16 }),
-            replicas: 2,
-            timeout: TIMEOUT,
-        }),
+        node::Request::Reduce(reduce(ids())),
         node::Request::Inspect(Inspection::List {
             prefix: Bytes::from_static(b"w"),
             after: Bytes::new(),
@@ -148,6 +129,23 @@ pub fn requests() -> Vec<Vec<u8>> {
         messages.iter().flat_map(|message| [length_of(message).to_vec(), message.clone()].concat());
     let stream = stream.collect();
     messages.into_iter().chain([stream]).collect()
+}
+
+fn get(until: Until, allow_stale: bool) -> node::Request {
+    node::Request::Get { id: object(), until, timeout: TIMEOUT, allow_stale }
+}
+
+fn reduce(sources: Vec<ObjectId>) -> Reduce {
+    Reduce {
+        target: ObjectId::new("sum").expect("the id is short"),
+        sources,
+        count: 2,
+        op: ReduceOp::Max,
+        order: ReduceOrder::Fixed,
+        range: Some(ByteRange { offset_bytes: 8, length_bytes: 16 }),
+        replicas: 2,
+        timeout: TIMEOUT,
+    }
 }
 
 fn length_of(message: &[u8]) -> [u8; 4] {
