@@ -18,7 +18,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// A result other than a time. Its name tells if `target` is a lower limit.
+/// A result other than a time. Its name tells if `target` is a lower or an upper limit.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,

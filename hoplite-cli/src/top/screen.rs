@@ -323,13 +323,15 @@ mod tests {
             failed_routes,
             ..Rail::default()
         };
-        let mut several = node("b", 0, 2 << 10);
-        several.load.as_mut().unwrap().rails =
-            vec![rail("10.0.0.1", 2 << 10, 0), rail("10.0.1.1\x1b", 0, 3)];
-        let nodes = vec![node("a", 0, 0), several, node("c", 0, 0)];
-        let directory = Ok(StatusReply { nodes, ..StatusReply::default() });
+        let with = |rails| {
+            let mut several = node("b", 0, 2 << 10);
+            several.load.as_mut().unwrap().rails = rails;
+            let nodes = vec![node("a", 0, 0), several, node("c", 0, 0)];
+            let directory = Ok(StatusReply { nodes, ..StatusReply::default() });
+            Ok(Snapshot { directory, ..snapshot() })
+        };
         let mut screen = Screen::new(false);
-        screen.take(Ok(Snapshot { directory, ..snapshot() }));
+        screen.take(with(vec![rail("10.0.0.1", 2 << 10, 0), rail("10.0.1.1\x1b", 0, 3)]));
         let lines = drawn(&mut screen, 140);
         assert!(lines[5].starts_with("b ") && lines[6].starts_with("c "), "{lines:#?}");
         let _ = screen.handle(&key(KeyCode::Down));
@@ -341,6 +343,9 @@ mod tests {
         assert!(lines[7].starts_with("  10.0.1.1? "), "{lines:#?}");
         assert!(lines[7].ends_with("failed routes: 3"), "{lines:#?}");
         assert!(lines[8].starts_with("c "), "{lines:#?}");
+        screen.take(with(vec![rail("10.0.0.1", 0, 0); 16]));
+        let lines = drawn(&mut screen, 140);
+        assert!(lines.iter().any(|line| line.starts_with("b ")), "{lines:#?}");
     }
 
     #[test]

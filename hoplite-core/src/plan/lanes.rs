@@ -26,7 +26,7 @@ mod silence;
 mod trial;
 
 use memory::LaneMemory;
-pub use silence::{Silence, SilentLanes, WaitingLane};
+pub use silence::{GiveUp, Silence, WaitingLane};
 use trial::{Host, LanePlan, Verdict};
 pub use trial::{LANE_BYTES, MAX_LANES, Progress, REST_LIMIT, Start, Supply, lane_limit};
 

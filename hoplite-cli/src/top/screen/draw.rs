@@ -2,7 +2,6 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use hoplite_client::{LocationState, Locations, RailStatus, Retention};
-use hoplite_core::plan::rails::MAX_RAILS;
 use hoplite_core::problem::{Place, Problem, Severity};
 use hoplite_proto::v1::load_report::Rail;
 use hoplite_proto::v1::status_reply::Node;
@@ -241,7 +240,7 @@ impl Screen {
                 plain(&state),
             ];
             let cards = if chosen == Some(number) { &load.rails[..] } else { &[] };
-            // A row that exceeds the table would be invisible. The header has a line.
+            // The table leaves out a row that is higher than the space below its header.
             let visible = cards.len().min(usize::from(area.height).saturating_sub(2));
             with_cards(cells, &cards[..visible]).style(style)
         });
@@ -403,7 +402,7 @@ impl Screen {
 /// Adds a line for each network card.
 fn with_cards(mut cells: [String; 8], cards: &[Rail]) -> Row<'static> {
     let mut height = 1;
-    for card in cards.iter().take(MAX_RAILS) {
+    for card in cards {
         let failed = match card.failed_routes {
             0 => String::new(),
             count => format!("failed routes: {count}"),

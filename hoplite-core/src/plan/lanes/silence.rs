@@ -21,13 +21,13 @@ pub struct WaitingLane {
     pub has_block: bool,
 }
 
-/// Lanes to give up.
+/// Lanes that the receiver gives up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SilentLanes {
+pub enum GiveUp {
     /// All: the sender may have no bytes after the lost ones.
     All,
     /// These lanes, silent for at least this time.
-    Some(Vec<LaneId>, Duration),
+    Silent(Vec<LaneId>, Duration),
 }
 
 /// Silence of a stream, in [`RAIL_TIMEOUT`]s without a block.
@@ -44,11 +44,11 @@ impl Silence {
 
     /// Returns the lanes to give up after a further [`RAIL_TIMEOUT`]. With `awaits_request`, a lane
     /// has broken, and its bytes are not requested again yet.
-    pub fn next(&mut self, lanes: &[WaitingLane], awaits_request: bool) -> SilentLanes {
+    pub fn next(&mut self, lanes: &[WaitingLane], awaits_request: bool) -> GiveUp {
         self.timeouts += 1;
         let has_block = lanes.iter().any(|lane| lane.has_block);
         if awaits_request && !has_block && self.timeouts > MOST_TIMEOUTS {
-            return SilentLanes::All;
+            return GiveUp::All;
         }
         let works = |route: usize| {
             let is_heard = |lane: &&WaitingLane| lane.has_block && lane.silent_for < RAIL_TIMEOUT;
@@ -60,7 +60,7 @@ impl Silence {
         let is_one = suspects.windows(2).all(|two| two[0].route == two[1].route);
         let limit = if is_one { RAIL_TIMEOUT } else { KEEPALIVE_INTERVAL + RAIL_TIMEOUT };
         let silent = suspects.iter().filter(|lane| lane.silent_for >= limit);
-        SilentLanes::Some(silent.map(|lane| lane.lane).collect(), limit)
+        GiveUp::Silent(silent.map(|lane| lane.lane).collect(), limit)
     }
 }
 
@@ -84,35 +84,35 @@ mod tests {
             lane(3, 1, LONG / 2, false),
         ];
         let lost = Silence::default().next(&lanes, false);
-        assert_eq!(lost, SilentLanes::Some(vec![LaneId(2)], LONG));
+        assert_eq!(lost, GiveUp::Silent(vec![LaneId(2)], LONG));
     }
 
     #[test]
     fn routes_without_blocks_have_time_for_a_keepalive() {
         let lanes = |silent_for| [lane(0, 0, LONG, false), lane(1, 1, silent_for, false)];
         let mut silence = Silence::default();
-        assert_eq!(silence.next(&lanes(LONG), false), SilentLanes::Some(vec![], LONGER));
+        assert_eq!(silence.next(&lanes(LONG), false), GiveUp::Silent(vec![], LONGER));
         let lost = silence.next(&lanes(LONGER), false);
-        assert_eq!(lost, SilentLanes::Some(vec![LaneId(1)], LONGER));
+        assert_eq!(lost, GiveUp::Silent(vec![LaneId(1)], LONGER));
     }
 
     #[test]
     fn a_block_on_a_route_without_recent_bytes_proves_nothing() {
         let lanes = [lane(0, 0, LONG, true), lane(1, 0, LONG, false)];
         let lost = Silence::default().next(&lanes, false);
-        assert_eq!(lost, SilentLanes::Some(vec![LaneId(1)], LONG));
+        assert_eq!(lost, GiveUp::Silent(vec![LaneId(1)], LONG));
     }
 
     #[test]
     fn lost_bytes_of_a_silent_sender_are_requested_after_some_timeouts() {
         let lanes = [lane(0, 0, Duration::ZERO, false)];
         let mut silence = Silence::default();
-        let nothing = SilentLanes::Some(vec![], LONG);
+        let nothing = GiveUp::Silent(vec![], LONG);
         for _ in 0..MOST_TIMEOUTS {
             assert_eq!(silence.next(&lanes, true), nothing);
         }
         assert_eq!(silence.next(&lanes, false), nothing);
-        assert_eq!(silence.next(&lanes, true), SilentLanes::All);
+        assert_eq!(silence.next(&lanes, true), GiveUp::All);
         silence.end();
         assert_eq!(silence.next(&lanes, true), nothing);
     }

@@ -3,7 +3,7 @@ use std::future::pending;
 use futures::future::select_all;
 use hoplite_core::merge::{LaneId, Merge, Step};
 use hoplite_core::peer::FINAL_FRAMES_TIMEOUT;
-use hoplite_core::plan::lanes::{Silence, SilentLanes, WaitingLane};
+use hoplite_core::plan::lanes::{GiveUp, Silence, WaitingLane};
 use hoplite_core::plan::rails::RAIL_TIMEOUT;
 use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{Header, Kind};
@@ -272,11 +272,11 @@ impl<'a> Incoming<'a> {
         let waiting: Vec<_> = waiting.collect();
         let awaits_request = self.merge.has_lost() && self.repeats == 0;
         match self.silence.next(&waiting, awaits_request) {
-            SilentLanes::All => {
+            GiveUp::All => {
                 self.lanes.clear();
                 Ok(())
             }
-            SilentLanes::Some(silent, limit) => {
+            GiveUp::Silent(silent, limit) => {
                 let mut silent = silent.into_iter();
                 silent.try_for_each(|lane| self.lost(lane, ConnectionError::Idle(limit).into()))
             }
