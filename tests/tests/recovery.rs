@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -25,9 +26,14 @@ const COUNT: usize = 32;
 /// The length of the last frame of a spill file's index.
 const END_BYTES: u64 = 21;
 
+/// Returns false for a file that the store has just removed.
 fn has_index(path: &Path) -> bool {
     let mut magic = [0; 4];
-    let file = fs::File::open(path).unwrap();
+    let file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return false,
+        Err(error) => panic!("{}: {error}", path.display()),
+    };
     let length = file.metadata().unwrap().len();
     length > END_BYTES
         && file.read_exact_at(&mut magic, length - END_BYTES).is_ok()
