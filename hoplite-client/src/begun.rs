@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::slice;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::{Either, select};
 use hoplite_core::node::{self, Inspection};
@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Loss, LostCall, Result};
-use crate::link::Link;
+use crate::link::{Link, reconnect_deadline};
 use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
@@ -88,18 +88,19 @@ impl Lasting {
         Self { link: Link::new(options, connection), turn: sync::Mutex::new(()) }
     }
 
-    /// Returns the connection, and the wait for it.
-    async fn connected(self: &Arc<Self>) -> Result<(Arc<Connection>, Duration)> {
+    /// Returns the connection, and the wait for it, which `timeout` limits.
+    async fn connected(self: &Arc<Self>, timeout: Duration) -> Result<(Arc<Connection>, Duration)> {
         if let Some(connection) = self.link.ready()? {
             return Ok((connection, Duration::ZERO));
         }
-        let asked_at = Instant::now();
-        let _turn = self.turn.lock().await;
+        let deadline = reconnect_deadline(timeout);
+        let turn = tokio::time::timeout(deadline.left(), self.turn.lock()).await;
+        let _turn = turn.map_err(|_| self.link.turn_timeout(deadline))?;
         if let Some(connection) = self.link.ready()? {
-            return Ok((connection, asked_at.elapsed()));
+            return Ok((connection, deadline.started().elapsed()));
         }
         let this = Arc::clone(self);
-        let greeted = spawn_blocking(move || this.link.greet(asked_at)).await;
+        let greeted = spawn_blocking(move || this.link.greet(deadline)).await;
         let greeted = greeted.map_err(|_| Error::ConnectionLost {
             path: self.link.options().socket.clone(),
             reason: Loss::RuntimeEnded,
@@ -107,7 +108,7 @@ impl Lasting {
         })??;
         let connection = Connection::start(greeted)?;
         self.link.replace(Arc::clone(&connection));
-        Ok((connection, asked_at.elapsed()))
+        Ok((connection, deadline.started().elapsed()))
     }
 }
 
@@ -164,7 +165,7 @@ impl Begun {
     pub(crate) async fn new(access: &Access, timeout: &mut Duration) -> Result<Self> {
         let (connection, waited, user) = match access {
             Access::Lasting(lasting) => {
-                let (connection, waited) = lasting.connected().await?;
+                let (connection, waited) = lasting.connected(*timeout).await?;
                 (connection, waited, Some(User::from(lasting.link.options())))
             }
             Access::Single(Single { connection, user, waited }) => {

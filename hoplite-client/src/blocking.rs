@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,17 +18,20 @@ use hoplite_core::shard::Locations;
 use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId, Version};
 
 use crate::batch::{NewObject, Results};
-use crate::begun::{Access, Single, User};
+use crate::begun::{Access, REPORT_TIMEOUT, Single, User};
 use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
 use crate::delete::{DeleteOptions, Deletion};
 use crate::error::Result;
-use crate::link::{Line, Link};
+use crate::link::{Line, Link, reconnect_deadline};
 use crate::options::{AllreduceOptions, ConnectOptions, GetOptions, PutOptions, ReduceOptions};
 use crate::report::{Description, NodeStatus};
 use crate::shards::DirectoryShards;
-use crate::timeout::checked_default;
+use crate::timeout::{checked_default, default_timeout};
 use crate::view::ObjectView;
+
+/// Pause between two looks for the end of another thread's reconnection.
+const TURN_PAUSE: Duration = Duration::from_millis(2);
 
 /// A connection to the store of this node, for any number of threads at once.
 ///
@@ -81,7 +84,7 @@ impl Client {
     pub fn connect_with(options: ConnectOptions) -> Result<Self> {
         checked_default()?;
         let options = options.with_own_owner();
-        let piped = Piped::new(handshake::greet(&options)?, &options)?;
+        let piped = Piped::new(handshake::greet(&options, options.timeout)?, &options)?;
         let link = Link::new(options, piped);
         Ok(Self { shared: Arc::new(Shared { link, turn: Mutex::new(()) }) })
     }
@@ -133,7 +136,7 @@ impl Client {
         size_bytes: u64,
         options: PutOptions,
     ) -> Result<ObjectWriter> {
-        let (piped, client) = self.shared.connected()?;
+        let (piped, client) = self.shared.connected(options.timeout)?;
         let writer = piped.pump.run(client.create(id, size_bytes, options))?;
         Ok(ObjectWriter { writer, pump: Arc::clone(&piped.pump) })
     }
@@ -149,20 +152,32 @@ impl Client {
         id: impl AsRef<[u8]>,
         options: GetOptions,
     ) -> Result<ObjectReader> {
-        let (piped, client) = self.shared.connected()?;
+        let (piped, client) = self.shared.connected(options.timeout)?;
         let reader = piped.pump.run(client.get_reader_with(id, options))?;
         Ok(ObjectReader { reader, pump: Arc::clone(&piped.pump) })
     }
 
+    /// See [`crate::Client::get_many`].
+    pub fn get_many(
+        &self,
+        ids: impl IntoIterator<Item: AsRef<[u8]>>,
+        options: impl Into<GetOptions>,
+    ) -> Result<Results<ObjectView>> {
+        let options = options.into();
+        let (piped, client) = self.shared.connected(options.timeout)?;
+        piped.pump.run(client.get_many(ids, options))
+    }
+
     /// See [`crate::Client::watch`].
     pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
-        let (piped, client) = self.shared.connected()?;
+        let (piped, client) = self.shared.connected(REPORT_TIMEOUT)?;
         let watch = piped.pump.run(client.watch(id))?;
         Ok(LocationWatch { watch, pump: Arc::clone(&piped.pump) })
     }
 
     /// Performs `work` in this thread, and calls `pause` at every `interval` while `work` waits. If
-    /// `pause` fails, `work` is dropped, which cancels its calls.
+    /// `pause` fails, `work` is dropped, which cancels its calls. `timeout` limits only the wait
+    /// for a lost store, before `work` begins.
     ///
     /// For programs with other duties, such as delivering signals. `work` may use one connection,
     /// but nothing that needs a tokio runtime. A wait for a store counts towards each call of
@@ -172,6 +187,7 @@ impl Client {
     /// The error of `pause`.
     pub fn drive<T, E>(
         &self,
+        timeout: Duration,
         interval: Duration,
         mut pause: impl FnMut() -> Result<(), E>,
         work: impl AsyncFnOnce(&crate::Client) -> Result<T>,
@@ -187,7 +203,7 @@ impl Client {
                 pause()?;
             }
         };
-        let (piped, client) = match self.shared.connected_with(sleep)? {
+        let (piped, client) = match self.shared.connected_with(timeout, sleep)? {
             Ok(connected) => connected,
             Err(error) => return Ok(Err(error)),
         };
@@ -204,19 +220,20 @@ impl Client {
 }
 
 impl Shared {
-    fn connected(&self) -> Result<(Arc<Piped>, crate::Client)> {
+    fn connected(&self, timeout: Duration) -> Result<(Arc<Piped>, crate::Client)> {
         let sleep = |time| {
             thread::sleep(time);
             Ok::<_, Infallible>(())
         };
-        match self.connected_with(sleep) {
+        match self.connected_with(timeout, sleep) {
             Ok(connected) => connected,
         }
     }
 
     fn connected_with<E>(
         &self,
-        sleep: impl FnMut(Duration) -> Result<(), E>,
+        timeout: Duration,
+        mut sleep: impl FnMut(Duration) -> Result<(), E>,
     ) -> Result<Result<(Arc<Piped>, crate::Client)>, E> {
         let with_client = |piped: Arc<Piped>, waited| {
             let client = piped.client(waited);
@@ -227,30 +244,40 @@ impl Shared {
             Ok(None) => {}
             Err(error) => return Ok(Err(error)),
         }
-        let asked_at = Instant::now();
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = reconnect_deadline(timeout);
+        let waited = || deadline.started().elapsed();
+        let _turn = loop {
+            match self.turn.try_lock() {
+                Ok(turn) => break turn,
+                Err(TryLockError::Poisoned(turn)) => break turn.into_inner(),
+                Err(TryLockError::WouldBlock) if deadline.left().is_zero() => {
+                    return Ok(Err(self.link.turn_timeout(deadline)));
+                }
+                Err(TryLockError::WouldBlock) => sleep(TURN_PAUSE)?,
+            }
+        };
         match self.link.ready() {
-            Ok(Some(piped)) => return Ok(Ok(with_client(piped, asked_at.elapsed()))),
+            Ok(Some(piped)) => return Ok(Ok(with_client(piped, waited()))),
             Ok(None) => {}
             Err(error) => return Ok(Err(error)),
         }
         let options = self.link.options();
-        let greeted = self.link.greet_with(asked_at, sleep)?;
+        let greeted = self.link.greet_with(deadline, sleep)?;
         let piped = greeted.and_then(|greeted| Piped::new(greeted, options));
         Ok(piped.map(|piped| {
             self.link.replace(Arc::clone(&piped));
-            with_client(piped, asked_at.elapsed())
+            with_client(piped, waited())
         }))
     }
 }
 
 macro_rules! calls {
-    ($($summary:literal $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
+    ($($summary:literal $name:ident($($argument:ident: $type:ty),*) -> $answer:ty, within $timeout:expr;)*) => {
         impl Client {
             $(
                 #[doc = concat!($summary, "; see [`crate::Client::", stringify!($name), "`].\n\n# Errors\nThe same errors.")]
                 pub fn $name(&self, $($argument: $type),*) -> Result<$answer> {
-                    let (piped, client) = self.shared.connected()?;
+                    let (piped, client) = self.shared.connected($timeout)?;
                     piped.pump.run(client.$name($($argument),*))
                 }
             )*
@@ -260,139 +287,136 @@ macro_rules! calls {
 
 calls! {
     "Lists the quotas of the store"
-    quotas() -> Vec<Quota>;
+    quotas() -> Vec<Quota>, within REPORT_TIMEOUT;
 
     "Sets or removes a quota"
-    set_quota(subject: QuotaSubject, limits: Option<QuotaLimits>) -> Quota;
+    set_quota(subject: QuotaSubject, limits: Option<QuotaLimits>) -> Quota, within REPORT_TIMEOUT;
 
     "Describes the directory's shards"
-    shards() -> DirectoryShards;
+    shards() -> DirectoryShards, within REPORT_TIMEOUT;
 
     "Adds a shard to the directory, or removes one"
-    change_shards(change: ShardChange, force: bool) -> DirectoryShards;
+    change_shards(change: ShardChange, force: bool) -> DirectoryShards, within REPORT_TIMEOUT;
 
     "Puts plain bytes"
-    put(id: impl AsRef<[u8]>, bytes: &[u8]) -> ();
+    put(id: impl AsRef<[u8]>, bytes: &[u8]) -> (), within default_timeout();
 
     "Puts an object"
-    put_with(id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> ();
+    put_with(id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> (), within options.timeout;
 
     "Gets a zero-copy view"
-    get(id: impl AsRef<[u8]>, timeout: Duration) -> ObjectView;
+    get(id: impl AsRef<[u8]>, timeout: Duration) -> ObjectView, within timeout;
 
     "Gets a zero-copy view, as the options say"
-    get_with(id: impl AsRef<[u8]>, options: GetOptions) -> ObjectView;
+    get_with(id: impl AsRef<[u8]>, options: GetOptions) -> ObjectView, within options.timeout;
 
     "Copies an object into `out` while it arrives"
-    get_into(id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> usize;
+    get_into(id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> usize, within timeout;
 
     "Copies an object into a new vector while it arrives"
-    get_vec(id: impl AsRef<[u8]>, timeout: Duration) -> Vec<u8>;
+    get_vec(id: impl AsRef<[u8]>, timeout: Duration) -> Vec<u8>, within timeout;
 
     "Puts many objects of plain bytes"
     put_many(
         objects: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>)>, options: PutOptions
-    ) -> Results<()>;
+    ) -> Results<()>, within options.timeout;
 
     "Puts many objects"
-    put_many_with(objects: Vec<NewObject<'_>>, options: PutOptions) -> Results<()>;
-
-    "Gets views of many objects"
-    get_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, options: impl Into<GetOptions>) -> Results<ObjectView>;
+    put_many_with(objects: Vec<NewObject<'_>>, options: PutOptions) -> Results<()>, within options.timeout;
 
     "Removes every copy of many objects"
-    delete_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Results<bool>;
+    delete_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Results<bool>, within timeout;
 
     "Removes every copy of each object"
-    delete(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> usize;
+    delete(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> usize, within timeout;
 
     "Removes every copy of each object, and tells which nodes did not confirm it"
-    delete_with(ids: impl IntoIterator<Item: AsRef<[u8]>>, options: DeleteOptions) -> Deletion;
+    delete_with(ids: impl IntoIterator<Item: AsRef<[u8]>>, options: DeleteOptions) -> Deletion, within options.timeout;
 
     "Waits for some of several objects"
-    wait(ids: impl IntoIterator<Item: AsRef<[u8]>>, count: usize, timeout: Duration) -> Vec<usize>;
+    wait(ids: impl IntoIterator<Item: AsRef<[u8]>>, count: usize, timeout: Duration) -> Vec<usize>, within timeout;
 
     "Reduces all of several arrays into one"
     reduce(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, op: ReduceOp, timeout: Duration
-    ) -> Vec<ObjectId>;
+    ) -> Vec<ObjectId>, within timeout;
 
     "Reduces several arrays into one"
     reduce_with(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, options: ReduceOptions
-    ) -> Vec<ObjectId>;
+    ) -> Vec<ObjectId>, within options.timeout;
 
     "Gets views of several objects at once"
-    gather(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Vec<ObjectView>;
+    gather(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Vec<ObjectView>, within timeout;
 
     "Copies several objects, one after the other, into `out` while they arrive"
     gather_into(
         ids: impl IntoIterator<Item: AsRef<[u8]>>, out: &mut [u8], timeout: Duration
-    ) -> Vec<usize>;
+    ) -> Vec<usize>, within timeout;
 
     "Puts one object and gets views of all"
     allgather(
         ids: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, bytes: &[u8], options: PutOptions
-    ) -> Vec<ObjectView>;
+    ) -> Vec<ObjectView>, within options.timeout;
 
     "Reduces the objects of all participants, and returns the result to each"
     allreduce(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize,
         options: AllreduceOptions
-    ) -> Vec<u8>;
+    ) -> Vec<u8>, within options.timeout;
 
     "Reduces the objects of all participants into the front of each one's `out`"
     allreduce_into(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, out: &mut [u8],
         options: AllreduceOptions
-    ) -> usize;
+    ) -> usize, within options.timeout;
 
     "Sends each participant its part, and returns views of the parts for this one"
     all_to_all(
         name: impl AsRef<[u8]>, parts: &[impl AsRef<[u8]>], rank: usize, options: PutOptions
-    ) -> Vec<ObjectView>;
+    ) -> Vec<ObjectView>, within options.timeout;
 
     "Sends each participant its part, and copies the parts for this one into `out`"
     all_to_all_into(
         name: impl AsRef<[u8]>, parts: &[impl AsRef<[u8]>], rank: usize, out: &mut [u8], options: PutOptions
-    ) -> Vec<usize>;
+    ) -> Vec<usize>, within options.timeout;
 
     "Waits until all participants have called this"
-    barrier(name: impl AsRef<[u8]>, participants: usize, rank: usize, timeout: Duration) -> ();
+    barrier(name: impl AsRef<[u8]>, participants: usize, rank: usize, timeout: Duration) -> (), within timeout;
 
     "Reduces the objects of all participants, and returns one part of the result to each"
     reduce_scatter(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize,
         options: AllreduceOptions
-    ) -> Vec<u8>;
+    ) -> Vec<u8>, within options.timeout;
 
     "Reduces the objects of all participants, and copies one part of the result into each one's \
      `out`"
     reduce_scatter_into(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, out: &mut [u8],
         options: AllreduceOptions
-    ) -> usize;
+    ) -> usize, within options.timeout;
 
     "Copies the objects of all participants into each one's `out`"
     allgather_into(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, out: &mut [u8],
         timeout: Duration
-    ) -> usize;
+    ) -> usize, within timeout;
 
     "Returns `true` if all bytes of an object are somewhere in the cluster"
-    contains(id: impl AsRef<[u8]>) -> bool;
+    contains(id: impl AsRef<[u8]>) -> bool, within REPORT_TIMEOUT;
 
     "Waits until an object has a location"
-    locate(id: impl AsRef<[u8]>, timeout: Duration) -> Locations;
+    locate(id: impl AsRef<[u8]>, timeout: Duration) -> Locations, within timeout;
 
     "Lists objects"
-    list(prefix: impl AsRef<[u8]>, after: impl AsRef<[u8]>, limit: usize) -> Page;
+    list(prefix: impl AsRef<[u8]>, after: impl AsRef<[u8]>, limit: usize) -> Page, within REPORT_TIMEOUT;
 
     "Describes one object"
-    describe(id: impl AsRef<[u8]>) -> Description;
+    describe(id: impl AsRef<[u8]>) -> Description, within REPORT_TIMEOUT;
 
     "The counters of this node's store"
-    status() -> NodeStatus;
+    status() -> NodeStatus, within REPORT_TIMEOUT;
 }
 
 /// See [`crate::ObjectWriter`].

@@ -42,7 +42,7 @@ pub(crate) const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
 /// * `Timeout`, which the store reports. If the store is suspended, the client reports it 0.75 s
 ///   later, or within 6 s if a wait or a locate has a timeout of zero. Reconnecting counts towards
-///   the timeout, and may take the connect timeout (5 s) even if the call's timeout is shorter.
+///   the timeout, and may take 0.75 s even if the timeout is shorter.
 ///
 /// # Cancel safety
 /// Dropping a future at any time cancels the call at the store.
@@ -82,13 +82,14 @@ impl Client {
         checked_default()?;
         let options = options.with_own_owner();
         let path = options.socket.clone();
-        let (options, greeted) =
-            spawn_blocking(move || handshake::greet(&options).map(|greeted| (options, greeted)))
-                .await
-                .map_err(|_| Error::Connect {
-                    path,
-                    kind: ConnectFailure::System { kind: std::io::ErrorKind::Interrupted },
-                })??;
+        let (options, greeted) = spawn_blocking(move || {
+            handshake::greet(&options, options.timeout).map(|greeted| (options, greeted))
+        })
+        .await
+        .map_err(|_| Error::Connect {
+            path,
+            kind: ConnectFailure::System { kind: std::io::ErrorKind::Interrupted },
+        })??;
         Ok(Self {
             access: Access::Lasting(Arc::new(Lasting::new(options, Connection::start(greeted)?))),
         })

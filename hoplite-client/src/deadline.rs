@@ -11,6 +11,10 @@ impl Deadline {
         Self { started: Instant::now(), timeout }
     }
 
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::connection::{Connection, handshake};
+use crate::connection::{Connection, TIMEOUT_SLACK, handshake};
+use crate::deadline::Deadline;
 use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
@@ -31,14 +32,22 @@ pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// Last failed reconnection. While set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
+/// Failed attempts to reconnect.
 #[derive(Debug)]
 struct Failure {
+    /// End of the last attempt.
     at: Instant,
     error: Error,
+    /// Time that all attempts took. From the options' timeout on, each call tries only once.
+    spent: Duration,
+}
+
+/// Returns the time until which a call with this timeout may reconnect.
+pub(crate) fn reconnect_deadline(timeout: Duration) -> Deadline {
+    Deadline::after(timeout.max(TIMEOUT_SLACK))
 }
 
 impl<L: Line> Link<L> {
@@ -86,17 +95,17 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Reconnects, for at most the options' timeout and one attempt.
+    /// Reconnects, at most until `deadline`, and for the options' timeout.
     ///
     /// # Errors
-    /// The error of the last attempt. If another caller's attempt failed after `asked_at`, returns
-    /// its error at once.
-    pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
+    /// The error of the last attempt. If that timeout passed while the caller waited for another
+    /// one's attempts, returns their error at once.
+    pub(crate) fn greet(&self, deadline: Deadline) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
             Ok::<_, Infallible>(())
         };
-        match self.greet_with(asked_at, sleep) {
+        match self.greet_with(deadline, sleep) {
             Ok(greeted) => greeted,
         }
     }
@@ -105,18 +114,22 @@ impl<L: Line> Link<L> {
     /// `sleep`.
     pub(crate) fn greet_with<E>(
         &self,
-        asked_at: Instant,
+        deadline: Deadline,
         mut sleep: impl FnMut(Duration) -> Result<(), E>,
     ) -> Result<Result<handshake::Greeted>, E> {
-        let patience = match &*lock(&self.failure) {
-            Some(failure) if failure.at > asked_at => return Ok(Err(failure.error.clone())),
-            Some(_) => Duration::ZERO,
-            None => self.options.timeout,
+        let limit = self.options.timeout;
+        let spent = match &*lock(&self.failure) {
+            Some(failure) if failure.at > deadline.started() && failure.spent >= limit => {
+                return Ok(Err(failure.error.clone()));
+            }
+            Some(failure) => failure.spent,
+            None => Duration::ZERO,
         };
+        let patience = limit.saturating_sub(spent).min(deadline.left());
         let started = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match handshake::greet(&self.options)
+            let error = match handshake::greet(&self.options, limit.min(deadline.left()))
                 .and_then(|greeted| self.same_cluster(greeted))
             {
                 Ok(greeted) => {
@@ -125,13 +138,23 @@ impl<L: Line> Link<L> {
                 }
                 Err(error) => error,
             };
-            if !may_pass(&error) || started.elapsed() + pause > patience {
-                *lock(&self.failure) = Some(Failure { at: Instant::now(), error: error.clone() });
+            let may_pass = may_pass(&error);
+            if !may_pass || started.elapsed() + pause > patience {
+                // With the pause that does not fit, the sum reaches the limit.
+                let spent = if may_pass { spent + started.elapsed() + pause } else { limit };
+                let failure = Failure { at: Instant::now(), error: error.clone(), spent };
+                *lock(&self.failure) = Some(failure);
                 return Ok(Err(error));
             }
             sleep(pause)?;
             pause = (2 * pause).min(MAX_PAUSE);
         }
+    }
+
+    /// Returns the error of a call whose deadline passed while another call reconnected.
+    pub(crate) fn turn_timeout(&self, deadline: Deadline) -> Error {
+        let kind = ConnectFailure::TimedOut { waited: deadline.timeout() };
+        Error::Connect { path: self.options.socket.clone(), kind }
     }
 
     /// Checks that the cluster is the same: in another one, ids name other objects.

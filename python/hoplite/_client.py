@@ -42,8 +42,8 @@ class Client(Collectives, Values, Many):
       `5min`, seconds, or `never`), read once, or else 5 minutes. After 10 s, a call warns with the
       logger `hoplite`, and names the missing object, rank or peer.
     * **Restarts**: the next call connects to the new store. A call in flight raises
-      `ConnectionLost`; its `retryable` says whether to repeat the call. After 5 s without a store,
-      a call raises `ConnectFailed`.
+      `ConnectionLost`; its `retryable` says whether to repeat the call. If no store comes back
+      within 5 s, or within the call's timeout, it raises `ConnectFailed`.
 
     Any method may raise `ConnectFailed`, `ConnectionLost`, `ForkedChild`, and `TypeError` for wrong
     arguments, before anything is sent.

@@ -53,12 +53,14 @@ pub(crate) struct AsyncClient {
 }
 
 impl Client {
-    /// Performs `work` while other threads run Python. `_keep` releases the buffers once this
+    /// Performs `work` while other threads run Python, after a loss once a store has come back
+    /// within `timeout`. `_keep` releases the buffers once this
     /// thread is attached to the interpreter again.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
         about: Option<ObjectId>,
+        timeout: Duration,
         _keep: Vec<Keep>,
         work: impl FnOnce(hoplite_client::Client) -> F + Send,
     ) -> PyResult<Py<PyAny>>
@@ -77,7 +79,7 @@ impl Client {
                 progress.map_or(Ok(()), Progress::look)
             };
             catch_unwind(AssertUnwindSafe(|| {
-                client.drive(SIGNAL_INTERVAL, &mut pause, async |client| match progress {
+                client.drive(timeout, SIGNAL_INTERVAL, &mut pause, async |client| match progress {
                     None => work(client.clone()).await,
                     Some(progress) => progress.of(work(client.clone())).await,
                 })
@@ -130,6 +132,7 @@ impl AsyncClient {
         &self,
         py: Python<'_>,
         about: Option<ObjectId>,
+        _timeout: Duration,
         keep: Vec<Keep>,
         work: impl FnOnce(hoplite_client::Client) -> F + Send + 'static,
     ) -> PyResult<Py<PyAny>>

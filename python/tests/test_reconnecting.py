@@ -156,6 +156,21 @@ def test_a_store_that_stays_away_is_waited_for_once(node: Cluster) -> None:
         assert client.usable
 
 
+def test_a_call_waits_for_a_store_no_longer_than_its_timeout(node: Cluster) -> None:
+    async def get_with_asyncio() -> None:
+        async with await hoplite.aio.connect(node.sockets[0], timeout=10 * PATIENCE) as client:
+            node.store(0).kill()
+            with pytest.raises(hoplite.ConnectFailed):
+                await asyncio.wait_for(client.get("x", timeout=0.1), PATIENCE)
+
+    with hoplite.connect(node.sockets[0], timeout=10 * PATIENCE) as client:
+        asyncio.run(get_with_asyncio())
+        started = time.monotonic()
+        with pytest.raises(hoplite.ConnectFailed):
+            client.get("x", timeout=0.1)
+        assert time.monotonic() - started < PATIENCE
+
+
 def test_control_c_ends_the_wait_for_a_store(node: Cluster) -> None:
     import signal
 

@@ -41,8 +41,8 @@ pub(crate) struct Greeted {
     pub(crate) arena: Arena,
 }
 
-pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
-    let deadline = Deadline::after(options.timeout);
+pub(crate) fn greet(options: &ConnectOptions, timeout: Duration) -> Result<Greeted> {
+    let deadline = Deadline::after(timeout);
     exchange(options, &deadline)
         .map_err(|kind| Error::Connect { path: options.socket.clone(), kind })
 }

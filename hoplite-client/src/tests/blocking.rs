@@ -135,7 +135,8 @@ fn what_another_thread_does_wakes_whoever_receives() {
     let store = FakeStore::start();
     let options =
         ConnectOptions { socket: store.socket(), ..ConnectOptions::default() }.with_own_owner();
-    let (connection, pump) = Connection::pumped(handshake::greet(&options).unwrap()).unwrap();
+    let (connection, pump) =
+        Connection::pumped(handshake::greet(&options, options.timeout).unwrap()).unwrap();
     let run = |future: tokio::sync::oneshot::Receiver<()>| {
         let began = Instant::now();
         let woken = pump.run(connection.within(LONG, future));
@@ -179,13 +180,13 @@ fn whoever_drives_may_give_up_while_it_waits() {
         pauses += 1;
         if pauses < 3 { Ok(()) } else { Err("enough") }
     };
-    let outcome =
-        client.drive(Duration::from_millis(1), pause, async |client| client.get("a", LONG).await);
+    let outcome = client
+        .drive(LONG, Duration::from_millis(1), pause, async |client| client.get("a", LONG).await);
     assert_eq!(outcome.err(), Some("enough"));
     assert_eq!(pauses, 3);
     client.put("a", b"x").unwrap();
     let no_pause = || Err("there is nothing to wait for so long");
-    let driven = client.drive(LONG, no_pause, async |client| client.get("a", LONG).await);
+    let driven = client.drive(LONG, LONG, no_pause, async |client| client.get("a", LONG).await);
     assert_eq!(driven.unwrap().unwrap()[..], b"x"[..]);
     store.wait_until("all references are back", |state| state.references() == 0);
 }

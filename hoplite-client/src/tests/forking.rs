@@ -16,8 +16,10 @@ async fn a_forked_child_can_neither_use_nor_disturb_the_connection() {
     let store = FakeStore::start();
     let options =
         ConnectOptions { socket: store.socket(), ..ConnectOptions::default() }.with_own_owner();
-    let greeted =
-        tokio::task::spawn_blocking(move || handshake::greet(&options)).await.unwrap().unwrap();
+    let greeted = tokio::task::spawn_blocking(move || handshake::greet(&options, options.timeout))
+        .await
+        .unwrap()
+        .unwrap();
     let current = std::process::id();
     let connection = Connection::start_in(current - 1, greeted).unwrap();
 

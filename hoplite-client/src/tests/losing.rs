@@ -114,7 +114,7 @@ fn answers_that_have_arrived_count_for_a_blocking_client_too() {
     let store = FakeStore::start();
     let client = blocking::Client::connect(store.socket()).unwrap();
     let no_pause = || Err("waited for an answer that had arrived");
-    let driven = client.drive(LONG, no_pause, async |client| {
+    let driven = client.drive(LONG, LONG, no_pause, async |client| {
         answers_that_have_arrived_count(&store, client).await
     });
     driven.unwrap().unwrap();

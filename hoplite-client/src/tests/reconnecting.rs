@@ -1,7 +1,8 @@
+use std::convert::Infallible;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoplite_core::Error as ObjectError;
 use hoplite_core::node::Request as NodeRequest;
@@ -11,6 +12,7 @@ use hoplite_proto::{PROTOCOL_VERSION, v1};
 
 use super::fake_store::Greeting;
 use super::{FakeStore, LONG, connect};
+use crate::connection::TIMEOUT_SLACK;
 use crate::{
     AfterLoss, AllreduceOptions, Client, ConnectFailure, ConnectOptions, Error, LostCall, Notice,
     PutOptions, Result, StoreAfterLoss, blocking,
@@ -178,6 +180,62 @@ fn a_store_that_comes_back_late_is_waited_for() {
         replace(&store, &other);
         put.join().unwrap().unwrap();
     });
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_store_no_longer_than_its_timeout() {
+    let (store, other) = (FakeStore::start(), FakeStore::start());
+    let client = Client::connect_with(options(&store.socket())).await.unwrap();
+    std::fs::remove_file(store.socket()).unwrap();
+    store.close_all();
+    let patient = client.put("a", b"1");
+    let brief = async {
+        let (before, after) = (client.get("a", BRIEF).await, client.get("a", BRIEF).await);
+        replace(&store, &other);
+        [before, after].map(Result::unwrap_err)
+    };
+    let (put, errors) = futures::join!(patient, brief);
+    put.unwrap();
+    assert!(errors.iter().all(|error| matches!(error, Error::Connect { .. })), "{errors:?}");
+}
+
+#[test]
+fn a_blocking_call_waits_for_a_store_no_longer_than_its_timeout() {
+    let (store, other) = (FakeStore::start(), FakeStore::start());
+    let client = blocking::Client::connect_with(options(&store.socket())).unwrap();
+    std::fs::remove_file(store.socket()).unwrap();
+    store.close_all();
+    std::thread::scope(|scope| {
+        let patient = scope.spawn(|| client.put("a", b"1"));
+        let no_pause = || Ok::<_, Infallible>(());
+        let driven =
+            client.drive(BRIEF, LONG, no_pause, async |client| client.get("a", BRIEF).await);
+        let Ok(driven) = driven;
+        for error in [client.get("a", BRIEF).unwrap_err(), driven.unwrap_err()] {
+            assert!(matches!(error, Error::Connect { .. }), "{error}");
+        }
+        assert!(!patient.is_finished());
+        replace(&store, &other);
+        patient.join().unwrap().unwrap();
+    });
+}
+
+#[tokio::test]
+async fn brief_calls_share_the_wait_for_a_store() {
+    let store = FakeStore::start();
+    let timeout = 2 * TIMEOUT_SLACK;
+    let client =
+        Client::connect_with(ConnectOptions { timeout, ..options(&store.socket()) }).await.unwrap();
+    std::fs::remove_file(store.socket()).unwrap();
+    store.close_all();
+    let started = Instant::now();
+    while started.elapsed() < timeout {
+        client.get("a", BRIEF).await.unwrap_err();
+    }
+    for _ in 0..1000 {
+        client.get("a", BRIEF).await.unwrap_err();
+    }
+    assert!(started.elapsed() < 500 * TIMEOUT_SLACK, "not each call waits");
 }
 
 #[tokio::test]

@@ -3,9 +3,10 @@
 
 use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use hoplite_client::{
-    AllreduceOptions, GetOptions, Lifetime, ObjectId, ReduceOptions, Replicas, Result,
+    AllreduceOptions, FOREVER, GetOptions, Lifetime, ObjectId, ReduceOptions, Replicas, Result,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -26,13 +27,14 @@ macro_rules! methods {
                 &self,
                 py: Python<'_>,
                 about: Option<ObjectId>,
+                timeout: Duration,
                 work: impl FnOnce(hoplite_client::Client) -> F + Send $(+ $lives)?,
             ) -> PyResult<Py<PyAny>>
             where
                 T: Answer,
                 F: Future<Output = Result<T>> + Send $(+ $lives)?,
             {
-                self.perform_with(py, about, Vec::new(), work)
+                self.perform_with(py, about, timeout, Vec::new(), work)
             }
 
             fn lifetime(
@@ -133,7 +135,7 @@ macro_rules! methods {
                 let lifetime = self.lifetime(py, lifetime)?;
                 let options = put_options(py, dtype, shape, user, timeout, (replicas, lifetime))?;
                 let keep = pieces.iter().map(Input::keep).collect();
-                self.perform_with(py, Some(id.clone()), keep, |client| {
+                self.perform_with(py, Some(id.clone()), timeout.0, keep, |client| {
                     operations::put(client, id, pieces, options)
                 })
             }
@@ -157,7 +159,7 @@ macro_rules! methods {
                 let replicas = Replicas { wanted: replicas, awaited: confirm, quorum };
                 let lifetime = self.lifetime(py, lifetime)?;
                 let options = put_options(py, dtype, shape, user, timeout, (replicas, lifetime))?;
-                self.perform(py, Some(id.clone()), move |client| {
+                self.perform(py, Some(id.clone()), timeout.0, move |client| {
                     operations::create(client, id, size_bytes, options)
                 })
             }
@@ -166,13 +168,13 @@ macro_rules! methods {
                 let (id, between) = (writer.id.clone(), writer.writer.clone());
                 let writer = taken(&between).ok_or_else(|| PyValueError::new_err("the writer has ended"))?;
                 let keep = vec![piece.keep()];
-                self.perform_with(py, Some(id), keep, move |_| operations::append(between, writer, piece))
+                self.perform_with(py, Some(id), Duration::ZERO, keep, move |_| operations::append(between, writer, piece))
             }
 
             fn seal(&self, py: Python<'_>, writer: &Writer) -> PyResult<Py<PyAny>> {
                 let id = writer.id.clone();
                 let writer = taken(&writer.writer).ok_or_else(|| PyValueError::new_err("the writer has ended"))?;
-                self.perform(py, Some(id), move |_| operations::seal(writer))
+                self.perform(py, Some(id), Duration::ZERO, move |_| operations::seal(writer))
             }
 
             #[pyo3(signature = (id, timeout, allow_stale=false))]
@@ -185,7 +187,7 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let options = GetOptions { timeout: timeout.0, allow_stale };
-                self.perform(py, Some(id.clone()), move |client| operations::get(client, id, options))
+                self.perform(py, Some(id.clone()), timeout.0, move |client| operations::get(client, id, options))
             }
 
             fn check_count(&self, py: Python<'_>, objects: usize) -> PyResult<()> {
@@ -208,7 +210,7 @@ macro_rules! methods {
                 let objects = Objects::new(py, objects, &self.cluster, replicas, lifetime.as_ref())?;
                 let options = put_options(py, "opaque", None, &[], timeout, (replicas, None))?;
                 let keep = objects.keep();
-                self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
+                self.perform_with(py, None, timeout.0, keep, |client| operations::put_many(client, objects, options))
             }
 
             fn get_many(
@@ -220,12 +222,12 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let options = GetOptions { timeout: timeout.0, allow_stale };
-                self.perform(py, None, move |client| operations::get_many(client, ids, options))
+                self.perform(py, None, timeout.0, move |client| operations::get_many(client, ids, options))
             }
 
             fn delete_many(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
-                self.perform(py, None, move |client| operations::delete_many(client, ids, timeout.0))
+                self.perform(py, None, timeout.0, move |client| operations::delete_many(client, ids, timeout.0))
             }
 
             #[pyo3(signature = (id, timeout, allow_stale=false))]
@@ -238,7 +240,7 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let options = GetOptions { timeout: timeout.0, allow_stale };
-                self.perform(py, Some(id.clone()), move |client| operations::open(client, id, options))
+                self.perform(py, Some(id.clone()), timeout.0, move |client| operations::open(client, id, options))
             }
 
             fn read(
@@ -256,7 +258,7 @@ macro_rules! methods {
                     let said = format!("the object has {left_bytes} more bytes, not {}", out.length());
                     return Err(PyValueError::new_err(said));
                 }
-                self.perform_with(py, Some(id), keep, move |_| {
+                self.perform_with(py, Some(id), timeout.0, keep, move |_| {
                     operations::read(between, reader, out, timeout.0)
                 })
             }
@@ -264,14 +266,14 @@ macro_rules! methods {
             fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(id.clone()), keep, move |client| {
+                self.perform_with(py, Some(id.clone()), timeout.0, keep, move |client| {
                     operations::get_into(client, id, out, timeout.0)
                 })
             }
 
             fn gather(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
-                self.perform(py, None, move |client| operations::gather(client, ids, timeout.0))
+                self.perform(py, None, timeout.0, move |client| operations::gather(client, ids, timeout.0))
             }
 
             fn gather_into(
@@ -283,7 +285,7 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let keep = vec![out.keep()];
-                self.perform_with(py, None, keep, move |client| {
+                self.perform_with(py, None, timeout.0, keep, move |client| {
                     operations::gather_into(client, ids, out, timeout.0)
                 })
             }
@@ -304,7 +306,7 @@ macro_rules! methods {
                 let own = own_id(&ids, rank)?;
                 let options = put_options(py, dtype, shape, user, timeout, Default::default())?;
                 let keep = pieces.iter().map(Input::keep).collect();
-                self.perform_with(py, Some(own.clone()), keep, move |client| {
+                self.perform_with(py, Some(own.clone()), timeout.0, keep, move |client| {
                     operations::allgather(client, ids, own, pieces, options)
                 })
             }
@@ -332,7 +334,7 @@ macro_rules! methods {
                     replicas,
                     timeout: timeout.0,
                 };
-                self.perform(py, Some(target.clone()), move |client| {
+                self.perform(py, Some(target.clone()), timeout.0, move |client| {
                     operations::reduce(client, target, sources, options)
                 })
             }
@@ -358,7 +360,7 @@ macro_rules! methods {
                     timeout: timeout.0,
                 };
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(target.clone()), keep, move |client| {
+                self.perform_with(py, Some(target.clone()), timeout.0, keep, move |client| {
                     operations::allreduce_into(client, target, sources, rank, out, options)
                 })
             }
@@ -384,7 +386,7 @@ macro_rules! methods {
                     timeout: timeout.0,
                 };
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(target.clone()), keep, move |client| {
+                self.perform_with(py, Some(target.clone()), timeout.0, keep, move |client| {
                     operations::reduce_scatter_into(client, target, sources, rank, out, options)
                 })
             }
@@ -402,7 +404,7 @@ macro_rules! methods {
                 let sources = sources.within(py, &self.cluster)?;
                 own_id(&sources, rank)?;
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(target.clone()), keep, move |client| {
+                self.perform_with(py, Some(target.clone()), timeout.0, keep, move |client| {
                     operations::allgather_into(client, target, sources, rank, out, timeout.0)
                 })
             }
@@ -422,7 +424,7 @@ macro_rules! methods {
                 let name = name.within(py, &self.cluster)?;
                 let options = put_options(py, dtype, shape, user, timeout, Default::default())?;
                 let keep = parts.iter().flatten().map(Input::keep).collect();
-                self.perform_with(py, Some(name.clone()), keep, move |client| {
+                self.perform_with(py, Some(name.clone()), timeout.0, keep, move |client| {
                     operations::all_to_all(client, name, parts, rank, options)
                 })
             }
@@ -436,7 +438,7 @@ macro_rules! methods {
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
                 let name = name.within(py, &self.cluster)?;
-                self.perform(py, Some(name.clone()), move |client| {
+                self.perform(py, Some(name.clone()), timeout.0, move |client| {
                     operations::barrier(client, name, participants, rank, timeout.0)
                 })
             }
@@ -447,29 +449,27 @@ macro_rules! methods {
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout, wait_all: bool) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let about = if let [id] = &ids[..] { Some(id.clone()) } else { None };
-                self.perform(py, about, move |client| operations::delete(client, ids, timeout.0, wait_all))
+                self.perform(py, about, timeout.0, move |client| operations::delete(client, ids, timeout.0, wait_all))
             }
 
             fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
-                self.perform(py, None, move |client| operations::wait(client, ids, count, timeout.0))
+                self.perform(py, None, timeout.0, move |client| operations::wait(client, ids, count, timeout.0))
             }
 
             fn contains(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                self.perform(py, Some(id.clone()), move |client| operations::contains(client, id))
+                self.perform(py, Some(id.clone()), FOREVER, move |client| operations::contains(client, id))
             }
 
             fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                self.perform(py, Some(id.clone()), move |client| {
-                    operations::locate(client, id, timeout.0)
-                })
+                self.perform(py, Some(id.clone()), timeout.0, move |client| operations::locate(client, id, timeout.0))
             }
 
             fn describe(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                self.perform(py, Some(id.clone()), move |client| operations::describe(client, id))
+                self.perform(py, Some(id.clone()), FOREVER, move |client| operations::describe(client, id))
             }
 
             /// Returns a page, and the id after which the next page begins.
@@ -480,11 +480,11 @@ macro_rules! methods {
                 after: Vec<u8>,
                 limit: usize,
             ) -> PyResult<Py<PyAny>> {
-                self.perform(py, None, move |client| operations::list(client, prefix, after, limit))
+                self.perform(py, None, FOREVER, move |client| operations::list(client, prefix, after, limit))
             }
 
             fn status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-                self.perform(py, None, operations::status)
+                self.perform(py, None, FOREVER, operations::status)
             }
         }
     };
