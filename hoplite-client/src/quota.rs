@@ -21,12 +21,16 @@ impl Client {
     ///
     /// # Errors
     /// `PermissionDenied`; `LimitExceeded` for more than 1,024 quotas; `InvalidRequest` if `limits`
-    /// has no limit, or if there is no quota to remove.
+    /// has no limit, or if there is no quota to remove; `VersionMismatch` for
+    /// [`QuotaSubject::EachClient`] at an older store.
     pub async fn set_quota(
         &self,
         subject: QuotaSubject,
         limits: Option<QuotaLimits>,
     ) -> Result<Quota> {
+        if subject == QuotaSubject::EachClient {
+            self.protocol().require(11)?;
+        }
         let quotas = self.call_for_quotas(node::Request::SetQuota { subject, limits }).await?;
         quotas.into_iter().next().ok_or_else(|| self.connection().unexpected())
     }

@@ -12,6 +12,7 @@ enumeration!(encode_resource, decode_resource: QuotaResource, v1::QuotaResource,
 pub(crate) fn encode_subject(subject: &QuotaSubject) -> v1::QuotaSubject {
     let of = match subject {
         QuotaSubject::User(user) => Of::User(*user),
+        QuotaSubject::EachClient => Of::EachClient(v1::EachClient {}),
         QuotaSubject::Prefix(prefix) => Of::Prefix(encode_id(prefix)),
     };
     v1::QuotaSubject { of: Some(of) }
@@ -20,8 +21,9 @@ pub(crate) fn encode_subject(subject: &QuotaSubject) -> v1::QuotaSubject {
 pub(crate) fn decode_subject(subject: Option<v1::QuotaSubject>) -> Result<QuotaSubject> {
     match subject.and_then(|subject| subject.of) {
         Some(Of::User(user)) => Ok(QuotaSubject::User(user)),
+        Some(Of::EachClient(v1::EachClient {})) => Ok(QuotaSubject::EachClient),
         Some(Of::Prefix(prefix)) => Ok(QuotaSubject::Prefix(ObjectId::new(&prefix)?)),
-        None => Err(Error::malformed(Plane::Local, "a quota without a user or a prefix")),
+        None => Err(Error::malformed(Plane::Local, "a quota without a subject")),
     }
 }
 

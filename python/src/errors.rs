@@ -166,6 +166,7 @@ fn set_object_fields(
         ObjectError::QuotaExceeded(excess) => {
             let (user, prefix) = match &excess.subject {
                 QuotaSubject::User(user) => (Some(user), None),
+                QuotaSubject::EachClient => (None, None),
                 QuotaSubject::Prefix(prefix) => (None, Some(report::id(py, prefix))),
             };
             fields.set_item("user", user)?;

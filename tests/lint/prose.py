@@ -83,9 +83,9 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(1, 8, 20, 90_500),
+    "Rust": Limit(1, 8, 20, 90_460),
     "Python": Limit(1, 8, 5, 20_340),
-    "pages for users": Limit(0, 1, 0, 21_760),
+    "pages for users": Limit(0, 1, 0, 21_800),
     "pages for maintainers": Limit(0, 4, 2, 12_200),
 }
 

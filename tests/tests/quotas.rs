@@ -94,6 +94,26 @@ fn a_put_over_the_quota_of_its_user_waits_for_a_delete() {
 }
 
 #[test]
+fn each_client_has_a_quota_to_itself() {
+    let mut cluster = Cluster::of(1);
+    let (greedy, other) = (cluster.client(0), cluster.client(0));
+    other.set_quota(QuotaSubject::EachClient, objects(2)).unwrap();
+    greedy.put("a", &bytes(1, SIZE)).unwrap();
+    greedy.put("b", &bytes(2, 100)).unwrap();
+    let QuotaExcess { subject, used: in_use, limit, .. } =
+        excess(greedy.put_with("c", &bytes(3, SIZE), within(SOON)));
+    assert_eq!((subject, in_use, limit), (QuotaSubject::EachClient, 2, 2));
+    other.put("c", &bytes(3, SIZE)).unwrap();
+    assert_eq!(used(&other)[0].objects, 2);
+    drop(greedy);
+    await_that("the end of the client", || used(&other)[0].objects == 1);
+    other.put("d", &bytes(4, 100)).unwrap();
+    other.set_quota(QuotaSubject::EachClient, None).unwrap();
+    other.put("e", &bytes(5, 100)).unwrap();
+    cluster.assert_serves();
+}
+
+#[test]
 fn puts_above_a_quota_of_memory_spill_unused_objects_of_the_quota() {
     let spilling = Spilling::start_as(&[], false, "16MiB");
     let client = spilling.cluster.client(0);
@@ -177,12 +197,13 @@ fn the_command_sets_lists_and_removes_quotas() {
     let used_bytes = client.quotas().unwrap()[1].used.memory_bytes;
     assert!(used_bytes > SIZE as u64 && used_bytes < SIZE as u64 + 256, "{used_bytes}");
     let of_user = json!({
-        "user": name, "uid": 0, "prefix": null, "memory_bytes": if uid == 0 { used_bytes } else { 0 },
+        "user": name, "uid": 0, "each_client": false, "prefix": null,
+        "memory_bytes": if uid == 0 { used_bytes } else { 0 },
         "memory_limit_bytes": null, "disk_bytes": 0, "disk_limit_bytes": null,
         "objects": u64::from(uid == 0), "objects_limit": 3,
     });
     let of_prefix = json!({
-        "user": null, "uid": null, "prefix": { "id": "tmp/", "id_hex": "746d702f" },
+        "user": null, "uid": null, "each_client": false, "prefix": { "id": "tmp/", "id_hex": "746d702f" },
         "memory_bytes": used_bytes, "memory_limit_bytes": 150 << 10, "disk_bytes": 0,
         "disk_limit_bytes": 1 << 20, "objects": 1, "objects_limit": 7,
     });
@@ -202,6 +223,10 @@ fn the_command_sets_lists_and_removes_quotas() {
             (&"json/".into(), &7.into())
         );
     }
+    let set = hoplite(&cluster, &["quota", "set", "--each-client", "--memory", "1MiB"]);
+    assert!(String::from_utf8(set.stdout).unwrap().contains("\neach client "));
+    let removed = rows(&cluster, &["quota", "remove", "--each-client", "--json"]);
+    assert_eq!(removed[0]["each_client"], true);
     let removed = hoplite(&cluster, &["quota", "remove", "--prefix", "tmp/"]);
     assert_eq!(String::from_utf8(removed.stdout).unwrap(), "removed the quota of prefix tmp/\n");
     let again = hoplite(&cluster, &["quota", "remove", "--prefix", "tmp/"]);

@@ -12,6 +12,7 @@ use crate::output::{self, Alignment, Id, Table};
 const EXAMPLES: &str = "Examples:
   hoplite quota
   hoplite quota set --user alice --memory 2GiB --objects 1000
+  hoplite quota set --each-client --memory 8GiB
   hoplite quota set --prefix tmp/ --memory 512MiB --disk 4GiB
   hoplite quota remove --user alice
 
@@ -56,6 +57,9 @@ struct Subject {
     /// User whose programs put the objects, by name or number
     #[arg(long, value_name = "USER")]
     user: Option<User>,
+    /// Objects put by a client, for each client on its own until it disconnects
+    #[arg(long)]
+    each_client: bool,
     /// Start of the ids of the objects
     #[arg(long, value_parser = id_parser())]
     prefix: Option<ObjectId>,
@@ -77,9 +81,11 @@ struct Limits {
 
 #[derive(Debug, Serialize)]
 struct Row {
-    /// User's name, or number if this machine knows no name; `None` for a prefix's quota.
+    /// User's name, or number if this machine knows no name; `None` for other quotas.
     user: Option<String>,
     uid: Option<u32>,
+    /// `true` for the quota of each client; the use is then the most of any client.
+    each_client: bool,
     prefix: Option<Id>,
     memory_bytes: u64,
     memory_limit_bytes: Option<u64>,
@@ -94,7 +100,8 @@ impl Subject {
         let prefix = self.prefix.map(QuotaSubject::Prefix);
         prefix
             .or(self.user.map(|User(user)| QuotaSubject::User(user)))
-            .context("--user or --prefix is missing")
+            .or(self.each_client.then_some(QuotaSubject::EachClient))
+            .context("--user, --each-client or --prefix is missing")
     }
 }
 
@@ -103,11 +110,13 @@ impl Row {
         let Quota { subject, limits, used } = quota;
         let (uid, prefix) = match subject {
             QuotaSubject::User(user) => (Some(*user), None),
+            QuotaSubject::EachClient => (None, None),
             QuotaSubject::Prefix(prefix) => (None, Some(Id::new(prefix))),
         };
         Self {
             user: uid.map(|user| User(user).name().unwrap_or_else(|| user.to_string())),
             uid,
+            each_client: *subject == QuotaSubject::EachClient,
             prefix,
             memory_bytes: used.memory_bytes,
             memory_limit_bytes: limits.memory_bytes,
@@ -122,7 +131,7 @@ impl Row {
         match (&self.user, &self.prefix) {
             (Some(user), _) => format!("user {}", escape(user)),
             (None, Some(prefix)) => format!("prefix {}", prefix.readable()),
-            (None, None) => String::new(),
+            (None, None) => "each client".to_owned(),
         }
     }
 }

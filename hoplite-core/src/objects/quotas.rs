@@ -1,16 +1,17 @@
 //! Quotas: limits for the objects that programs of this node put here.
 //!
-//! From its creation, a put is charged to its user, and to each quota whose prefix begins its id.
-//! The charge ends when the copy becomes evictable or is removed, for a deleted copy after the last
-//! client's release. A copy in a file is charged for disk, and without memory if it is only there.
-//! A reduce's target is charged from the reservation of its memory. Copies that gets or the
-//! directory's orders bring are charged to no quota.
+//! From its creation, a put is charged to its user, to each quota whose prefix begins its id, and
+//! to its client until the client disconnects. The charge ends when the copy becomes evictable or
+//! is removed, for a deleted copy after the last client's release. A copy in a file is charged for
+//! disk, and without memory if it is only there. A reduce's target is charged from the reservation
+//! of its memory. Copies that gets or the directory's orders bring are charged to no quota.
 //!
 //! A put that does not fit waits until the use falls or the quota changes. If it lacks memory, the
 //! store moves idle copies of that quota to files, provided that they free enough. Reloads of
 //! spilled copies are always permitted, so memory may exceed the limit. Copies beyond a quota of
 //! disk stay in memory.
 
+mod accounts;
 mod disk;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,17 +27,10 @@ use crate::quota::{
     MAX_QUOTAS, Quota, QuotaExcess, QuotaLimits, QuotaResource, QuotaSubject, QuotaUse,
 };
 
+pub(crate) use accounts::{Account, Balance, Charge, Payer};
+
 /// Least share of a quota's memory that is spilled at once: an eighth.
 const SPILLS_PER_QUOTA: u64 = 8;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Payer {
-    /// Charged to no quota: not a put of this store's clients, or no longer pinned.
-    Nobody,
-    /// Charged only to id prefixes: the user is unknown, for example after a recovery.
-    Unknown,
-    User(u32),
-}
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -52,39 +46,20 @@ struct Entry {
     has_new_disk: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Charge<'a> {
-    pub(crate) payer: Payer,
-    pub(crate) id: &'a ObjectId,
-    pub(crate) used: QuotaUse,
-}
-
-impl Charge<'_> {
-    pub(crate) fn is_of(&self, subject: &QuotaSubject) -> bool {
-        match subject {
-            _ if self.payer == Payer::Nobody => false,
-            QuotaSubject::User(user) => self.payer == Payer::User(*user),
-            QuotaSubject::Prefix(prefix) => self.id.as_bytes().starts_with(prefix.as_bytes()),
-        }
-    }
-}
-
-pub(crate) fn use_of<'a>(
-    subject: &QuotaSubject,
-    charges: impl Iterator<Item = Charge<'a>>,
-) -> QuotaUse {
-    let mut sum = QuotaUse::default();
-    for Charge { used, .. } in charges.filter(|charge| charge.is_of(subject)) {
-        sum.add(used);
-    }
-    sum
+#[derive(Debug)]
+struct Client {
+    user: u32,
+    /// `None` unless a quota limits each client.
+    entry: Option<Entry>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     users: BTreeMap<u32, Entry>,
     prefixes: BTreeMap<ObjectId, Entry>,
-    clients: BTreeMap<ClientId, u32>,
+    each_client: Option<QuotaLimits>,
+    /// All connected clients.
+    clients: BTreeMap<ClientId, Client>,
     /// Memory for reduces' targets whose copies do not exist yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
@@ -93,84 +68,139 @@ pub(crate) struct Quotas {
     /// Barred copies of quotas that were changed or removed.
     readmitted: Vec<CopyId>,
     /// Bytes of memory to spill for waiting puts.
-    to_spill: BTreeMap<QuotaSubject, u64>,
+    to_spill: BTreeMap<Account, u64>,
 }
 
 impl Quotas {
     pub(crate) fn client_connected(&mut self, client: ClientId, user: u32) {
-        self.clients.insert(client, user);
+        let entry = self.each_client.map(|limits| Entry { limits, ..Entry::default() });
+        self.clients.insert(client, Client { user, entry });
     }
 
     pub(crate) fn client_gone(&mut self, client: ClientId) {
-        self.clients.remove(&client);
+        if let Some(Client { entry: Some(entry), .. }) = self.clients.remove(&client) {
+            self.to_spill.remove(&Account::Client(client));
+            self.limits_changed(entry.barred);
+        }
     }
 
     pub(crate) fn payer(&self, client: ClientId) -> Payer {
         match self.clients.get(&client) {
-            Some(user) => Payer::User(*user),
+            Some(Client { user, .. }) => Payer::Client { client, user: *user },
             None if client == ClientId::STORE => Payer::Nobody,
             None => Payer::Unknown,
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.users.is_empty() && self.prefixes.is_empty()
+        self.number() == 0
     }
 
+    fn number(&self) -> usize {
+        self.users.len() + self.prefixes.len() + usize::from(self.each_client.is_some())
+    }
+
+    /// Returns the accounts that a quota of `subject` limits.
+    pub(crate) fn accounts(&self, subject: &QuotaSubject) -> Vec<Account> {
+        match subject {
+            QuotaSubject::User(user) => vec![Account::User(*user)],
+            QuotaSubject::Prefix(prefix) => vec![Account::Prefix(prefix.clone())],
+            QuotaSubject::EachClient => self.clients.keys().copied().map(Account::Client).collect(),
+        }
+    }
+
+    /// Sets a quota. `balances` has all its accounts.
     pub(crate) fn set(
         &mut self,
         subject: QuotaSubject,
         limits: QuotaLimits,
-        (used, idle): (QuotaUse, IdleCopies),
+        balances: BTreeMap<Account, Balance>,
     ) -> Result<Quota> {
         if limits == QuotaLimits::default() {
             return Err(Error::invalid_request("a quota needs a limit of memory, disk or objects"));
         }
-        let is_full = self.users.len() + self.prefixes.len() >= MAX_QUOTAS;
-        if is_full && self.entry(&subject).is_none() {
+        if self.number() >= MAX_QUOTAS && self.find(&subject).is_none() {
             return Err(Error::limit_exceeded("quotas of a store", MAX_QUOTAS as u64));
         }
-        self.to_spill.remove(&subject);
-        let entry = Entry { limits, used, idle, ..Entry::default() };
-        let earlier = match subject.clone() {
-            QuotaSubject::User(user) => self.users.insert(user, entry),
-            QuotaSubject::Prefix(prefix) => self.prefixes.insert(prefix, entry),
-        };
-        self.limits_changed(earlier.map(|earlier| earlier.barred));
-        Ok(Quota { subject, limits, used })
+        if subject == QuotaSubject::EachClient {
+            self.each_client = Some(limits);
+        }
+        let mut most = QuotaUse::default();
+        for (account, (used, idle)) in balances {
+            most = most.max(used);
+            self.replace(&account, Some(Entry { limits, used, idle, ..Entry::default() }));
+        }
+        Ok(Quota { subject, limits, used: most })
     }
 
     pub(crate) fn remove(&mut self, subject: QuotaSubject) -> Result<Quota> {
-        let removed = match &subject {
-            QuotaSubject::User(user) => self.users.remove(user),
-            QuotaSubject::Prefix(prefix) => self.prefixes.remove(prefix),
-        };
-        let Some(Entry { limits, used, barred, .. }) = removed else {
+        let Some(quota) = self.find(&subject) else {
             return Err(Error::InvalidRequest {
                 reason: format!("there is no quota of {subject}").into(),
             });
         };
-        self.to_spill.remove(&subject);
-        self.limits_changed(Some(barred));
-        Ok(Quota { subject, limits, used })
+        for account in self.accounts(&subject) {
+            self.replace(&account, None);
+        }
+        if subject == QuotaSubject::EachClient {
+            self.each_client = None;
+        }
+        Ok(quota)
     }
 
-    fn limits_changed(&mut self, barred: Option<BTreeSet<(u64, CopyId)>>) {
+    fn replace(&mut self, account: &Account, entry: Option<Entry>) {
+        fn put<K: Ord + Clone>(
+            map: &mut BTreeMap<K, Entry>,
+            key: &K,
+            entry: Option<Entry>,
+        ) -> Option<Entry> {
+            match entry {
+                Some(entry) => map.insert(key.clone(), entry),
+                None => map.remove(key),
+            }
+        }
+        let earlier = match account {
+            Account::User(user) => put(&mut self.users, user, entry),
+            Account::Prefix(prefix) => put(&mut self.prefixes, prefix, entry),
+            Account::Client(client) => self
+                .clients
+                .get_mut(client)
+                .and_then(|client| std::mem::replace(&mut client.entry, entry)),
+        };
+        self.to_spill.remove(account);
+        self.limits_changed(earlier.map(|earlier| earlier.barred).unwrap_or_default());
+    }
+
+    fn limits_changed(&mut self, barred: BTreeSet<(u64, CopyId)>) {
         self.has_new_room = true;
-        self.readmitted.extend(barred.into_iter().flatten().map(|(_, copy)| copy));
+        self.readmitted.extend(barred.into_iter().map(|(_, copy)| copy));
+    }
+
+    fn find(&self, subject: &QuotaSubject) -> Option<Quota> {
+        let (limits, used) = match subject {
+            QuotaSubject::User(user) => {
+                self.users.get(user).map(|entry| (entry.limits, entry.used))
+            }
+            QuotaSubject::Prefix(prefix) => {
+                self.prefixes.get(prefix).map(|entry| (entry.limits, entry.used))
+            }
+            QuotaSubject::EachClient => self.each_client.map(|limits| {
+                let entries = self.clients.values().filter_map(|client| client.entry.as_ref());
+                (limits, entries.map(|entry| entry.used).fold(QuotaUse::default(), QuotaUse::max))
+            }),
+        }?;
+        Some(Quota { subject: subject.clone(), limits, used })
+    }
+
+    pub(crate) fn subjects(&self) -> impl Iterator<Item = QuotaSubject> {
+        let users = self.users.keys().copied().map(QuotaSubject::User);
+        let each_client = self.each_client.map(|_| QuotaSubject::EachClient);
+        let prefixes = self.prefixes.keys().cloned().map(QuotaSubject::Prefix);
+        users.chain(each_client).chain(prefixes)
     }
 
     pub(crate) fn list(&self) -> impl Iterator<Item = Quota> {
-        let users = self.users.iter().map(|(user, entry)| (QuotaSubject::User(*user), entry));
-        let prefixes = self.prefixes.iter();
-        let prefixes =
-            prefixes.map(|(prefix, entry)| (QuotaSubject::Prefix(prefix.clone()), entry));
-        let quota = |(subject, entry): (_, &Entry)| Quota {
-            subject,
-            limits: entry.limits,
-            used: entry.used,
-        };
-        users.chain(prefixes).map(quota)
+        self.subjects().filter_map(|subject| self.find(&subject))
     }
 
     pub(crate) fn add(&mut self, charge: Charge<'_>) {
@@ -195,15 +225,10 @@ impl Quotas {
             return Ok(());
         }
         let mut excess = None;
-        if let Payer::User(user) = charge.payer
-            && let Some(entry) = self.users.get(&user)
-        {
-            entry.check(charge.used, || QuotaSubject::User(user), &mut excess);
-        }
-        let mut rest = charge.id.as_bytes();
-        while let Some((prefix, entry)) = longest_prefix(&self.prefixes, rest) {
-            entry.check(charge.used, || QuotaSubject::Prefix(prefix.clone()), &mut excess);
-            rest = &rest[..prefix.as_bytes().len() - 1];
+        for account in self.accounts_of(charge) {
+            if let Some(entry) = self.entry(&account) {
+                entry.check(charge.used, || account.subject(), &mut excess);
+            }
         }
         excess.map_or(Ok(()), Err)
     }
@@ -259,8 +284,8 @@ impl Quotas {
         let is_first = self.waiters.is_empty();
         let (mut fits, mut clean) = (true, None);
         let mut lacking = Vec::new();
-        for subject in self.subjects_of(put) {
-            let Some(entry) = self.entry_mut(&subject) else { continue };
+        for account in self.accounts_of(put) {
+            let Some(entry) = self.entry_mut(&account) else { continue };
             let lacking_bytes = entry.lacking_bytes(needed_bytes);
             if lacking_bytes == 0 {
                 continue;
@@ -271,14 +296,14 @@ impl Quotas {
             clean = clean.or(entry.idle.clean().next());
             // More than it lacks, because the next put may follow soon.
             let limit_bytes = entry.limits.memory_bytes.unwrap_or(0);
-            lacking.push((subject, lacking_bytes.max(limit_bytes / SPILLS_PER_QUOTA)));
+            lacking.push((account, lacking_bytes.max(limit_bytes / SPILLS_PER_QUOTA)));
         }
         if !fits {
             return None;
         }
         if clean.is_none() {
-            for (subject, spilled_bytes) in lacking {
-                let bytes = self.to_spill.entry(subject).or_default();
+            for (account, spilled_bytes) in lacking {
+                let bytes = self.to_spill.entry(account).or_default();
                 *bytes = spilled_bytes.max(*bytes);
             }
         }
@@ -289,14 +314,14 @@ impl Quotas {
     pub(crate) fn to_spill(&self) -> impl Iterator<Item = (&IdleCopies, u64)> {
         let quotas = self.to_spill.iter();
         quotas
-            .filter_map(|(subject, bytes)| Some((&self.entry(subject)?.idle, *bytes)))
+            .filter_map(|(account, bytes)| Some((&self.entry(account)?.idle, *bytes)))
             .filter(|(idle, _)| idle.has_dirty())
     }
 
     pub(crate) fn begins_to_spill(&mut self, copy: Charge<'_>) {
         let spilled_bytes = copy.used.memory_bytes;
-        self.to_spill.retain(|subject, bytes| {
-            *bytes = bytes.saturating_sub(if copy.is_of(subject) { spilled_bytes } else { 0 });
+        self.to_spill.retain(|account, bytes| {
+            *bytes = bytes.saturating_sub(if copy.is_of(account) { spilled_bytes } else { 0 });
             *bytes > 0
         });
     }
@@ -327,35 +352,37 @@ impl Quotas {
         self.change(charge, |entry| entry.idle.touch(copy));
     }
 
-    pub(crate) fn idle(&self, subject: &QuotaSubject) -> Option<&IdleCopies> {
-        self.entry(subject).map(|entry| &entry.idle)
+    pub(crate) fn balance(&self, account: &Account) -> Option<(QuotaUse, &IdleCopies)> {
+        self.entry(account).map(|entry| (entry.used, &entry.idle))
     }
 
-    fn entry(&self, subject: &QuotaSubject) -> Option<&Entry> {
-        match subject {
-            QuotaSubject::User(user) => self.users.get(user),
-            QuotaSubject::Prefix(prefix) => self.prefixes.get(prefix),
+    fn entry(&self, account: &Account) -> Option<&Entry> {
+        match account {
+            Account::User(user) => self.users.get(user),
+            Account::Client(client) => self.clients.get(client)?.entry.as_ref(),
+            Account::Prefix(prefix) => self.prefixes.get(prefix),
         }
     }
 
-    fn entry_mut(&mut self, subject: &QuotaSubject) -> Option<&mut Entry> {
-        match subject {
-            QuotaSubject::User(user) => self.users.get_mut(user),
-            QuotaSubject::Prefix(prefix) => self.prefixes.get_mut(prefix),
+    fn entry_mut(&mut self, account: &Account) -> Option<&mut Entry> {
+        match account {
+            Account::User(user) => self.users.get_mut(user),
+            Account::Client(client) => self.clients.get_mut(client)?.entry.as_mut(),
+            Account::Prefix(prefix) => self.prefixes.get_mut(prefix),
         }
     }
 
-    fn subjects_of(&self, charge: Charge<'_>) -> Vec<QuotaSubject> {
-        let mut subjects = Vec::new();
-        if let Payer::User(user) = charge.payer {
-            subjects.push(QuotaSubject::User(user));
+    fn accounts_of(&self, charge: Charge<'_>) -> Vec<Account> {
+        let mut accounts = Vec::new();
+        if let Payer::Client { client, user } = charge.payer {
+            accounts.extend([Account::User(user), Account::Client(client)]);
         }
         let mut rest = charge.id.as_bytes();
         while let Some((prefix, _)) = longest_prefix(&self.prefixes, rest) {
-            subjects.push(QuotaSubject::Prefix(prefix.clone()));
+            accounts.push(Account::Prefix(prefix.clone()));
             rest = &rest[..prefix.as_bytes().len() - 1];
         }
-        subjects
+        accounts
     }
 
     /// Returns `true` if any quota counts the charge.
@@ -364,21 +391,11 @@ impl Quotas {
             return false;
         }
         let mut is_charged = false;
-        if let Payer::User(user) = charge.payer
-            && let Some(entry) = self.users.get_mut(&user)
-        {
-            change(entry);
-            is_charged = true;
-        }
-        let mut rest = charge.id.as_bytes();
-        while let Some(length) =
-            longest_prefix(&self.prefixes, rest).map(|(prefix, _)| prefix.as_bytes().len())
-        {
-            if let Some(entry) = self.prefixes.get_mut(&rest[..length]) {
+        for account in self.accounts_of(charge) {
+            if let Some(entry) = self.entry_mut(&account) {
                 change(entry);
+                is_charged = true;
             }
-            is_charged = true;
-            rest = &rest[..length - 1];
         }
         is_charged
     }
@@ -465,8 +482,14 @@ mod tests {
         QuotaLimits { memory_bytes, disk_bytes: None, objects }
     }
 
-    fn idle() -> (QuotaUse, IdleCopies) {
-        Default::default()
+    const fn paid_by(number: u32) -> Payer {
+        Payer::Client { client: ClientId(number as u64), user: number % 10 }
+    }
+
+    fn set(quotas: &mut Quotas, subject: QuotaSubject, limits: QuotaLimits) -> Result<Quota> {
+        let accounts = quotas.accounts(&subject).into_iter();
+        let balances = accounts.map(|account| (account, Balance::default())).collect();
+        quotas.set(subject, limits, balances)
     }
 
     const fn one(memory_bytes: u64) -> QuotaUse {
@@ -480,12 +503,12 @@ mod tests {
     #[test]
     fn all_quotas_of_an_object_count() {
         let mut quotas = Quotas::default();
-        quotas.set(QuotaSubject::User(7), limits(Some(1000), None), idle()).unwrap();
+        set(&mut quotas, QuotaSubject::User(7), limits(Some(1000), None)).unwrap();
         for name in ["a", "a/", "a/b/", "a0", "b"] {
-            quotas.set(prefix(name), limits(None, Some(2)), idle()).unwrap();
+            set(&mut quotas, prefix(name), limits(None, Some(2))).unwrap();
         }
-        quotas.add(charge(Payer::User(7), &id("a/b/c"), 100));
-        quotas.add(charge(Payer::User(8), &id("a/x"), 50));
+        quotas.add(charge(paid_by(7), &id("a/b/c"), 100));
+        quotas.add(charge(paid_by(8), &id("a/x"), 50));
         quotas.add(charge(Payer::Unknown, &id("a"), 1));
         quotas.add(charge(Payer::Nobody, &id("b"), 1));
         let used: Vec<_> =
@@ -502,19 +525,19 @@ mod tests {
             (subject.to_owned(), QuotaUse { memory_bytes, disk_bytes: 0, objects })
         });
         assert_eq!(used, expected);
-        let excess = quotas.check(charge(Payer::User(7), &id("a/b/d"), 1)).unwrap_err();
+        let excess = quotas.check(charge(paid_by(7), &id("a/b/d"), 1)).unwrap_err();
         assert_eq!((excess.subject, excess.used, excess.limit), (prefix("a/"), 2, 2));
-        let excess = quotas.check(charge(Payer::User(7), &id("c"), 901)).unwrap_err();
+        let excess = quotas.check(charge(paid_by(7), &id("c"), 901)).unwrap_err();
         assert_eq!(
             excess.to_string(),
             "the quota of user 7 is exceeded: 100 B of 1000 B of memory used, 901 B more needed"
         );
         assert!(!excess.is_final());
-        assert!(quotas.check(charge(Payer::User(7), &id("c"), 1001)).unwrap_err().is_final());
-        assert_eq!(quotas.check(charge(Payer::User(7), &id("c"), 900)), Ok(()));
+        assert!(quotas.check(charge(paid_by(7), &id("c"), 1001)).unwrap_err().is_final());
+        assert_eq!(quotas.check(charge(paid_by(7), &id("c"), 900)), Ok(()));
         assert_eq!(quotas.check(charge(Payer::Nobody, &id("a"), 9000)), Ok(()));
-        quotas.set(prefix("b"), limits(None, Some(0)), idle()).unwrap();
-        let excess = quotas.check(charge(Payer::User(7), &id("b/x"), 901)).unwrap_err();
+        set(&mut quotas, prefix("b"), limits(None, Some(0))).unwrap();
+        let excess = quotas.check(charge(paid_by(7), &id("b/x"), 901)).unwrap_err();
         assert_eq!(excess.subject, prefix("b"), "room in the quota of the user would not help");
         assert!(excess.is_final());
     }
@@ -524,17 +547,43 @@ mod tests {
         let mut quotas = Quotas::default();
         let limits = limits(None, Some(0));
         for user in 0..u32::try_from(MAX_QUOTAS).unwrap() {
-            quotas.set(QuotaSubject::User(user), limits, idle()).unwrap();
+            set(&mut quotas, QuotaSubject::User(user), limits).unwrap();
         }
-        let error = quotas.set(prefix("x"), limits, idle()).unwrap_err();
+        let error = set(&mut quotas, prefix("x"), limits).unwrap_err();
         assert_eq!(error.to_string(), "quotas of a store are limited to 1024");
-        quotas.set(QuotaSubject::User(3), limits, idle()).unwrap();
+        set(&mut quotas, QuotaSubject::User(3), limits).unwrap();
         quotas.remove(QuotaSubject::User(3)).unwrap();
         let error = quotas.remove(QuotaSubject::User(3)).unwrap_err();
         assert_eq!(error.to_string(), "invalid request: there is no quota of user 3");
-        quotas.set(prefix("x"), limits, idle()).unwrap();
-        let error = quotas.set(prefix("x"), QuotaLimits::default(), idle()).unwrap_err();
+        set(&mut quotas, prefix("x"), limits).unwrap();
+        let error = set(&mut quotas, prefix("x"), QuotaLimits::default()).unwrap_err();
         assert!(matches!(error, Error::InvalidRequest { .. }), "{error}");
+    }
+
+    #[test]
+    fn each_client_has_the_quota_to_itself_until_it_disconnects() {
+        let mut quotas = Quotas::default();
+        quotas.client_connected(ClientId(1), 1);
+        quotas.client_connected(ClientId(11), 1);
+        set(&mut quotas, QuotaSubject::EachClient, limits(Some(100), None)).unwrap();
+        quotas.client_connected(ClientId(21), 1);
+        let object = id("x");
+        quotas.add(charge(paid_by(1), &object, 60));
+        quotas.add(charge(paid_by(21), &object, 30));
+        assert_eq!(quotas.find(&QuotaSubject::EachClient).unwrap().used, one(60));
+        let excess = quotas.check(charge(paid_by(1), &object, 50)).unwrap_err();
+        assert_eq!(
+            excess.to_string(),
+            "the quota of each client is exceeded: 60 B of 100 B of memory used, 50 B more needed"
+        );
+        assert_eq!(quotas.check(charge(paid_by(11), &object, 100)), Ok(()));
+        assert_eq!(quotas.check(charge(paid_by(21), &object, 70)), Ok(()));
+        quotas.client_gone(ClientId(1));
+        quotas.subtract(charge(paid_by(1), &object, 60));
+        assert_eq!(quotas.find(&QuotaSubject::EachClient).unwrap().used, one(30));
+        quotas.remove(QuotaSubject::EachClient).unwrap();
+        assert!(quotas.is_empty());
+        assert_eq!(quotas.check(charge(paid_by(21), &object, 1000)), Ok(()));
     }
 
     #[test]
@@ -542,14 +591,14 @@ mod tests {
         let mut quotas = Quotas::default();
         let waiter = SpaceWaiter::Target(id("t"));
         let charged = id("x");
-        quotas.set(QuotaSubject::User(1), limits(None, Some(1)), idle()).unwrap();
+        set(&mut quotas, QuotaSubject::User(1), limits(None, Some(1))).unwrap();
         assert_eq!(quotas.take_waiters(), None);
-        quotas.add(charge(Payer::User(1), &charged, 1));
-        quotas.add(charge(Payer::User(2), &charged, 1));
+        quotas.add(charge(paid_by(1), &charged, 1));
+        quotas.add(charge(paid_by(2), &charged, 1));
         quotas.wait(waiter.clone());
-        quotas.subtract(charge(Payer::User(2), &charged, 1));
+        quotas.subtract(charge(paid_by(2), &charged, 1));
         assert_eq!(quotas.take_waiters(), None);
-        quotas.subtract(charge(Payer::User(1), &charged, 1));
+        quotas.subtract(charge(paid_by(1), &charged, 1));
         assert_eq!(quotas.take_waiters(), Some(vec![waiter]));
         assert_eq!(quotas.take_waiters(), None);
     }
@@ -560,8 +609,10 @@ mod tests {
         Remove(prop::sample::Index),
         Reserve(u32, String, u64),
         EndReservation(String),
-        Set(Result<u32, String>),
-        RemoveQuota(Result<u32, String>),
+        Set(QuotaSubject),
+        RemoveQuota(QuotaSubject),
+        /// A client of the user ends, and another one begins.
+        Reconnect(u32),
     }
 
     fn name() -> impl Strategy<Value = String> {
@@ -569,7 +620,13 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        let subject = || prop_oneof![(0_u32..3).prop_map(Ok), name().prop_map(Err)];
+        let subject = || {
+            prop_oneof![
+                (0_u32..3).prop_map(QuotaSubject::User),
+                Just(QuotaSubject::EachClient),
+                name().prop_map(|name| prefix(&name)),
+            ]
+        };
         let charge = || (0_u32..4, name(), 0_u64..1000);
         prop_oneof![
             4 => charge().prop_map(|(user, name, bytes)| Step::Add(user, name, bytes)),
@@ -578,11 +635,27 @@ mod tests {
             1 => name().prop_map(Step::EndReservation),
             2 => subject().prop_map(Step::Set),
             1 => subject().prop_map(Step::RemoveQuota),
+            1 => (1_u32..3).prop_map(Step::Reconnect),
         ]
     }
 
-    fn subject(of: Result<u32, String>) -> QuotaSubject {
-        of.map_or_else(|name| prefix(&name), QuotaSubject::User)
+    fn balances(
+        quotas: &Quotas,
+        subject: &QuotaSubject,
+        objects: &[(Payer, ObjectId, u64)],
+    ) -> BTreeMap<Account, Balance> {
+        let use_of = |account: &Account| {
+            let objects = objects.iter().map(|(payer, id, bytes)| charge(*payer, id, *bytes));
+            let charges = objects.chain(quotas.reserved()).filter(|charge| charge.is_of(account));
+            charges.fold(QuotaUse::default(), |mut sum, charge| {
+                sum.add(charge.used);
+                sum
+            })
+        };
+        let accounts = quotas.accounts(subject).into_iter();
+        accounts
+            .map(|account| (account.clone(), (use_of(&account), IdleCopies::default())))
+            .collect()
     }
 
     proptest! {
@@ -590,8 +663,14 @@ mod tests {
         fn the_use_is_the_sum_over_charged_objects(steps in prop::collection::vec(step(), 1..60)) {
             let mut quotas = Quotas::default();
             let mut objects: Vec<(Payer, ObjectId, u64)> = Vec::new();
-            let payer = |user| [Payer::Nobody, Payer::Unknown, Payer::User(1), Payer::User(2)][user as usize];
-            for step in steps {
+            let mut clients = BTreeMap::from([(1, ClientId(1)), (2, ClientId(2))]);
+            clients.iter().for_each(|(user, client)| quotas.client_connected(*client, *user));
+            for (number, step) in steps.into_iter().enumerate() {
+                let payer = |user| match user {
+                    0 => Payer::Nobody,
+                    1 => Payer::Unknown,
+                    _ => Payer::Client { client: clients[&(user - 1)], user: user - 1 },
+                };
                 match step {
                     Step::Add(user, name, bytes) => {
                         objects.push((payer(user), id(&name), bytes));
@@ -608,19 +687,23 @@ mod tests {
                     Step::EndReservation(name) => {
                         quotas.end_reservation(&id(&name));
                     }
-                    Step::Set(of) => {
-                        let subject = subject(of);
-                        let all = objects.iter().map(|(payer, id, bytes)| charge(*payer, id, *bytes));
-                        let used = use_of(&subject, all.chain(quotas.reserved()));
-                        quotas.set(subject, limits(Some(1), None), (used, IdleCopies::default())).unwrap();
+                    Step::Set(subject) => {
+                        let balances = balances(&quotas, &subject, &objects);
+                        quotas.set(subject, limits(Some(1), None), balances).unwrap();
                     }
-                    Step::RemoveQuota(of) => drop(quotas.remove(subject(of))),
+                    Step::RemoveQuota(subject) => drop(quotas.remove(subject)),
+                    Step::Reconnect(user) => {
+                        quotas.client_gone(clients[&user]);
+                        clients.insert(user, ClientId(number as u64 + 10));
+                        quotas.client_connected(clients[&user], user);
+                    }
                     Step::Remove(_) => {}
                 }
                 let quotas = &quotas;
-                for Quota { subject, used, .. } in quotas.list() {
-                    let all = objects.iter().map(|(payer, id, bytes)| charge(*payer, id, *bytes));
-                    prop_assert_eq!(use_of(&subject, all.chain(quotas.reserved())), used, "{}", subject);
+                for subject in quotas.subjects() {
+                    for (account, (used, _)) in balances(quotas, &subject, &objects) {
+                        prop_assert_eq!(quotas.balance(&account).map(|(used, _)| used), Some(used), "{}", subject);
+                    }
                 }
             }
         }

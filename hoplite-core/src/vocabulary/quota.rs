@@ -1,4 +1,4 @@
-//! Quotas: a store's limits for the objects of a user or a prefix of ids.
+//! Quotas: a store's limits for the objects of a user, of each client, or of a prefix of ids.
 
 use std::fmt;
 
@@ -14,6 +14,8 @@ pub const MAX_QUOTAS: usize = 1024;
 pub enum QuotaSubject {
     /// Objects put by this user's programs.
     User(u32),
+    /// Objects put by a client, until it disconnects. The limits apply to each client on its own.
+    EachClient,
     /// Objects whose id begins with these bytes.
     Prefix(ObjectId),
 }
@@ -22,6 +24,7 @@ impl fmt::Display for QuotaSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User(user) => write!(f, "user {user}"),
+            Self::EachClient => f.write_str("each client"),
             Self::Prefix(prefix) => write!(f, "prefix {prefix}"),
         }
     }
@@ -55,6 +58,14 @@ impl QuotaUse {
         self.objects += added.objects;
     }
 
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
+            disk_bytes: self.disk_bytes.max(other.disk_bytes),
+            objects: self.objects.max(other.objects),
+        }
+    }
+
     pub(crate) const fn subtract(&mut self, gone: Self) {
         self.memory_bytes -= gone.memory_bytes;
         self.disk_bytes -= gone.disk_bytes;
@@ -64,10 +75,11 @@ impl QuotaUse {
 
 /// A quota and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
+#[expect(missing_docs, reason = "most names say it")]
 pub struct Quota {
     pub subject: QuotaSubject,
     pub limits: QuotaLimits,
+    /// For [`QuotaSubject::EachClient`], the most that any client uses.
     pub used: QuotaUse,
 }
 

@@ -54,7 +54,7 @@ enum Step {
     Subscribe { client: u64, id: usize },
     Cancel { client: u64, back: u64 },
     ClientGone { client: u64 },
-    SetQuota { client: u64, of_prefix: bool, limits: u8 },
+    SetQuota { client: u64, subject: u8, limits: u8 },
     ShardUp { shard: usize },
     ShardDown { shard: usize },
     AnswerQuery { which: usize, put: u64, answer: u8 },
@@ -132,8 +132,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Wait { client, id }),
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Subscribe { client, id }),
         3 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
-        2 => (client.clone(), any::<bool>(), 0..16_u8)
-            .prop_map(|(client, of_prefix, limits)| Step::SetQuota { client, of_prefix, limits }),
+        2 => (client.clone(), 0..3_u8, 0..16_u8)
+            .prop_map(|(client, subject, limits)| Step::SetQuota { client, subject, limits }),
         1 => client.prop_map(|client| Step::ClientGone { client }),
         2 => (0..SHARDS).prop_map(|shard| Step::ShardUp { shard }),
         1 => (0..SHARDS).prop_map(|shard| Step::ShardDown { shard }),
@@ -226,8 +226,13 @@ fn pick<T>(items: &[T], which: usize) -> Option<&T> {
     if items.is_empty() { None } else { items.get(which % items.len()) }
 }
 
+fn number(client: u64) -> usize {
+    usize::try_from(client).expect("a small number")
+}
+
 struct World {
     h: Harness,
+    clients: Vec<ClientId>,
     calls: Vec<(ClientId, CallId)>,
     queries: Vec<(usize, Query)>,
     publications: Vec<(usize, ObjectId, PutId)>,
@@ -259,6 +264,7 @@ impl World {
         h.event(Event::Measured { link: SLOW });
         Self {
             h,
+            clients: (0..=CLIENTS).map(ClientId).collect(),
             calls: Vec::new(),
             queries: Vec::new(),
             publications: Vec::new(),
@@ -268,8 +274,12 @@ impl World {
         }
     }
 
+    fn client(&self, client: u64) -> ClientId {
+        self.clients[number(client)]
+    }
+
     fn request(&mut self, client: u64, request: Request) {
-        let call = self.h.request(ClientId(client), request);
+        let call = self.h.request(self.client(client), request);
         self.calls.push(call);
     }
 
@@ -383,7 +393,7 @@ impl World {
                 self.request(client, Request::Put { id, metadata, bytes, confirm, timeout });
             }
             Step::Seal { client, which, is_confirmed } => {
-                let held = self.h.checker.references(ClientId(client));
+                let held = self.h.checker.references(self.client(client));
                 let copy = pick(&held, which).copied().unwrap_or(CopyId(3));
                 let request = if is_confirmed {
                     Request::Seal { copy, timeout: Duration::from_secs(1) }
@@ -393,12 +403,12 @@ impl World {
                 self.request(client, request);
             }
             Step::Abort { client, which } => {
-                let held = self.h.checker.references(ClientId(client));
+                let held = self.h.checker.references(self.client(client));
                 let copy = pick(&held, which).copied().unwrap_or(CopyId(3));
                 self.request(client, Request::Abort { copy });
             }
             Step::Release { client, which } => {
-                let held = self.h.checker.references(ClientId(client));
+                let held = self.h.checker.references(self.client(client));
                 let copy = pick(&held, which).copied().unwrap_or(CopyId(3));
                 self.request(client, Request::Release { copy });
             }
@@ -443,13 +453,12 @@ impl World {
                     self.request(client, Request::Cancel { call });
                 }
             }
-            Step::SetQuota { client, of_prefix, limits } => {
-                let number = usize::try_from(client).expect("a small number");
+            Step::SetQuota { client, subject, limits } => {
                 let user = u32::try_from(client).expect("a small number");
-                let subject = if of_prefix {
-                    QuotaSubject::Prefix(object(number))
-                } else {
-                    QuotaSubject::User(user)
+                let subject = match subject {
+                    0 => QuotaSubject::Prefix(object(number(client))),
+                    1 => QuotaSubject::User(user),
+                    _ => QuotaSubject::EachClient,
                 };
                 let limits = (limits < 12).then(|| QuotaLimits {
                     memory_bytes: (limits % 4 > 0).then_some(u64::from(limits) * SIZE),
@@ -459,10 +468,12 @@ impl World {
                 self.request(client, Request::SetQuota { subject, limits });
             }
             Step::ClientGone { client } => {
-                self.h.gone(ClientId(client));
+                self.h.gone(self.client(client));
+                // A connection's number is never used again.
+                self.clients[number(client)].0 += 100;
                 let owners = if client == 0 { Vec::new() } else { vec![job()] };
                 self.h.event(Event::ClientConnected {
-                    client: ClientId(client),
+                    client: self.client(client),
                     user: client as u32,
                     owners,
                 });
@@ -724,7 +735,7 @@ impl World {
 
     fn recover(&mut self) {
         for client in 0..CLIENTS {
-            self.h.gone(ClientId(client));
+            self.h.gone(self.client(client));
         }
         for shard in 0..SHARDS {
             self.h.event(up(shard));
@@ -764,7 +775,7 @@ impl World {
         self.h.pass(Duration::from_secs(100));
         assert_eq!(self.h.checker.open_calls(), 0, "every call is answered by its deadline");
         for client in 0..=CLIENTS {
-            self.h.gone(ClientId(client));
+            self.h.gone(self.client(client));
         }
         for pull in self.h.checker.running_pulls() {
             self.h.event(Event::PullEnded {

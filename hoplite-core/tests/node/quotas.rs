@@ -91,6 +91,41 @@ fn a_put_over_its_quota_waits_until_an_object_is_deleted() {
 }
 
 #[test]
+fn each_client_waits_for_its_own_objects_only() {
+    let mut h = Harness::new().with_users();
+    let put = h.put(A, "a", SIZE).put;
+    assert_eq!(h.quota(QuotaSubject::EachClient, Some(TWO)).used.objects, 1);
+    h.put(A, "b", SIZE);
+    let call = h.create(A, "c", SIZE);
+    h.put(B, "d", SIZE);
+    h.assert_waits(call);
+    assert_eq!(h.used(), [(2, 2)], "the most of any client");
+    h.drop_put(0, "a", put, DropReason::Deleted);
+    h.view(call);
+    h.gone(A);
+    assert_eq!(h.used(), [(1, 1)]);
+    let again = ClientId(17);
+    h.event(Event::ClientConnected { client: again, user: ALICE, owners: Vec::new() });
+    h.put(again, "e", SIZE);
+    h.put(again, "f", SIZE);
+    let call = h.create(again, "g", SIZE);
+    h.assert_waits(call);
+    h.quota(QuotaSubject::EachClient, None);
+    h.view(call);
+}
+
+#[test]
+fn a_client_over_its_quota_of_memory_spills_its_own_objects() {
+    let mut h = Harness::spilling(None).with_users();
+    h.quota(QuotaSubject::EachClient, Some(MEMORY));
+    h.put(B, "other", SIZE);
+    let own = ["a", "b"].map(|name| h.put(A, name, SIZE).copy);
+    let call = h.create(A, "c", SIZE);
+    assert_eq!(h.write_all(), own[..1]);
+    h.view(call);
+}
+
+#[test]
 fn a_put_over_its_quota_fails_at_its_timeout_and_a_larger_one_at_once() {
     let mut h = Harness::new().with_users();
     h.quota(prefix("x/"), Some(MEMORY));

@@ -5,7 +5,11 @@ use proptest::sample::select;
 use super::id;
 
 pub(super) fn quota_subject() -> impl Strategy<Value = QuotaSubject> {
-    prop_oneof![any::<u32>().prop_map(QuotaSubject::User), id().prop_map(QuotaSubject::Prefix)]
+    prop_oneof![
+        any::<u32>().prop_map(QuotaSubject::User),
+        Just(QuotaSubject::EachClient),
+        id().prop_map(QuotaSubject::Prefix),
+    ]
 }
 
 pub(super) fn quota_limits() -> impl Strategy<Value = QuotaLimits> {

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::{Charge, Payer, Quotas};
+use super::{Account, Charge, Payer, Quotas};
 use crate::message::CopyId;
-use crate::quota::QuotaSubject;
 
 /// More than the difference between a copy's memory and its record in a file.
 const MEMORY_BEYOND: u64 = 128;
 
 impl Quotas {
-    /// Bars an idle copy for which the quota of `subject` lacks room.
-    pub(crate) fn bar(&mut self, subject: &QuotaSubject, charge: Charge<'_>, copy: CopyId) {
+    /// Bars an idle copy for which the quota of `account` lacks room.
+    pub(crate) fn bar(&mut self, account: &Account, charge: Charge<'_>, copy: CopyId) {
         self.change(charge, |entry| entry.idle.bar(copy));
-        if let Some(entry) = self.entry_mut(subject) {
+        if let Some(entry) = self.entry_mut(account) {
             entry.barred.insert((charge.used.memory_bytes, copy));
         }
     }
@@ -26,7 +25,8 @@ impl Quotas {
     }
 
     pub(crate) fn barred_copies(&self) -> usize {
-        let entries = self.users.values().chain(self.prefixes.values());
+        let clients = self.clients.values().filter_map(|client| client.entry.as_ref());
+        let entries = self.users.values().chain(self.prefixes.values()).chain(clients);
         entries.map(|entry| entry.barred.len()).sum()
     }
 
@@ -34,7 +34,8 @@ impl Quotas {
     pub(crate) fn take_readmitted(&mut self) -> Vec<CopyId> {
         let mut readmitted = std::mem::take(&mut self.readmitted);
         if std::mem::take(&mut self.has_new_disk) {
-            for entry in self.users.values_mut().chain(self.prefixes.values_mut()) {
+            let clients = self.clients.values_mut().filter_map(|client| client.entry.as_mut());
+            for entry in self.users.values_mut().chain(self.prefixes.values_mut()).chain(clients) {
                 if std::mem::take(&mut entry.has_new_disk) {
                     let mut room_bytes = entry.disk_room();
                     readmitted.extend(entry.barred.iter().map_while(|(bytes, copy)| {
@@ -50,28 +51,28 @@ impl Quotas {
     /// Adds a copy's record to a batch's `planned` bytes.
     ///
     /// # Errors
-    /// The quota whose disk lacks room for it.
+    /// The account whose quota of disk lacks room for it.
     pub(crate) fn plan_record(
         &self,
-        planned: &mut BTreeMap<QuotaSubject, u64>,
+        planned: &mut BTreeMap<Account, u64>,
         copy: Charge<'_>,
         length_bytes: u64,
-    ) -> Result<(), QuotaSubject> {
+    ) -> Result<(), Account> {
         if self.is_empty() || copy.payer == Payer::Nobody {
             return Ok(());
         }
-        let limited = self.subjects_of(copy).into_iter().filter_map(|subject| {
-            let entry = self.entry(&subject).filter(|entry| entry.limits.disk_bytes.is_some())?;
-            Some((subject, entry.disk_room()))
+        let limited = self.accounts_of(copy).into_iter().filter_map(|account| {
+            let entry = self.entry(&account).filter(|entry| entry.limits.disk_bytes.is_some())?;
+            Some((account, entry.disk_room()))
         });
         let limited: Vec<_> = limited.collect();
-        for (subject, room_bytes) in &limited {
-            if planned.get(subject).copied().unwrap_or(0) + length_bytes > *room_bytes {
-                return Err(subject.clone());
+        for (account, room_bytes) in &limited {
+            if planned.get(account).copied().unwrap_or(0) + length_bytes > *room_bytes {
+                return Err(account.clone());
             }
         }
-        for (subject, _) in limited {
-            *planned.entry(subject).or_default() += length_bytes;
+        for (account, _) in limited {
+            *planned.entry(account).or_default() += length_bytes;
         }
         Ok(())
     }

@@ -1,7 +1,10 @@
+use std::collections::BTreeMap;
+
 use super::super::idle::IdleCopies;
 use super::super::notice::SpaceWaiter;
-use super::super::quotas::{Charge, Payer, use_of};
+use super::super::quotas::{Account, Balance, Charge, Payer};
 use super::Table;
+use super::spills::Spills;
 use crate::error::Result;
 use crate::extent::{Extent, HEADER_BYTES, allocated_bytes};
 use crate::id::ObjectId;
@@ -15,6 +18,14 @@ const fn charge_of(payer: Payer, id: &ObjectId, size_bytes: u64) -> Charge<'_> {
 
 fn sums(idle: &IdleCopies) -> [u64; 3] {
     [idle.dirty_bytes(), idle.barred_bytes(), idle.clean_bytes()]
+}
+
+fn balance_of<'a>(
+    balances: &'a mut BTreeMap<Account, Balance>,
+    subject: &QuotaSubject,
+    charge: Charge<'_>,
+) -> Option<&'a mut Balance> {
+    balances.get_mut(&charge.account_of(subject)?)
 }
 
 impl Table {
@@ -31,9 +42,8 @@ impl Table {
     ) -> Result<Quota> {
         match limits {
             Some(limits) => {
-                let used = use_of(&subject, self.charges());
-                let idle = self.idle_of(&subject);
-                self.quotas.set(subject, limits, (used, idle))
+                let balances = self.balances(&subject);
+                self.quotas.set(subject, limits, balances)
             }
             None => self.quotas.remove(subject),
         }
@@ -42,27 +52,40 @@ impl Table {
     pub(crate) fn are_quotas_exact(&self) -> bool {
         let barred = self.spills.as_ref().map_or(0, |spills| spills.idle.barred().count());
         self.quotas.barred_copies() == barred
-            && self.quotas.list().all(|quota| {
-                quota.used == use_of(&quota.subject, self.charges())
-                    && self.quotas.idle(&quota.subject).map(sums)
-                        == Some(sums(&self.idle_of(&quota.subject)))
+            && self.quotas.subjects().all(|subject| {
+                self.balances(&subject).iter().all(|(account, (used, idle))| {
+                    let expected = Some((*used, sums(idle)));
+                    self.quotas.balance(account).map(|(used, idle)| (used, sums(idle))) == expected
+                })
             })
     }
 
-    fn idle_of(&self, subject: &QuotaSubject) -> IdleCopies {
-        let mut idle = IdleCopies::default();
-        let Some(spills) = &self.spills else { return idle };
-        let is_of = |copy: CopyId| self.copies[&copy].charge().is_of(subject);
-        for (copy, bytes) in spills.idle.dirty().chain(spills.idle.barred()) {
-            if is_of(copy) {
-                idle.add(copy, bytes, false);
+    /// Computes the use of each account of `subject`.
+    fn balances(&self, subject: &QuotaSubject) -> BTreeMap<Account, Balance> {
+        let accounts = self.quotas.accounts(subject).into_iter();
+        let mut balances: BTreeMap<_, Balance> =
+            accounts.map(|account| (account, Balance::default())).collect();
+        for charge in self.charges() {
+            if let Some((used, _)) = balance_of(&mut balances, subject, charge) {
+                used.add(charge.used);
             }
         }
-        spills.idle.barred().for_each(|(copy, _)| idle.bar(copy));
-        for (copy, bytes) in spills.idle.clean().filter(|(copy, _)| is_of(*copy)) {
-            idle.add(copy, bytes, true);
+        let Some(Spills { idle, .. }) = self.spills.as_deref() else { return balances };
+        let dirty = idle.dirty().chain(idle.barred()).map(|(copy, bytes)| (copy, bytes, false));
+        let clean = idle.clean().map(|(copy, bytes)| (copy, bytes, true));
+        for (copy, bytes, is_clean) in dirty.chain(clean) {
+            let charge = self.copies[&copy].charge();
+            if let Some((_, idle)) = balance_of(&mut balances, subject, charge) {
+                idle.add(copy, bytes, is_clean);
+            }
         }
-        idle
+        for (copy, _) in idle.barred() {
+            let charge = self.copies[&copy].charge();
+            if let Some((_, idle)) = balance_of(&mut balances, subject, charge) {
+                idle.bar(copy);
+            }
+        }
+        balances
     }
 
     pub(crate) fn make_quota_room(

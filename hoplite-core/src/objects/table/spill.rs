@@ -4,6 +4,7 @@ use std::time::Duration;
 use super::super::context::Context;
 use super::super::idle::IdleCopies;
 use super::super::notice::Deadline;
+use super::super::quotas::Account;
 use super::spills::{Batch, MAX_BATCH_OBJECTS, SpillStep, Spilled, Spills};
 use super::{LocalCopy, Table};
 use crate::error::Error;
@@ -12,7 +13,6 @@ use crate::message::{
     CopyId, Effect, Producer, ServeId, SpillConfig, SpillFault, SpillFile, SpillItem, SpillRecord,
     SpillStatus, SpillTrouble,
 };
-use crate::quota::QuotaSubject;
 use crate::time::Time;
 
 const MAX_EXAMINED: usize = 2 * MAX_BATCH_OBJECTS;
@@ -26,7 +26,7 @@ pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 }
 struct Picked {
     batch: Batch,
     /// Copies whose records exceed a quota of disk, with the quota.
-    barred: Vec<(CopyId, QuotaSubject)>,
+    barred: Vec<(CopyId, Account)>,
 }
 
 impl Default for Picked {
@@ -97,9 +97,9 @@ impl Table {
         let Some(directory) = spills.choose_directory(ctx) else { return false };
         let Picked { batch, barred } = self.next_batch(is_wanted, capacity_bytes);
         let Some(spills) = &mut self.spills else { return false };
-        for (copy, subject) in &barred {
+        for (copy, account) in &barred {
             spills.idle.bar(*copy);
-            self.quotas.bar(subject, self.copies[copy].charge(), *copy);
+            self.quotas.bar(account, self.copies[copy].charge(), *copy);
         }
         if batch.copies.is_empty() {
             if barred.is_empty() {
@@ -198,7 +198,7 @@ impl Table {
                     batch.push(copy, local.size_bytes);
                     batch.arena_bytes += bytes;
                 }
-                Err(subject) => barred.push((copy, subject)),
+                Err(account) => barred.push((copy, account)),
             }
         }
     }
