@@ -174,6 +174,8 @@ fn many_objects_beyond_their_quota_of_disk_stop_no_other_puts() {
         client.put_with(number.to_string(), &bytes(number, MIB), within(TIME_LIMIT)).unwrap();
     }
     assert_eq!(*client.get("0", TIME_LIMIT).unwrap(), bytes(0, MIB));
+    let full = refusal(client.put_with("large", &bytes(0, 10 * MIB), within(SOON))).to_string();
+    assert!(full.contains("of objects exceed a quota of disk and stay in memory"), "{full}");
     let [QuotaUse { disk_bytes: 0, objects: 9000, .. }] = used(&client)[..] else {
         panic!("{:?}", used(&client))
     };

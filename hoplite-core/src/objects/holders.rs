@@ -1,4 +1,4 @@
-//! Clients whose references alone keep memory in use. A full store names them in its errors.
+//! Reasons why memory stays in use. A full store names them in its errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct Holder {
     pub bytes: u64,
 }
 
-/// Memory in use only because of clients' references.
+/// Memory in use only because of clients' references, or because of quotas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
     /// Clients with references to copies that are deleted, evictable or spillable, most bytes
@@ -28,6 +28,8 @@ pub struct Holders {
     pub clients: Vec<Holder>,
     /// Bytes of the pinned copies of `clients`, each counted once.
     pub pinned_bytes: u64,
+    /// Bytes of copies that stay in memory because they exceed a quota of disk.
+    pub barred_bytes: u64,
 }
 
 /// One client's references and calls.
@@ -86,7 +88,7 @@ impl Objects {
         }
         let mut clients: Vec<Holder> = found.into_values().collect();
         clients.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.client));
-        Holders { clients, pinned_bytes }
+        Holders { clients, pinned_bytes, barred_bytes: self.copies.barred_bytes() }
     }
 
     fn is_held_by_references(&self, local: &LocalCopy) -> bool {

@@ -357,6 +357,7 @@ fn objects_over_their_quota_of_disk_stay_in_memory_and_others_are_spilled() {
     h.view(large);
     assert_eq!(h.disk(), [2 * record, 3 * record]);
     assert!(h.troubles().spill.is_empty(), "no disk is full");
+    assert_eq!(h.node.holders().barred_bytes, 2 * EXTENT);
     h.drop_put(0, "1", views[0].put, DropReason::Deleted);
     assert_eq!(h.write_all(), [copies[2]], "it fits now");
     assert_eq!(h.disk(), [2 * record, 3 * record]);

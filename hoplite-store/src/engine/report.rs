@@ -38,6 +38,10 @@ impl Engine {
             0 => {}
             more => parts.push(format!("and {more} other clients hold some")),
         }
+        if holders.barred_bytes > 0 {
+            let barred = size(holders.barred_bytes);
+            parts.push(format!("{barred} of objects exceed a quota of disk and stay in memory"));
+        }
         let spill = troubles.spill.iter();
         parts.extend(
             spill.map(|trouble| format!("spilling to {}: {}", trouble.directory, trouble.fault)),

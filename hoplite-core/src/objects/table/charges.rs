@@ -60,6 +60,10 @@ impl Table {
             })
     }
 
+    pub(crate) fn barred_bytes(&self) -> u64 {
+        self.spills.as_ref().map_or(0, |spills| spills.idle.barred_bytes())
+    }
+
     /// Computes the use of each account of `subject`.
     fn balances(&self, subject: &QuotaSubject) -> BTreeMap<Account, Balance> {
         let accounts = self.quotas.accounts(subject).into_iter();
