@@ -129,7 +129,9 @@ impl<L: Line> Link<L> {
         let started = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match handshake::greet(&self.options, limit.min(deadline.left()))
+            // The last attempt has some time, too, and so reports its own error.
+            let left = deadline.left().max(FIRST_PAUSE);
+            let error = match handshake::greet(&self.options, limit.min(left))
                 .and_then(|greeted| self.same_cluster(greeted))
             {
                 Ok(greeted) => {
@@ -138,15 +140,14 @@ impl<L: Line> Link<L> {
                 }
                 Err(error) => error,
             };
-            let may_pass = may_pass(&error);
-            if !may_pass || started.elapsed() + pause > patience {
-                // With the pause that does not fit, the sum reaches the limit.
-                let spent = if may_pass { spent + started.elapsed() + pause } else { limit };
+            let (waited, may_pass) = (started.elapsed(), may_pass(&error));
+            if !may_pass || waited >= patience {
+                let spent = if may_pass { spent + waited } else { limit };
                 let failure = Failure { at: Instant::now(), error: error.clone(), spent };
                 *lock(&self.failure) = Some(failure);
                 return Ok(Err(error));
             }
-            sleep(pause)?;
+            sleep(pause.min(patience - waited))?;
             pause = (2 * pause).min(MAX_PAUSE);
         }
     }
