@@ -21,8 +21,8 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Timeout of calls that wait for no object. Expires only if a daemon is suspended.
-pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of calls that wait for no object. Expires only if a daemon is suspended or away.
+pub const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Store's limit of ids in a query.
 const MAX_ASKED_IDS: usize = 1024;
 
@@ -38,7 +38,7 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) struct Lasting {
     link: Link<Arc<Connection>>,
-    turn: sync::Mutex<()>,
+    turn: Arc<sync::Mutex<()>>,
 }
 
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ impl Access {
 
 impl Lasting {
     pub(crate) fn new(options: ConnectOptions, connection: Arc<Connection>) -> Self {
-        Self { link: Link::new(options, connection), turn: sync::Mutex::new(()) }
+        Self { link: Link::new(options, connection), turn: Arc::default() }
     }
 
     /// Returns the connection, and the wait for it, which `timeout` limits.
@@ -94,19 +94,21 @@ impl Lasting {
             return Ok((connection, Duration::ZERO));
         }
         let deadline = reconnect_deadline(timeout);
-        let turn = tokio::time::timeout(deadline.left(), self.turn.lock()).await;
-        let _turn = turn.map_err(|_| self.link.turn_timeout(deadline))?;
+        let turn = Arc::clone(&self.turn).lock_owned();
+        let turn = tokio::time::timeout(deadline.left(), turn).await;
+        let turn = turn.map_err(|_| self.link.turn_timeout(deadline))?;
         if let Some(connection) = self.link.ready()? {
             return Ok((connection, deadline.started().elapsed()));
         }
         let this = Arc::clone(self);
-        let greeted = spawn_blocking(move || this.link.greet(deadline)).await;
-        let greeted = greeted.map_err(|_| Error::ConnectionLost {
+        // If the call is cancelled, its attempts keep the turn.
+        let greeted = spawn_blocking(move || (this.link.greet(deadline), turn)).await;
+        let (greeted, _turn) = greeted.map_err(|_| Error::ConnectionLost {
             path: self.link.options().socket.clone(),
             reason: Loss::RuntimeEnded,
             call: LostCall::Repeatable,
-        })??;
-        let connection = Connection::start(greeted)?;
+        })?;
+        let connection = Connection::start(greeted?)?;
         self.link.replace(Arc::clone(&connection));
         Ok((connection, deadline.started().elapsed()))
     }

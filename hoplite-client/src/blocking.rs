@@ -25,8 +25,9 @@ use crate::options::{ConnectOptions, GetOptions, PutOptions};
 use crate::timeout::checked_default;
 use crate::view::ObjectView;
 
-/// Pause between two looks for the end of another thread's reconnection.
-const TURN_PAUSE: Duration = Duration::from_millis(2);
+/// First pause between two looks for the end of another thread's reconnection. Pauses double.
+const FIRST_TURN_PAUSE: Duration = Duration::from_millis(1);
+const MAX_TURN_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection to the store of this node, for any number of threads at once.
 ///
@@ -241,6 +242,7 @@ impl Shared {
         }
         let deadline = reconnect_deadline(timeout);
         let waited = || deadline.started().elapsed();
+        let mut pause = FIRST_TURN_PAUSE;
         let _turn = loop {
             match self.turn.try_lock() {
                 Ok(turn) => break turn,
@@ -248,7 +250,10 @@ impl Shared {
                 Err(TryLockError::WouldBlock) if deadline.left().is_zero() => {
                     return Ok(Err(self.link.turn_timeout(deadline)));
                 }
-                Err(TryLockError::WouldBlock) => sleep(TURN_PAUSE)?,
+                Err(TryLockError::WouldBlock) => {
+                    sleep(pause.min(deadline.left()))?;
+                    pause = (2 * pause).min(MAX_TURN_PAUSE);
+                }
             }
         };
         match self.link.ready() {

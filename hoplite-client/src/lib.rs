@@ -91,6 +91,7 @@ pub mod blocking;
 mod tests;
 
 pub use batch::{NewObject, Results, check_count};
+pub use begun::REPORT_TIMEOUT;
 pub use client::{Client, Page};
 pub use delete::{DeleteOptions, Deletion};
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};

@@ -95,11 +95,12 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Reconnects, at most until `deadline`, and for the options' timeout.
+    /// Tries to connect until `deadline`, or until all failed attempts together took the options'
+    /// timeout.
     ///
     /// # Errors
     /// The error of the last attempt. If that timeout passed while the caller waited for another
-    /// one's attempts, returns their error at once.
+    /// call's attempts, returns their error at once.
     pub(crate) fn greet(&self, deadline: Deadline) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -154,6 +155,9 @@ impl<L: Line> Link<L> {
 
     /// Returns the error of a call whose deadline passed while another call reconnected.
     pub(crate) fn turn_timeout(&self, deadline: Deadline) -> Error {
+        if let Some(failure) = &*lock(&self.failure) {
+            return failure.error.clone();
+        }
         let kind = ConnectFailure::TimedOut { waited: deadline.timeout() };
         Error::Connect { path: self.options.socket.clone(), kind }
     }

@@ -1,6 +1,7 @@
 use std::pin::pin;
 
 use hoplite_core::Operation;
+use hoplite_core::Version;
 use hoplite_core::node::{self, Response};
 use hoplite_core::quota::{Quota, QuotaLimits, QuotaSubject};
 
@@ -9,7 +10,7 @@ use crate::client::Client;
 use crate::error::Result;
 
 impl Client {
-    /// Lists the quotas of the store with their use: by user, then by prefix.
+    /// Lists the quotas of the store with their use: by user, then of each client, then by prefix.
     pub async fn quotas(&self) -> Result<Vec<Quota>> {
         self.call_for_quotas(node::Request::ListQuotas).await
     }
@@ -28,9 +29,6 @@ impl Client {
         subject: QuotaSubject,
         limits: Option<QuotaLimits>,
     ) -> Result<Quota> {
-        if subject == QuotaSubject::EachClient {
-            self.protocol().require(11)?;
-        }
         let quotas = self.call_for_quotas(node::Request::SetQuota { subject, limits }).await?;
         quotas.into_iter().next().ok_or_else(|| self.connection().unexpected())
     }
@@ -38,6 +36,9 @@ impl Client {
     async fn call_for_quotas(&self, request: node::Request) -> Result<Vec<Quota>> {
         let call = self.begin_report().await?;
         let connection = &call.connection;
+        if let node::Request::SetQuota { subject: QuotaSubject::EachClient, .. } = request {
+            connection.version().require(Version::WITH_CLIENT_QUOTAS)?;
+        }
         let list = pin!(async {
             match connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await? {
                 Response::Quotas(quotas) => Ok(quotas),

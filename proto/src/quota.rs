@@ -9,19 +9,23 @@ use crate::v1::quota_subject::Of;
 
 enumeration!(encode_resource, decode_resource: QuotaResource, v1::QuotaResource, "resource of a quota" { Memory, Objects });
 
+/// User in a quota of each client, which programs without such quotas read as a user's quota.
+const EACH_CLIENT: u32 = u32::MAX;
+
 pub(crate) fn encode_subject(subject: &QuotaSubject) -> v1::QuotaSubject {
     let of = match subject {
         QuotaSubject::User(user) => Of::User(*user),
-        QuotaSubject::EachClient => Of::EachClient(v1::EachClient {}),
+        QuotaSubject::EachClient => Of::User(EACH_CLIENT),
         QuotaSubject::Prefix(prefix) => Of::Prefix(encode_id(prefix)),
     };
-    v1::QuotaSubject { of: Some(of) }
+    v1::QuotaSubject { of: Some(of), each_client: *subject == QuotaSubject::EachClient }
 }
 
 pub(crate) fn decode_subject(subject: Option<v1::QuotaSubject>) -> Result<QuotaSubject> {
-    match subject.and_then(|subject| subject.of) {
+    let v1::QuotaSubject { of, each_client } = subject.unwrap_or_default();
+    match of {
+        _ if each_client => Ok(QuotaSubject::EachClient),
         Some(Of::User(user)) => Ok(QuotaSubject::User(user)),
-        Some(Of::EachClient(v1::EachClient {})) => Ok(QuotaSubject::EachClient),
         Some(Of::Prefix(prefix)) => Ok(QuotaSubject::Prefix(ObjectId::new(&prefix)?)),
         None => Err(Error::malformed(Plane::Local, "a quota without a subject")),
     }

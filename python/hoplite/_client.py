@@ -43,7 +43,7 @@ class Client(Collectives, Values, Many):
       logger `hoplite`, and names the missing object, rank or peer.
     * **Restarts**: the next call connects to the new store. A call in flight raises
       `ConnectionLost`; its `retryable` says whether to repeat the call. If no store comes back
-      within 5 s, or within the call's timeout, it raises `ConnectFailed`.
+      within 5 s, or within the call's timeout, the call raises `ConnectFailed`.
 
     Any method may raise `ConnectFailed`, `ConnectionLost`, `ForkedChild`, and `TypeError` for wrong
     arguments, before anything is sent.

@@ -53,8 +53,8 @@ pub(crate) struct AsyncClient {
 }
 
 impl Client {
-    /// Performs `work` while other threads run Python, after a loss once a store has come back
-    /// within `timeout`. `_keep` releases the buffers once this
+    /// Performs `work` while other threads run Python. If the connection is lost, first waits up to
+    /// `timeout` for a store. `_keep` releases the buffers once this
     /// thread is attached to the interpreter again.
     fn perform_with<T, F>(
         &self,

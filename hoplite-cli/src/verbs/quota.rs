@@ -57,7 +57,7 @@ struct Subject {
     /// User whose programs put the objects, by name or number
     #[arg(long, value_name = "USER")]
     user: Option<User>,
-    /// Objects put by a client, for each client on its own until it disconnects
+    /// Objects of each client separately, until the client disconnects
     #[arg(long)]
     each_client: bool,
     /// Start of the ids of the objects

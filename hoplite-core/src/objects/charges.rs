@@ -26,7 +26,10 @@ impl Objects {
                 QuotaResource::Memory => self.copies.make_quota_room(payer, id, size_bytes),
                 QuotaResource::Objects => None,
             };
-            let Some(copy) = copy else { return Ok(false) };
+            let Some(copy) = copy else {
+                self.copies.note_excess(payer, id, size_bytes);
+                return Ok(false);
+            };
             self.copies.drop_memory(&mut self.ctx, copy);
         }
         Ok(true)

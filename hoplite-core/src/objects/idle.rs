@@ -64,10 +64,10 @@ impl IdleCopies {
         }
     }
 
-    pub(crate) fn bar(&mut self, copy: CopyId) {
-        if let Some(bytes) = self.dirty.remove(copy) {
-            self.barred.add(copy, bytes);
-        }
+    /// Returns `false` if the copy is not in the list of dirty copies.
+    pub(crate) fn bar(&mut self, copy: CopyId) -> bool {
+        let bytes = self.dirty.remove(copy);
+        bytes.is_some_and(|bytes| self.barred.add(copy, bytes))
     }
 
     pub(crate) fn readmit(&mut self, copy: CopyId) {

@@ -42,6 +42,8 @@ struct Entry {
     awaited_bytes: Option<u64>,
     /// Idle copies for which this quota of disk lacks room, by memory.
     barred: BTreeSet<(u64, CopyId)>,
+    /// Last value of [`Quotas::retries`] at which a put exceeded this quota.
+    awaited_in: Option<u64>,
     /// `true` if the use of disk has fallen since the last [`Quotas::take_readmitted`].
     has_new_disk: bool,
 }
@@ -63,12 +65,15 @@ pub(crate) struct Quotas {
     /// Memory for reduces' targets whose copies do not exist yet.
     reserved: BTreeMap<ObjectId, (Payer, QuotaUse)>,
     waiters: Queue<SpaceWaiter>,
+    /// Number of times at which all waiters tried again.
+    retries: u64,
     pub(crate) has_new_room: bool,
     has_new_disk: bool,
     /// Barred copies of quotas that were changed or removed.
     readmitted: Vec<CopyId>,
     /// Bytes of memory to spill for waiting puts.
     to_spill: BTreeMap<Account, u64>,
+    last_spilled: Option<Account>,
 }
 
 impl Quotas {
@@ -109,7 +114,7 @@ impl Quotas {
         }
     }
 
-    /// Sets a quota. `balances` has all its accounts.
+    /// Sets a quota. `balances` has every account of `subject`.
     pub(crate) fn set(
         &mut self,
         subject: QuotaSubject,
@@ -209,12 +214,14 @@ impl Quotas {
     }
 
     pub(crate) fn subtract(&mut self, charge: Charge<'_>) {
-        let gone = charge.used;
+        let (gone, retries) = (charge.used, self.retries);
+        let mut is_awaited = false;
         let is_charged = self.change(charge, |entry| {
             entry.used.subtract(gone);
             entry.has_new_disk |= gone.disk_bytes > 0 && !entry.barred.is_empty();
+            is_awaited |= entry.awaited_in == Some(retries);
         });
-        self.has_new_room |= is_charged;
+        self.has_new_room |= is_awaited;
         self.has_new_disk |= is_charged && gone.disk_bytes > 0;
     }
 
@@ -225,10 +232,18 @@ impl Quotas {
             return Ok(());
         }
         let mut excess = None;
-        for account in self.accounts_of(charge) {
-            if let Some(entry) = self.entry(&account) {
-                entry.check(charge.used, || account.subject(), &mut excess);
+        if let Payer::Client { client, user } = charge.payer {
+            if let Some(entry) = self.users.get(&user) {
+                entry.check(charge.used, || QuotaSubject::User(user), &mut excess);
             }
+            if let Some(Client { entry: Some(entry), .. }) = self.clients.get(&client) {
+                entry.check(charge.used, || QuotaSubject::EachClient, &mut excess);
+            }
+        }
+        let mut rest = charge.id.as_bytes();
+        while let Some((prefix, entry)) = longest_prefix(&self.prefixes, rest) {
+            entry.check(charge.used, || QuotaSubject::Prefix(prefix.clone()), &mut excess);
+            rest = &rest[..prefix.as_bytes().len() - 1];
         }
         excess.map_or(Ok(()), Err)
     }
@@ -260,6 +275,16 @@ impl Quotas {
         self.waiters.push(waiter);
     }
 
+    /// Notes the quotas that a put exceeds, before it waits.
+    pub(crate) fn note_excess(&mut self, put: Charge<'_>) {
+        let (needed, retries) = (put.used, self.retries);
+        self.change(put, |entry| {
+            if entry.is_exceeded(needed) {
+                entry.awaited_in = Some(retries);
+            }
+        });
+    }
+
     pub(crate) fn is_waiting(&self, waiter: &SpaceWaiter) -> bool {
         self.waiters.contains(waiter)
     }
@@ -274,7 +299,11 @@ impl Quotas {
         if has_new_room {
             self.to_spill.clear();
         }
-        (has_new_room && !self.waiters.is_empty()).then(|| self.waiters.take().collect())
+        if !has_new_room || self.waiters.is_empty() {
+            return None;
+        }
+        self.retries += 1;
+        Some(self.waiters.take().collect())
     }
 
     /// Makes room for a put that lacks memory. Returns a copy whose memory the caller must free, or
@@ -310,12 +339,19 @@ impl Quotas {
         clean.map(|(copy, _)| copy)
     }
 
-    /// Idle copies of quotas, and the number of bytes to spill of them.
-    pub(crate) fn to_spill(&self) -> impl Iterator<Item = (&IdleCopies, u64)> {
-        let quotas = self.to_spill.iter();
-        quotas
-            .filter_map(|(account, bytes)| Some((&self.entry(account)?.idle, *bytes)))
-            .filter(|(idle, _)| idle.has_dirty())
+    /// Accounts, their idle copies, and the number of bytes to spill of them, in turn.
+    pub(crate) fn to_spill(&self) -> impl Iterator<Item = (&Account, &IdleCopies, u64)> {
+        let after = self.last_spilled.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let until = self.last_spilled.as_ref().map(|last| self.to_spill.range(..=last));
+        let accounts = self.to_spill.range((after, Bound::Unbounded));
+        accounts
+            .chain(until.into_iter().flatten())
+            .filter_map(|(account, bytes)| Some((account, &self.entry(account)?.idle, *bytes)))
+            .filter(|(_, idle, _)| idle.has_dirty())
+    }
+
+    pub(crate) fn spills_for(&mut self, account: Account) {
+        self.last_spilled = Some(account);
     }
 
     pub(crate) fn begins_to_spill(&mut self, copy: Charge<'_>) {
@@ -391,11 +427,22 @@ impl Quotas {
             return false;
         }
         let mut is_charged = false;
-        for account in self.accounts_of(charge) {
-            if let Some(entry) = self.entry_mut(&account) {
+        if let Payer::Client { client, user } = charge.payer {
+            let of_client = self.clients.get_mut(&client).and_then(|client| client.entry.as_mut());
+            for entry in self.users.get_mut(&user).into_iter().chain(of_client) {
                 change(entry);
                 is_charged = true;
             }
+        }
+        let mut rest = charge.id.as_bytes();
+        while let Some(length) =
+            longest_prefix(&self.prefixes, rest).map(|(prefix, _)| prefix.as_bytes().len())
+        {
+            if let Some(entry) = self.prefixes.get_mut(&rest[..length]) {
+                change(entry);
+            }
+            is_charged = true;
+            rest = &rest[..length - 1];
         }
         is_charged
     }
@@ -405,6 +452,12 @@ impl Entry {
     fn lacking_bytes(&self, needed_bytes: u64) -> u64 {
         let limit = self.limits.memory_bytes.unwrap_or(u64::MAX);
         self.used.memory_bytes.saturating_add(needed_bytes).saturating_sub(limit)
+    }
+
+    fn is_exceeded(&self, needed: QuotaUse) -> bool {
+        let mut excess = None;
+        self.check(needed, || QuotaSubject::EachClient, &mut excess);
+        excess.is_some()
     }
 
     fn disk_room(&self) -> u64 {
@@ -574,7 +627,7 @@ mod tests {
         let excess = quotas.check(charge(paid_by(1), &object, 50)).unwrap_err();
         assert_eq!(
             excess.to_string(),
-            "the quota of each client is exceeded: 60 B of 100 B of memory used, 50 B more needed"
+            "the quota of a client is exceeded: 60 B of 100 B of memory used, 50 B more needed"
         );
         assert_eq!(quotas.check(charge(paid_by(11), &object, 100)), Ok(()));
         assert_eq!(quotas.check(charge(paid_by(21), &object, 70)), Ok(()));
@@ -595,6 +648,7 @@ mod tests {
         assert_eq!(quotas.take_waiters(), None);
         quotas.add(charge(paid_by(1), &charged, 1));
         quotas.add(charge(paid_by(2), &charged, 1));
+        quotas.note_excess(charge(paid_by(1), &id("y"), 1));
         quotas.wait(waiter.clone());
         quotas.subtract(charge(paid_by(2), &charged, 1));
         assert_eq!(quotas.take_waiters(), None);

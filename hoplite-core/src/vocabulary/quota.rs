@@ -131,6 +131,10 @@ impl fmt::Display for QuotaExcess {
             QuotaResource::Objects => ([used, limit, needed].map(u64::to_string), "objects"),
         };
         let [used, limit, needed] = amounts;
+        let subject = match subject {
+            QuotaSubject::EachClient => "a client".to_owned(),
+            subject => subject.to_string(),
+        };
         write!(
             f,
             "the quota of {subject} is exceeded: {used} of {limit} {noun} used, {needed} more needed"

@@ -21,6 +21,8 @@ impl Version {
     pub const WITH_TERMS: u32 = 9;
     /// First version with lists of shards that change.
     pub const WITH_SHARD_CHANGES: u32 = 10;
+    /// First version with quotas of each client.
+    pub const WITH_CLIENT_QUOTAS: u32 = 11;
     /// First version with several addresses for a host.
     pub const WITH_RAILS: u32 = 11;
 

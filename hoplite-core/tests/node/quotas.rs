@@ -368,6 +368,31 @@ fn objects_over_their_quota_of_disk_stay_in_memory_and_others_are_spilled() {
 }
 
 #[test]
+fn an_object_that_exceeds_two_quotas_of_disk_is_held_back_once() {
+    let record = SpillRecord::length_bytes(SIZE);
+    let mut h = Harness::spilling(None).with_users();
+    let disk = |bytes| Some(QuotaLimits { disk_bytes: Some(bytes), ..QuotaLimits::default() });
+    h.quota(QuotaSubject::User(ALICE), disk(0));
+    let limits = QuotaLimits {
+        memory_bytes: Some(5 * EXTENT / 2),
+        disk_bytes: Some(7 * record / 10),
+        objects: None,
+    };
+    h.quota(prefix("a"), Some(limits));
+    for (name, size_bytes) in [("d", SIZE / 16), ("a1", SIZE), ("a2", SIZE)] {
+        h.put(A, name, size_bytes);
+    }
+    for number in 0..6 {
+        h.put_held(B, &number.to_string(), SIZE);
+    }
+    h.pass(Duration::from_secs(1));
+    let call = h.create(A, "a3", SIZE);
+    h.assert_waits(call);
+    h.quota(QuotaSubject::User(ALICE), disk(21 * record / 20));
+    assert_eq!(h.node.holders().barred_bytes, 2 * EXTENT);
+}
+
+#[test]
 fn a_small_object_is_spilled_once_it_fits_though_a_larger_one_does_not() {
     let record = SpillRecord::length_bytes(SIZE);
     let mut h = Harness::spilling(None).with_users();

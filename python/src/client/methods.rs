@@ -6,7 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use hoplite_client::{
-    AllreduceOptions, FOREVER, GetOptions, Lifetime, ObjectId, ReduceOptions, Replicas, Result,
+    AllreduceOptions, GetOptions, Lifetime, ObjectId, REPORT_TIMEOUT, ReduceOptions, Replicas,
+    Result,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -459,7 +460,7 @@ macro_rules! methods {
 
             fn contains(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                self.perform(py, Some(id.clone()), FOREVER, move |client| operations::contains(client, id))
+                self.perform(py, Some(id.clone()), REPORT_TIMEOUT, move |client| operations::contains(client, id))
             }
 
             fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
@@ -469,7 +470,7 @@ macro_rules! methods {
 
             fn describe(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                self.perform(py, Some(id.clone()), FOREVER, move |client| operations::describe(client, id))
+                self.perform(py, Some(id.clone()), REPORT_TIMEOUT, move |client| operations::describe(client, id))
             }
 
             /// Returns a page, and the id after which the next page begins.
@@ -480,11 +481,11 @@ macro_rules! methods {
                 after: Vec<u8>,
                 limit: usize,
             ) -> PyResult<Py<PyAny>> {
-                self.perform(py, None, FOREVER, move |client| operations::list(client, prefix, after, limit))
+                self.perform(py, None, REPORT_TIMEOUT, move |client| operations::list(client, prefix, after, limit))
             }
 
             fn status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-                self.perform(py, None, FOREVER, operations::status)
+                self.perform(py, None, REPORT_TIMEOUT, operations::status)
             }
         }
     };

@@ -104,6 +104,7 @@ pub fn requests() -> Vec<Vec<u8>> {
             }),
         },
         node::Request::SetQuota { subject: QuotaSubject::Prefix(object()), limits: None },
+        node::Request::SetQuota { subject: QuotaSubject::EachClient, limits: None },
         get(Until::Started, true),
         node::Request::Delete { ids: ids(), timeout: TIMEOUT, wait: DeleteWait::Reachable },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },

@@ -56,13 +56,3 @@ impl Charge<'_> {
         self.is_of(&account).then_some(account)
     }
 }
-
-impl Account {
-    pub(super) fn subject(&self) -> QuotaSubject {
-        match self {
-            Self::User(user) => QuotaSubject::User(*user),
-            Self::Client(_) => QuotaSubject::EachClient,
-            Self::Prefix(prefix) => QuotaSubject::Prefix(prefix.clone()),
-        }
-    }
-}

@@ -11,7 +11,9 @@ const MEMORY_BEYOND: u64 = 128;
 impl Quotas {
     /// Bars an idle copy for which the quota of `account` lacks room.
     pub(crate) fn bar(&mut self, account: &Account, charge: Charge<'_>, copy: CopyId) {
-        self.change(charge, |entry| entry.idle.bar(copy));
+        self.change(charge, |entry| {
+            entry.idle.bar(copy);
+        });
         if let Some(entry) = self.entry_mut(account) {
             entry.barred.insert((charge.used.memory_bytes, copy));
         }

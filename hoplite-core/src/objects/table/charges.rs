@@ -126,6 +126,10 @@ impl Table {
         }
     }
 
+    pub(crate) fn note_excess(&mut self, payer: Payer, id: &ObjectId, size_bytes: u64) {
+        self.quotas.note_excess(charge_of(payer, id, size_bytes));
+    }
+
     pub(crate) fn wait_for_quota(&mut self, waiter: SpaceWaiter) {
         self.space_waiters.remove(&waiter);
         self.quotas.wait(waiter);

@@ -25,13 +25,15 @@ pub(super) const NO_EXTENT: Extent = Extent { offset_bytes: 0, length_bytes: 0 }
 #[derive(Debug)]
 struct Picked {
     batch: Batch,
-    /// Copies whose records exceed a quota of disk, with the quota.
+    /// Copies whose records exceed a quota of disk, with its account.
     barred: Vec<(CopyId, Account)>,
+    /// Account for which the batch makes room.
+    account: Option<Account>,
 }
 
 impl Default for Picked {
     fn default() -> Self {
-        Self { batch: Batch::empty(), barred: Vec::new() }
+        Self { batch: Batch::empty(), barred: Vec::new(), account: None }
     }
 }
 
@@ -95,11 +97,13 @@ impl Table {
             return false;
         }
         let Some(directory) = spills.choose_directory(ctx) else { return false };
-        let Picked { batch, barred } = self.next_batch(is_wanted, capacity_bytes);
+        let Picked { batch, barred, account } = self.next_batch(is_wanted, capacity_bytes);
         let Some(spills) = &mut self.spills else { return false };
         for (copy, account) in &barred {
-            spills.idle.bar(*copy);
-            self.quotas.bar(account, self.copies[copy].charge(), *copy);
+            // Two lists may contain the same copy.
+            if spills.idle.bar(*copy) {
+                self.quotas.bar(account, self.copies[copy].charge(), *copy);
+            }
         }
         if batch.copies.is_empty() {
             if barred.is_empty() {
@@ -121,7 +125,10 @@ impl Table {
                 Some(Box::new(Spilled { record, step: SpillStep::Writing, fault: None }));
             items.push(SpillItem { copy, size_bytes, from: None });
         }
-        spills.was_for_quota = batch.is_for_quota;
+        spills.was_for_quota = account.is_some();
+        if let Some(account) = account {
+            self.quotas.spills_for(account);
+        }
         spills.begin(file, batch);
         ctx.push(Effect::Spill { file, items });
         true
@@ -160,17 +167,18 @@ impl Table {
         let mut picked = Picked::default();
         let Some(spills) = &self.spills else { return picked };
         let batch_bytes = Spills::batch_bytes(capacity_bytes);
-        let all = is_wanted.then_some((&spills.idle, batch_bytes, false));
+        let all = is_wanted.then_some((&spills.idle, batch_bytes, None));
         let quotas = self.quotas.to_spill();
-        let quotas = quotas.map(|(idle, bytes)| (idle, bytes.min(batch_bytes), true));
+        let quotas =
+            quotas.map(|(account, idle, bytes)| (idle, bytes.min(batch_bytes), Some(account)));
         let mut lists: Vec<_> = all.into_iter().chain(quotas).collect();
         if !spills.was_for_quota && is_wanted {
             lists.rotate_left(1);
         }
-        for (idle, most_bytes, is_for_quota) in lists {
+        for (idle, most_bytes, account) in lists {
             self.pick(idle, most_bytes, &mut picked);
             if !picked.batch.copies.is_empty() {
-                picked.batch.is_for_quota = is_for_quota;
+                picked.account = account.cloned();
                 break;
             }
         }
@@ -179,7 +187,7 @@ impl Table {
 
     fn pick(&self, idle: &IdleCopies, most_bytes: u64, picked: &mut Picked) {
         let Some(spills) = &self.spills else { return };
-        let Picked { batch, barred } = picked;
+        let Picked { batch, barred, .. } = picked;
         let (room_bytes, mut planned) = (spills.room_in_files(), BTreeMap::new());
         for (copy, bytes) in idle.dirty().take(MAX_EXAMINED) {
             let is_first = batch.copies.is_empty();

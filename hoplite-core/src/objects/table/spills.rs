@@ -65,7 +65,6 @@ pub(super) struct Batch {
     pub(super) arena_bytes: u64,
     /// Old file of a compaction; `None` for copies from the arena.
     pub(super) compacts: Option<SpillFile>,
-    pub(super) is_for_quota: bool,
 }
 
 impl Batch {
