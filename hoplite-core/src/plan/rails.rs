@@ -7,9 +7,13 @@
 //! the least used card of this host. No connection takes a failed route while another works. The
 //! host tests failed routes at growing intervals.
 
+mod cut;
+
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+pub use cut::{CutDetector, Finding, LOOK_INTERVAL};
 
 use crate::id::NodeId;
 use crate::time::Time;
@@ -152,6 +156,20 @@ impl Rails {
         self.state(peer, route)?;
         self.count(peer, route);
         Some(route)
+    }
+
+    /// Returns the peer's first address, and the route of a connection that the peer opened from
+    /// its card `from` to this host's address number `own`.
+    pub fn incoming(
+        &self,
+        peer: &NodeId,
+        own: Option<usize>,
+        from: IpAddr,
+    ) -> Option<(SocketAddr, Route)> {
+        let known = self.peers.get(peer)?;
+        let mut routes = (0..known.routes.len()).map(|number| known.route(number, self.used.len()));
+        let route = routes.find(|route| route.own == own && route.address.ip() == from)?;
+        Some((known.addresses[0], route))
     }
 
     /// Ends a connection.
@@ -320,6 +338,20 @@ mod tests {
         let (mut rails, peer, main) = learnt(1, 2);
         let route = rails.begin(&peer, main, &[]);
         assert_eq!(route.unwrap().own, None, "the system chooses the only card");
+    }
+
+    #[test]
+    fn the_addresses_of_an_incoming_connection_name_its_route() {
+        let (rails, peer, main) = learnt(3, 2);
+        let [first, second] = [addresses(2, 2)[0], addresses(2, 2)[1]];
+        let number = |own, from: SocketAddr| {
+            let (found, route) = rails.incoming(&peer, Some(own), from.ip())?;
+            assert_eq!(found, main);
+            Some(route.number)
+        };
+        assert_eq!([number(0, first), number(1, second)], [Some(0), Some(1)]);
+        assert_eq!([number(2, first), number(0, second)], [Some(2), None]);
+        assert_eq!(rails.incoming(&node("other"), Some(0), first.ip()), None);
     }
 
     #[test]

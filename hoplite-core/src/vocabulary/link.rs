@@ -1,5 +1,7 @@
 //! Measured properties of links and connections.
 
+use std::time::Duration;
+
 use super::place::{MAX_LEVELS, Path};
 
 /// Capacity of the links that lead out of groups such as racks, by level, in thousandths of a
@@ -62,4 +64,13 @@ pub struct Delivery {
     pub round_trip_us: u32,
     /// Microseconds in which the receiver's window stopped the sender.
     pub receiver_limited_us: u64,
+}
+
+/// Kernel's account of bytes that a connection's peer has not acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unacknowledged {
+    /// Number of retransmissions since the bytes were first sent.
+    pub retransmissions: u32,
+    /// Time since the peer's last acknowledgement of any bytes.
+    pub silent_for: Duration,
 }
