@@ -46,4 +46,4 @@ pub use secret::SecretError;
 pub use socket::{DetachedSocket, InProcess, InProcessListener, Socket};
 pub use tls::{Protocol, Tls, TlsError, TlsFiles, tls_explanation};
 pub use token::{Purpose, TAG_BYTES, Token, TokenError};
-pub use transport::{Transport, TransportKind};
+pub use transport::{AcknowledgementWatch, Transport, TransportKind};

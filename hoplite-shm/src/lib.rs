@@ -80,7 +80,7 @@ pub use mapping::Mapping;
 pub use peer::{peer_groups, peer_process, peer_user};
 pub use progress::State;
 pub use reader::Reader;
-pub use tcp::{delivery, set_receive_low_water, set_unsent_limit};
+pub use tcp::{delivery, set_receive_low_water, set_unsent_limit, unacknowledged};
 pub use writer::{Doorbell, Writer};
 
 const _: () = assert!(usize::BITS == u64::BITS, "an arena is addressed with 64 bits");

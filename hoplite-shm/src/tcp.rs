@@ -1,8 +1,9 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
-use hoplite_core::link::Delivery;
+use hoplite_core::link::{Delivery, Unacknowledged};
 
 /// Offset of `tcpi_delivery_rate_app_limited`, which libc's structure omits.
 const FLAGS_OFFSET: usize = 7;
@@ -10,6 +11,27 @@ const APPLICATION_LIMITED: u8 = 1;
 
 /// Kernel's statistics of acknowledged bytes; `None` before the first acknowledgement.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
+    let (info, flags) = tcp_info(socket)?;
+    (info.tcpi_delivery_rate > 0).then_some(Delivery {
+        acknowledged_bytes: info.tcpi_bytes_acked,
+        bytes_per_second: info.tcpi_delivery_rate,
+        is_application_limited: flags & APPLICATION_LIMITED != 0,
+        round_trip_us: info.tcpi_min_rtt,
+        receiver_limited_us: info.tcpi_rwnd_limited,
+    })
+}
+
+/// Kernel's account of unacknowledged bytes; `None` without statistics.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> Option<Unacknowledged> {
+    let (info, _) = tcp_info(socket)?;
+    Some(Unacknowledged {
+        retransmissions: info.tcpi_retransmits.into(),
+        silent_for: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+    })
+}
+
+/// Returns the kernel's statistics, and the flags of [`FLAGS_OFFSET`].
+fn tcp_info(socket: BorrowedFd<'_>) -> Option<(libc::tcp_info, u8)> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
     // SAFETY: `info` has `length` bytes, and the kernel writes at most this many.
@@ -30,13 +52,7 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     // SAFETY: all fields are integers. Fields that the kernel did not write are zero, which is
     // valid.
     let info = unsafe { info.assume_init() };
-    (info.tcpi_delivery_rate > 0).then_some(Delivery {
-        acknowledged_bytes: info.tcpi_bytes_acked,
-        bytes_per_second: info.tcpi_delivery_rate,
-        is_application_limited: flags & APPLICATION_LIMITED != 0,
-        round_trip_us: info.tcpi_min_rtt,
-        receiver_limited_us: info.tcpi_rwnd_limited,
-    })
+    Some((info, flags))
 }
 
 /// Sets the number of received bytes for which the kernel wakes a reader (`SO_RCVLOWAT`). The
@@ -90,6 +106,7 @@ mod tests {
         assert!((8192..=8193).contains(&known.acknowledged_bytes), "{known:?}");
         assert!(known.bytes_per_second > 0 && known.round_trip_us > 0);
         assert!(known.is_application_limited, "the sender had nothing more to send");
+        assert_eq!(unacknowledged(sender.as_fd()).unwrap().retransmissions, 0);
     }
 
     #[test]
@@ -114,5 +131,6 @@ mod tests {
     fn only_tcp_sockets_have_a_delivery_rate() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         assert_eq!(delivery(socket.as_fd()), None);
+        assert_eq!(unacknowledged(socket.as_fd()), None);
     }
 }

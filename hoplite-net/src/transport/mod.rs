@@ -11,9 +11,9 @@ mod tls;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use hoplite_core::link::Delivery;
+use hoplite_core::link::{Delivery, Unacknowledged};
 use hoplite_shm::Buffer;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
@@ -52,6 +52,17 @@ pub enum Transport {
     /// Socket behind buffers, for tests.
     #[cfg(feature = "buffered")]
     Buffered(Box<Buffered>),
+}
+
+/// Watches the acknowledgements of a connection. The socket closes only after the watch ends.
+#[derive(Debug)]
+pub struct AcknowledgementWatch(OwnedFd);
+
+impl AcknowledgementWatch {
+    /// Kernel's account of unacknowledged bytes; `None` without statistics.
+    pub fn unacknowledged(&self) -> Option<Unacknowledged> {
+        hoplite_shm::unacknowledged(self.0.as_fd())
+    }
 }
 
 impl Transport {
@@ -164,6 +175,11 @@ impl Transport {
     /// Kernel's statistics; `None` before the first acknowledgement.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
+    }
+
+    /// Begins to watch the peer's acknowledgements.
+    pub fn watch_acknowledgements(&self) -> io::Result<AcknowledgementWatch> {
+        Ok(AcknowledgementWatch(self.socket().as_fd().try_clone_to_owned()?))
     }
 
     /// Limits the unsent bytes that the kernel takes; zero for the system's default.
