@@ -77,12 +77,14 @@ class Hoplite:
         spill_limit: str | None = None,
         shard_arguments: Sequence[str] = (),
         environment: Callable[[str], Mapping[str, str]] = lambda host: {},
+        shard_rail: int = 0,
     ) -> None:
         """Args:
             labels: of stores, such as `rack=0`, by host.
             store_hosts: the hosts with a store; by default all.
             spill_limit: the size of each store's spill files; by default stores do not spill.
             environment: variables of the daemon on a host.
+            shard_rail: the rail of the shards' addresses.
         """
         self.lab = lab
         self.programs = programs.resolve()
@@ -94,6 +96,7 @@ class Hoplite:
         self.shards: dict[str, Daemon] = {}
         self.stores: dict[str, Daemon] = {}
         self._environment = environment
+        self._shard_rail = shard_rail
         self._spill_limit = spill_limit
         self._shard_hosts = [lab.host(name) for name in shard_hosts]
         self._store_hosts = (
@@ -127,7 +130,7 @@ class Hoplite:
         self._end()
 
     def start_shard(self, host: Host) -> None:
-        arguments = ["--listen", _shard_address(host), "--print-addresses"]
+        arguments = ["--listen", self._shard_address(host), "--print-addresses"]
         arguments += [*self.security, *self.shard_arguments]
         self.shards[host.name] = self._start(host, "hoplite-directory", arguments)
         self.shards[host.name].await_ready()
@@ -135,14 +138,14 @@ class Hoplite:
     def replace_shard(self, at: Host, old: Host, new: Host) -> None:
         """Starts a shard on `new` in place of the one on `old`, which keeps running."""
         self.start_shard(new)
-        arguments = ("shards", "replace", _shard_address(old), _shard_address(new))
+        arguments = ("shards", "replace", self._shard_address(old), self._shard_address(new))
         changed = self.client(at, *arguments, capture_output=True, text=True, check=False)
         if changed.returncode:
             raise LabError(f"{old.name} is not replaced by {new.name}: {changed.stderr}")
         self._shard_hosts[self._shard_hosts.index(old)] = new
 
     def start_store(self, host: Host) -> None:
-        directory = ",".join(map(_shard_address, self._shard_hosts))
+        directory = ",".join(map(self._shard_address, self._shard_hosts))
         arguments = [
             "--listen",
             ",".join(f"{address}:{_STORE_PORT}" for address in host.addresses),
@@ -210,6 +213,5 @@ class Hoplite:
             for daemon in group.values():
                 daemon.wait(max(0.1, deadline - time.monotonic()))
 
-
-def _shard_address(host: Host) -> str:
-    return f"{host.address}:{_DIRECTORY_PORT}"
+    def _shard_address(self, host: Host) -> str:
+        return f"{host.addresses[self._shard_rail]}:{_DIRECTORY_PORT}"

@@ -3,6 +3,7 @@ use hoplite_proto::data::frame::{Header, Kind};
 use prost::Message;
 
 use super::connection::{ConnectionError, PeerConnection};
+use super::cut::CutWatch;
 use super::pool::Peer;
 use super::puller::Puller;
 use super::route::RouteUse;
@@ -72,6 +73,12 @@ impl<'a> Call<'a> {
 
     pub(super) const fn connection(&mut self) -> &mut PeerConnection {
         &mut self.connection
+    }
+
+    /// Begins to watch the connection, which must be proven; `None` for a peer with one route.
+    pub(super) fn watch(&self) -> Option<CutWatch> {
+        let route = self.rail.known()?;
+        CutWatch::begin(&self.puller.config, self.peer.clone(), route, &self.connection)
     }
 
     /// Reads the next header of the answer. Before the first header, may send the request again.

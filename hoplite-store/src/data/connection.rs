@@ -11,7 +11,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::IdError;
 use hoplite_core::link::Delivery;
 use hoplite_core::stall::Sign;
-use hoplite_net::Transport;
+use hoplite_net::{AcknowledgementWatch, Transport};
 use hoplite_proto::data::frame::{FrameError, HEADER_BYTES, Header, Kind};
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
@@ -39,6 +39,9 @@ pub(super) enum ConnectionError {
     /// The peer sent keepalives, but no sign that a producer of the next byte is alive.
     #[error("no byte and no sign of its producer for {0:?}")]
     Stalled(Duration),
+    /// The peer answers over another route.
+    #[error("the peer acknowledges no bytes over this route")]
+    Cut,
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error("unexpected frame of kind {0:?}")]
@@ -68,7 +71,7 @@ impl From<io::Error> for ConnectionError {
 
 impl ConnectionError {
     pub(super) const fn is_malformed(&self) -> bool {
-        !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_))
+        !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_) | Self::Cut)
     }
 }
 
@@ -133,6 +136,10 @@ impl PeerConnection {
     /// Returns delivery statistics; `None` before the first acknowledgement.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
+    }
+
+    pub(super) fn watch_acknowledgements(&self) -> io::Result<AcknowledgementWatch> {
+        self.transport.watch_acknowledgements()
     }
 
     /// Limits unsent bytes in the kernel; zero for its default. Skips small changes.

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
+use super::cut::unless_cut;
 use super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::metrics::count;
 use super::pool::Peer;
@@ -63,29 +64,34 @@ impl Puller {
             Some(header) => KeepaliveEvent::Frame(header?),
             None => KeepaliveEvent::Done(()),
         };
-        let failure = loop {
-            let connection = call.connection();
-            match next {
-                KeepaliveEvent::Done(()) => {
-                    release(connection).await?;
-                    break None;
+        let watch = call.watch();
+        let directed = async {
+            let failure = loop {
+                let connection = call.connection();
+                match next {
+                    KeepaliveEvent::Done(()) => {
+                        release(connection).await?;
+                        break None;
+                    }
+                    KeepaliveEvent::Frame(header) => match header.kind() {
+                        Kind::Keepalive => connection.read_control::<()>(&header).await?,
+                        Kind::Combined => {
+                            connection.read_control::<()>(&header).await?;
+                            report(HopReport::Complete);
+                        }
+                        Kind::End => {
+                            let end = connection.read_control::<v1::End>(&header).await?;
+                            let failure = decode_hop_failure(end, hop.inputs.len());
+                            break Some(failure.map_err(ConnectionError::from)?);
+                        }
+                        kind => return Err(ConnectionError::Unexpected(kind).into()),
+                    },
                 }
-                KeepaliveEvent::Frame(header) => match header.kind() {
-                    Kind::Keepalive => connection.read_control::<()>(&header).await?,
-                    Kind::Combined => {
-                        connection.read_control::<()>(&header).await?;
-                        report(HopReport::Complete);
-                    }
-                    Kind::End => {
-                        let end = connection.read_control::<v1::End>(&header).await?;
-                        let failure = decode_hop_failure(end, hop.inputs.len());
-                        break Some(failure.map_err(ConnectionError::from)?);
-                    }
-                    kind => return Err(ConnectionError::Unexpected(kind).into()),
-                },
-            }
-            next = keepalive.until(connection, ended.cancelled()).await?;
+                next = keepalive.until(connection, ended.cancelled()).await?;
+            };
+            Ok::<_, CallError>(failure)
         };
+        let failure = unless_cut(watch, directed).await?;
         call.finish();
         Ok(failure)
     }

@@ -10,6 +10,7 @@ use hoplite_proto::{trace, v1};
 
 use super::collective::MemberHost;
 use super::connection::{ConnectionError, PeerConnection};
+use super::cut::{CutWatch, unless_cut};
 use super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::server::Server;
 use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
@@ -28,8 +29,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (output, put) = (hop.output.clone(), hop.put);
         tracing::debug!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
-        let ended =
-            forward_hop_reports(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
+        let watch = CutWatch::incoming(&self.config, coordinator, connection);
+        let keepalive = self.keepalive(Awaited::Producer);
+        let reports = forward_hop_reports(connection, &mut hosted, &keepalive);
+        let ended = unless_cut(watch, reports).await;
         // Ends the hop before the answer, because the coordinator then relies on its end.
         drop(hosted);
         match &ended {

@@ -35,6 +35,7 @@ mod drain;
 mod keepalive;
 
 mod connection;
+mod cut;
 mod faults;
 mod handshake;
 mod pool;

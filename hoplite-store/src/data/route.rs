@@ -76,6 +76,11 @@ impl RouteUse {
         self.route.number
     }
 
+    /// The route, if the peer has several.
+    pub(super) fn known(&self) -> Option<Route> {
+        self.known.as_ref().map(|_| self.route)
+    }
+
     pub(super) fn own(&self) -> Option<IpAddr> {
         let (table, _) = self.known.as_ref()?;
         table.own.get(self.route.own?).copied()
@@ -118,7 +123,7 @@ impl RouteUse {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
 
         let is_of_route = match error {
-            ConnectionError::Idle(_) => true,
+            ConnectionError::Idle(_) | ConnectionError::Cut => true,
             ConnectionError::Io(error) => {
                 !matches!(error.kind(), ConnectionReset | BrokenPipe | UnexpectedEof)
             }
@@ -128,15 +133,25 @@ impl RouteUse {
     }
 
     fn failed(&self, error: &ConnectionError) -> bool {
-        let Some((table, peer)) = &self.known else { return false };
-        let is_new = table.lock().failed(table.now(), peer, self.route);
-        let has_other = self.has_other();
-        if is_new && has_other {
-            let (address, own) = (self.route.address, self.own());
-            warn_repeated!(%peer, %address, ?own, %error, "a route over a network card has failed; transfers use others");
-        }
-        has_other
+        let known = self.known.as_ref();
+        known.is_some_and(|(table, peer)| failed(table, peer, self.route, error))
     }
+}
+
+/// Notes that a route failed with `error`. Returns `true` if another one may work.
+pub(super) fn failed(
+    table: &RailTable,
+    peer: &NodeId,
+    route: Route,
+    error: &ConnectionError,
+) -> bool {
+    let is_new = table.lock().failed(table.now(), peer, route);
+    let has_other = table.lock().has_other(peer, route);
+    if is_new && has_other {
+        let own = route.own.and_then(|own| table.own.get(own));
+        warn_repeated!(%peer, address = %route.address, ?own, %error, "a route over a network card has failed; transfers use others");
+    }
+    has_other
 }
 
 impl Drop for RouteUse {

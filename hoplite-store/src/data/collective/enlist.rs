@@ -18,6 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::super::call::{Call, CallError};
 use super::super::connection::{ConnectionError, PeerConnection};
+use super::super::cut::unless_cut;
 use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::metrics::count;
 use super::super::pool::Peer;
@@ -131,47 +132,57 @@ impl Puller {
                 decision = decisions.recv() => Ok(KeepaliveEvent::Done(decision)),
             }
         };
-        let mut next = match timeout(interval, first).await {
-            Ok(first) => first?,
-            Err(_) => keepalive.until(call.connection(), decisions.recv()).await?,
+        let first = match timeout(interval, first).await {
+            Ok(first) => Some(first?),
+            Err(_) => None,
         };
-        loop {
-            let connection = call.connection();
-            match next {
-                KeepaliveEvent::Done(Some(Decision::Commit)) => {
-                    connection.write_control(Kind::Commit, &()).await?
-                }
-                KeepaliveEvent::Done(Some(Decision::Stop(reason))) => {
-                    connection.write_control(Kind::Stop, &encode_stop(&reason)).await?;
-                    confirmed(connection).await?;
-                    break;
-                }
-                KeepaliveEvent::Done(None) => {
-                    connection.write_control(Kind::Release, &()).await?;
-                    confirmed(connection).await?;
-                    break;
-                }
-                KeepaliveEvent::Frame(header) => match header.kind() {
-                    Kind::Keepalive => connection.read_control::<()>(&header).await?,
-                    Kind::Filled => {
-                        connection.read_control::<()>(&header).await?;
-                        report(Report::Filled);
-                    }
-                    Kind::End => {
-                        let end = connection.read_control::<v1::End>(&header).await?;
-                        report(
-                            decode_report(end, plan.members.len())
-                                .map_err(ConnectionError::from)?,
-                        );
-                        break;
-                    }
-                    kind => return Err(ConnectionError::Unexpected(kind).into()),
-                },
-            }
-            next = keepalive.until(call.connection(), decisions.recv()).await?;
-        }
+        let watch = call.watch();
+        unless_cut(watch, direct(call.connection(), (decisions, &keepalive), first, plan, report))
+            .await?;
         call.finish();
         Ok(())
+    }
+}
+
+/// Directs a member, which has sent `first`, until it leaves.
+async fn direct(
+    connection: &mut PeerConnection,
+    (decisions, keepalive): (&mut Decisions, &Keepalive<'_>),
+    mut first: Option<KeepaliveEvent<Option<Decision>>>,
+    plan: &Plan,
+    report: &(dyn Fn(Report) + Send + Sync),
+) -> Result<(), ConnectionError> {
+    loop {
+        let next = match first.take() {
+            Some(first) => first,
+            None => keepalive.until(connection, decisions.recv()).await?,
+        };
+        match next {
+            KeepaliveEvent::Done(Some(Decision::Commit)) => {
+                connection.write_control(Kind::Commit, &()).await?
+            }
+            KeepaliveEvent::Done(Some(Decision::Stop(reason))) => {
+                connection.write_control(Kind::Stop, &encode_stop(&reason)).await?;
+                return confirmed(connection).await;
+            }
+            KeepaliveEvent::Done(None) => {
+                connection.write_control(Kind::Release, &()).await?;
+                return confirmed(connection).await;
+            }
+            KeepaliveEvent::Frame(header) => match header.kind() {
+                Kind::Keepalive => connection.read_control::<()>(&header).await?,
+                Kind::Filled => {
+                    connection.read_control::<()>(&header).await?;
+                    report(Report::Filled);
+                }
+                Kind::End => {
+                    let end = connection.read_control::<v1::End>(&header).await?;
+                    report(decode_report(end, plan.members.len())?);
+                    return Ok(());
+                }
+                kind => return Err(ConnectionError::Unexpected(kind)),
+            },
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use hoplite_proto::{trace, v1};
 use tokio::sync::mpsc;
 
 use super::super::connection::{ConnectionError, PeerConnection};
+use super::super::cut::{CutWatch, unless_cut};
 use super::super::keepalive::{Awaited, Keepalive, KeepaliveEvent};
 use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
@@ -69,8 +70,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (target, put) = (plan.target.clone(), plan.put);
         tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
-        let ended =
-            forward_reports(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
+        let watch = CutWatch::incoming(&self.config, coordinator, connection);
+        let keepalive = self.keepalive(Awaited::Producer);
+        let reports = forward_reports(connection, &mut enlisted, &keepalive);
+        let ended = unless_cut(watch, reports).await;
         drop(enlisted);
         match &ended {
             Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),
