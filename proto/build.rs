@@ -19,6 +19,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_client(has_services)
         .build_server(has_services)
         .bytes(".")
+        // The command line and the dashboard show these reports as JSON.
+        .type_attribute(".hoplite.v1.LoadReport.Rail", "#[derive(serde::Serialize)]")
         .compile_fds(descriptors)?;
     println!("cargo::rerun-if-changed=hoplite");
     Ok(())

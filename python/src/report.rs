@@ -5,6 +5,7 @@ use hoplite_client::{
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
+use pythonize::pythonize;
 
 pub(crate) fn id(py: Python<'_>, id: &ObjectId) -> Py<PyAny> {
     match std::str::from_utf8(id.as_bytes()) {
@@ -188,16 +189,7 @@ impl<'py> IntoPyObject<'py> for Status {
             Ok(dict)
         });
         dict.set_item("shards", shards.collect::<PyResult<Vec<_>>>()?)?;
-        let rails = status.rails.into_iter().map(|rail| {
-            let dict = PyDict::new(py);
-            dict.set_item("address", rail.address)?;
-            dict.set_item("connections", rail.connections)?;
-            dict.set_item("sent_bytes", rail.sent_bytes)?;
-            dict.set_item("received_bytes", rail.received_bytes)?;
-            dict.set_item("failed_routes", rail.failed_routes)?;
-            Ok(dict)
-        });
-        dict.set_item("rails", rails.collect::<PyResult<Vec<_>>>()?)?;
+        dict.set_item("rails", pythonize(py, &status.rails)?)?;
         let links = status.links.into_iter().map(|link| link_dict(py, link));
         dict.set_item("links", links.collect::<PyResult<Vec<_>>>()?)?;
         dict.set_item("troubles", status.troubles.lines())?;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use hoplite_proto::v1::LoadReport;
-use hoplite_proto::v1::load_report::Rail as RailReport;
+use hoplite_proto::v1::load_report::Rail;
 use hoplite_proto::v1::status_reply::Node;
 use serde::Serialize;
 
@@ -83,29 +83,6 @@ struct Load {
     problems: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct Rail {
-    address: String,
-    sent_bytes: u64,
-    received_bytes: u64,
-    send_rate: u64,
-    receive_rate: u64,
-    failed_routes: u32,
-}
-
-impl From<RailReport> for Rail {
-    fn from(rail: RailReport) -> Self {
-        Self {
-            address: rail.address,
-            sent_bytes: rail.sent_bytes,
-            received_bytes: rail.received_bytes,
-            send_rate: rail.send_rate,
-            receive_rate: rail.receive_rate,
-            failed_routes: rail.failed_routes,
-        }
-    }
-}
-
 impl Entry {
     fn new(node: Node) -> Self {
         let Node { node, data_address, connected, protocol, labels, load } = node;
@@ -160,7 +137,7 @@ impl Load {
             receive_rate: report.receive_rate,
             gets: report.gets,
             failures: report.failures,
-            rails: report.rails.into_iter().map(Rail::from).collect(),
+            rails: report.rails,
             failed_routes: report.failed_routes,
             problems: report.troubles,
         }

@@ -156,24 +156,8 @@ struct Transfers {
     put_conflicts: u64,
     max_lanes: u32,
     extra_lanes: u64,
-    rails: Vec<Rail>,
+    rails: Vec<RailStatus>,
     failed_routes: u32,
-}
-
-#[derive(Debug, Serialize)]
-struct Rail {
-    address: String,
-    connections: u32,
-    sent_bytes: u64,
-    received_bytes: u64,
-    failed_routes: u32,
-}
-
-impl From<RailStatus> for Rail {
-    fn from(rail: RailStatus) -> Self {
-        let RailStatus { address, connections, sent_bytes, received_bytes, failed_routes } = rail;
-        Self { address, connections, sent_bytes, received_bytes, failed_routes }
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -245,7 +229,7 @@ impl From<NodeStatus> for Report {
                 put_conflicts: status.put_conflicts,
                 max_lanes: status.max_lanes,
                 extra_lanes: status.extra_lanes,
-                rails: status.rails.into_iter().map(Rail::from).collect(),
+                rails: status.rails,
                 failed_routes: status.failed_routes,
             },
             reduces: Reduces {

@@ -6,6 +6,7 @@ use hoplite_core::text::escape;
 use hoplite_core::topology::Link;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
+use serde::Serialize;
 
 /// Counters of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -113,7 +114,7 @@ pub struct PeerFault {
 }
 
 /// Use of a network card (rail).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RailStatus {
     /// IP address.
     pub address: String,

@@ -2,9 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::id::NodeId;
-use hoplite_core::load::{ClientLoad, Load, RailLoad};
+use hoplite_core::load::{ClientLoad, Load};
 use hoplite_core::shard::{NodeOverview, NodeTransfer, RecentObject};
 use hoplite_proto::dashboard::query::to_hex;
+use hoplite_proto::v1::load_report::Rail;
 use serde::Serialize;
 
 use super::DashboardData;
@@ -46,16 +47,6 @@ struct Link {
     round_trip_ns: u64,
     slow: bool,
     lanes: u32,
-}
-
-#[derive(Serialize)]
-struct Rail {
-    address: String,
-    sent_bytes: u64,
-    received_bytes: u64,
-    send_rate: u64,
-    receive_rate: u64,
-    failed_routes: u32,
 }
 
 #[derive(Serialize)]
@@ -121,7 +112,7 @@ impl NodePage {
                     lanes: link.lanes,
                 })
                 .collect(),
-            rails: load.rails.into_iter().map(Rail::from).collect(),
+            rails: load.rails.iter().map(Rail::from).collect(),
             reduces: load.reduces.iter().map(|reduce| reduce.target.readable()).collect(),
             clients: clients.map(|clients| clients.into_iter().map(Client::from).collect()),
             log,
@@ -130,19 +121,6 @@ impl NodePage {
                 .take(MAX_NODE_EVENTS)
                 .map(|event| EventRow::new(uptime, event))
                 .collect(),
-        }
-    }
-}
-
-impl From<RailLoad> for Rail {
-    fn from(rail: RailLoad) -> Self {
-        Self {
-            address: rail.address.to_string(),
-            sent_bytes: rail.sent_bytes,
-            received_bytes: rail.received_bytes,
-            send_rate: rail.send_rate,
-            receive_rate: rail.receive_rate,
-            failed_routes: rail.failed_routes,
         }
     }
 }

@@ -52,7 +52,7 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         waits: encode_waits(&load.tally.waits),
         detail: load.detail.map(encode_detail),
         combinations: load.combinations.into_iter().map(encode_combination).collect(),
-        rails: load.rails.iter().map(encode_rail).collect(),
+        rails: load.rails.iter().map(wire::Rail::from).collect(),
         failed_routes: load.failed_routes,
     }
 }
@@ -185,11 +185,17 @@ fn decode_link(link: &wire::Link) -> Result<LinkLoad> {
     Ok(LinkLoad { peer: NodeId::new(peer)?, bytes_per_second, round_trip_ns, is_slow, lanes })
 }
 
-fn encode_rail(rail: &RailLoad) -> wire::Rail {
-    let RailLoad { address, sent_bytes, received_bytes, send_rate, receive_rate, failed_routes } =
-        *rail;
-    let address = address.to_string();
-    wire::Rail { address, sent_bytes, received_bytes, send_rate, receive_rate, failed_routes }
+impl From<&RailLoad> for wire::Rail {
+    fn from(rail: &RailLoad) -> Self {
+        Self {
+            address: rail.address.to_string(),
+            sent_bytes: rail.sent_bytes,
+            received_bytes: rail.received_bytes,
+            send_rate: rail.send_rate,
+            receive_rate: rail.receive_rate,
+            failed_routes: rail.failed_routes,
+        }
+    }
 }
 
 fn decode_rail(rail: &wire::Rail) -> Result<RailLoad> {
