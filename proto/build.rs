@@ -20,6 +20,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_server(has_services)
         .bytes(".")
         // The command line and the dashboard show these reports as JSON.
+        .type_attribute(".hoplite.v1.LoadReport.Client", "#[derive(serde::Serialize)]")
+        .type_attribute(".hoplite.v1.LoadReport.Link", "#[derive(serde::Serialize)]")
         .type_attribute(".hoplite.v1.LoadReport.Rail", "#[derive(serde::Serialize)]")
         .compile_fds(descriptors)?;
     println!("cargo::rerun-if-changed=hoplite");

@@ -102,7 +102,7 @@ function clients(page) {
 
 function details(page) {
   const receiving = page.receiving.map((one) => [object_link(one.key, one.id), size(one.size_bytes), `${size(one.valid_bytes)}`, rate(one.rate)]);
-  const links = page.links.map((link) => [node_link(link.peer), rate(link.bytes_per_second), fine(link.round_trip_ns), link.lanes > 0 ? count(link.lanes) : "–", link.slow ? make("span", { class: "tag bad" }, "slow") : "–"]);
+  const links = page.links.map((link) => [node_link(link.peer), rate(link.bytes_per_second), fine(link.round_trip_ns), link.lanes > 0 ? count(link.lanes) : "–", link.is_slow ? make("span", { class: "tag bad" }, "slow") : "–"]);
   const cards = page.rails.map((card) => [make("span", { class: "mono" }, card.address), rate(card.receive_rate), rate(card.send_rate), size(card.received_bytes), size(card.sent_bytes), card.failed_routes > 0 ? make("span", { class: "tag bad" }, count(card.failed_routes)) : "–"]);
   const events = page.events.map((event) => [make("time", { datetime: new Date(event.at_ms).toISOString() }, new Date(event.at_ms).toLocaleTimeString("en-GB")), words(event.kind), words(event.text)]);
   const log = page.log === null ? make("p", { class: "quiet" }, "The node has not told of its log yet.")

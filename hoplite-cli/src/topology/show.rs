@@ -9,7 +9,6 @@ use hoplite_core::topology::place::MAX_LEVELS;
 use hoplite_core::topology::{Links, Matrix};
 use hoplite_topology::slow::{SlowPair, slow_pairs};
 use hoplite_topology::{files, svg};
-use serde::Serialize;
 
 use super::duration;
 use crate::arguments::{StoreArguments, parse_size};
@@ -46,27 +45,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: &Arguments) -> anyhow
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Live {
-    node: String,
-    alpha_ns: u32,
-    ps_per_byte: u32,
-    is_slow: bool,
-    lanes: Option<u32>,
-}
-
 async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Result<()> {
     let links = store.connect().await?.status().await?.links;
     let mut stdout = io::stdout().lock();
     if arguments.json {
-        let live = |link: PeerLink| Live {
-            node: link.node,
-            alpha_ns: link.link.alpha_ns,
-            ps_per_byte: link.link.ps_per_byte,
-            is_slow: link.is_slow,
-            lanes: link.lanes,
-        };
-        let links: Vec<Live> = links.into_iter().map(live).collect();
         return Ok(output::json(&mut stdout, &links)?);
     }
     print_links(&mut stdout, links)?;

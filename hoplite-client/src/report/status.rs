@@ -129,17 +129,25 @@ pub struct RailStatus {
 }
 
 /// Link to another store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PeerLink {
     /// Name of the other node.
     pub node: String,
     /// Estimated bandwidth and latency.
+    #[serde(flatten, with = "LinkFields")]
     pub link: Link,
     /// `true` if the link is much worse than most links of this store.
     pub is_slow: bool,
     /// Connections (lanes) that all transfers with the node share, as the last test of more
     /// connections found; `None` before a test.
     pub lanes: Option<u32>,
+}
+
+#[derive(Serialize)]
+#[serde(remote = "Link")]
+struct LinkFields {
+    alpha_ns: u32,
+    ps_per_byte: u32,
 }
 
 /// Label keys, such as `zone`, and the nodes that use them.

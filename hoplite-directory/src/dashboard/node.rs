@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::id::NodeId;
-use hoplite_core::load::{ClientLoad, Load};
+use hoplite_core::load::Load;
 use hoplite_core::shard::{NodeOverview, NodeTransfer, RecentObject};
 use hoplite_proto::dashboard::query::to_hex;
-use hoplite_proto::v1::load_report::Rail;
+use hoplite_proto::v1::load_report::{Client, Link, Rail};
 use serde::Serialize;
 
 use super::DashboardData;
@@ -38,24 +38,6 @@ struct Receiving {
     size_bytes: u64,
     valid_bytes: u64,
     rate: u64,
-}
-
-#[derive(Serialize)]
-struct Link {
-    peer: String,
-    bytes_per_second: u64,
-    round_trip_ns: u64,
-    slow: bool,
-    lanes: u32,
-}
-
-#[derive(Serialize)]
-struct Client {
-    name: String,
-    references: u64,
-    bytes: u64,
-    held_bytes: u64,
-    calls: u64,
 }
 
 #[derive(Serialize)]
@@ -101,17 +83,7 @@ impl NodePage {
                     rate: transfer.rate,
                 })
                 .collect(),
-            links: load
-                .links
-                .into_iter()
-                .map(|link| Link {
-                    peer: link.peer.to_string(),
-                    bytes_per_second: link.bytes_per_second,
-                    round_trip_ns: link.round_trip_ns,
-                    slow: link.is_slow,
-                    lanes: link.lanes,
-                })
-                .collect(),
+            links: load.links.iter().map(Link::from).collect(),
             rails: load.rails.iter().map(Rail::from).collect(),
             reduces: load.reduces.iter().map(|reduce| reduce.target.readable()).collect(),
             clients: clients.map(|clients| clients.into_iter().map(Client::from).collect()),
@@ -122,13 +94,6 @@ impl NodePage {
                 .map(|event| EventRow::new(uptime, event))
                 .collect(),
         }
-    }
-}
-
-impl From<ClientLoad> for Client {
-    fn from(client: ClientLoad) -> Self {
-        let ClientLoad { name, references, bytes, held_bytes, calls } = client;
-        Self { name, references, bytes, held_bytes, calls }
     }
 }
 

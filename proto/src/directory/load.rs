@@ -40,7 +40,7 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         shards_up: load.shards_up,
         transfers: load.transfers.iter().map(encode_transfer).collect(),
         reduces: load.reduces.into_iter().map(encode_reduce).collect(),
-        links: load.links.iter().map(encode_link).collect(),
+        links: load.links.iter().map(wire::Link::from).collect(),
         trouble_kinds: load
             .troubles
             .iter()
@@ -143,11 +143,17 @@ fn encode_waits(waits: &Waits) -> Vec<u64> {
 }
 
 fn encode_detail(detail: Detail) -> wire::Detail {
-    let client = |client: ClientLoad| {
+    wire::Detail {
+        clients: detail.clients.into_iter().map(wire::Client::from).collect(),
+        log: detail.log,
+    }
+}
+
+impl From<ClientLoad> for wire::Client {
+    fn from(client: ClientLoad) -> Self {
         let ClientLoad { name, references, bytes, held_bytes, calls } = client;
-        wire::Client { name, references, bytes, held_bytes, calls }
-    };
-    wire::Detail { clients: detail.clients.into_iter().map(client).collect(), log: detail.log }
+        Self { name, references, bytes, held_bytes, calls }
+    }
 }
 
 fn decode_detail(detail: wire::Detail) -> Result<Detail> {
@@ -175,9 +181,11 @@ fn decode_transfer(transfer: &wire::Transfer) -> Result<TransferLoad> {
     Ok(TransferLoad { id: ObjectId::new(id)?, size_bytes, valid_bytes, rate })
 }
 
-fn encode_link(link: &LinkLoad) -> wire::Link {
-    let LinkLoad { ref peer, bytes_per_second, round_trip_ns, is_slow, lanes } = *link;
-    wire::Link { peer: peer.to_string(), bytes_per_second, round_trip_ns, is_slow, lanes }
+impl From<&LinkLoad> for wire::Link {
+    fn from(link: &LinkLoad) -> Self {
+        let LinkLoad { ref peer, bytes_per_second, round_trip_ns, is_slow, lanes } = *link;
+        Self { peer: peer.to_string(), bytes_per_second, round_trip_ns, is_slow, lanes }
+    }
 }
 
 fn decode_link(link: &wire::Link) -> Result<LinkLoad> {
