@@ -124,7 +124,7 @@ impl Series {
             sent_bytes: load.sent_bytes,
             tally: load.tally,
         };
-        let used_bytes = load.capacity_bytes.saturating_sub(load.free_bytes);
+        let used_bytes = load.used_bytes();
         let Some(before) = self.last_report.replace(now).filter(|before| before.at < at) else {
             return Counts { used_bytes, ..Counts::default() };
         };
@@ -165,7 +165,7 @@ impl History {
         for (node, at, load) in loads {
             if !self.nodes.contains_key(node) {
                 if self.nodes.len() >= MAX_NODES {
-                    sum.used_bytes += load.capacity_bytes.saturating_sub(load.free_bytes);
+                    sum.used_bytes += load.used_bytes();
                     continue;
                 }
                 self.nodes.insert(node.clone(), Series::default());

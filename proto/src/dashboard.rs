@@ -7,7 +7,7 @@ use self::query::{from_hex, number, value};
 
 pub mod query;
 
-/// Most nodes in an answer, about 400 KiB of JSON. The dashboard groups the nodes of larger
+/// Most nodes in an answer, about 500 KiB of JSON. The dashboard groups the nodes of larger
 /// clusters by a label.
 pub const MAX_NODES: usize = 1000;
 /// Longest label key by which nodes are grouped, in bytes.

@@ -4,7 +4,7 @@
 //!   plane.
 //! * [`dashboard`]: requests of the dashboard's page.
 //! * [`error`], [`lifetime`], [`metadata`], [`trouble`], [`trace`]: types of all planes. `status`:
-//!   errors in gRPC.
+//!   errors in gRPC. [`report`]: JSON for users.
 //! * [`socket_path`], [`socket_place`]: the local socket, safe from other users.
 //! * [`bounds`]: limits on peers' messages. This crate checks every length once, so core types are
 //!   valid.
@@ -45,6 +45,7 @@ pub mod local;
 pub mod error;
 pub mod lifetime;
 pub mod metadata;
+pub mod report;
 #[cfg(feature = "grpc")]
 pub mod status;
 pub mod trace;

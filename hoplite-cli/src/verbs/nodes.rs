@@ -1,6 +1,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use anyhow::Result;
+use hoplite_core::load as core;
+use hoplite_proto::directory::decode_load;
+use hoplite_proto::report::LoadNumbers;
 use hoplite_proto::v1::LoadReport;
 use hoplite_proto::v1::load_report::Rail;
 use hoplite_proto::v1::status_reply::Node;
@@ -26,9 +30,10 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> Result<()> {
     let directory = store.connect().await?.directory_status().await?;
-    let mut entries: Vec<Entry> = directory.nodes.into_iter().map(Entry::new).collect();
+    let entries = directory.nodes.into_iter().map(Entry::new);
+    let mut entries = entries.collect::<Result<Vec<_>>>()?;
     entries.sort_by(|one, other| one.node.cmp(&other.node));
     let mut stdout = io::stdout().lock();
     if arguments.json {
@@ -66,35 +71,26 @@ struct Entry {
 
 #[derive(Debug, Serialize)]
 struct Load {
-    capacity_bytes: u64,
-    used_bytes: u64,
-    pinned_bytes: u64,
-    evictable_bytes: u64,
-    copies: u64,
-    clients: u64,
-    sent_bytes: u64,
-    received_bytes: u64,
-    send_rate: u64,
-    receive_rate: u64,
-    gets: u64,
-    failures: u64,
+    #[serde(flatten)]
+    numbers: LoadNumbers,
     rails: Vec<Rail>,
-    failed_routes: u32,
     problems: Vec<String>,
 }
 
 impl Entry {
-    fn new(node: Node) -> Self {
+    fn new(node: Node) -> Result<Self> {
         let Node { node, data_address, connected, protocol, labels, load } = node;
-        let (labels, load) = (labels.into_iter().collect(), load.map(Load::new));
-        Self { node, data_address, connected, protocol, labels, load }
+        let (labels, load) = (labels.into_iter().collect(), load.map(Load::new).transpose()?);
+        Ok(Self { node, data_address, connected, protocol, labels, load })
     }
 
     fn row(self) -> [String; 11] {
-        let load =
-            |cell: fn(&Load) -> String| self.load.as_ref().map_or_else(|| "-".to_owned(), cell);
+        let load = |cell: fn(&core::Load) -> String| match &self.load {
+            Some(load) => cell(&load.numbers.0),
+            None => "-".to_owned(),
+        };
         let loads = [
-            load(|load| output::size(load.used_bytes)),
+            load(|load| output::size(load.used_bytes())),
             load(|load| output::size(load.capacity_bytes)),
             load(|load| output::size(load.pinned_bytes)),
             load(|load| load.copies.to_string()),
@@ -123,24 +119,9 @@ impl Entry {
 }
 
 impl Load {
-    fn new(report: LoadReport) -> Self {
-        Self {
-            capacity_bytes: report.capacity_bytes,
-            used_bytes: report.capacity_bytes.saturating_sub(report.free_bytes),
-            pinned_bytes: report.pinned_bytes,
-            evictable_bytes: report.evictable_bytes,
-            copies: report.copies,
-            clients: report.clients,
-            sent_bytes: report.sent_bytes,
-            received_bytes: report.received_bytes,
-            send_rate: report.send_rate,
-            receive_rate: report.receive_rate,
-            gets: report.gets,
-            failures: report.failures,
-            rails: report.rails,
-            failed_routes: report.failed_routes,
-            problems: report.troubles,
-        }
+    fn new(report: LoadReport) -> Result<Self> {
+        let (rails, problems) = (report.rails.clone(), report.troubles.clone());
+        Ok(Self { numbers: LoadNumbers(decode_load(report)?.into()), rails, problems })
     }
 }
 
@@ -160,10 +141,12 @@ mod tests {
         let mut cells = vec!["n1", "10.0.0.1:7400", "away"];
         cells.extend(["-"; 7]);
         cells.push("rack=7,zone=b");
-        assert_eq!(Entry::new(node.clone()).row().to_vec(), cells);
+        assert_eq!(Entry::new(node.clone()).unwrap().row().to_vec(), cells);
         let load =
             LoadReport { capacity_bytes: 4 << 20, free_bytes: 1 << 20, ..LoadReport::default() };
-        let row = Entry::new(Node { connected: true, load: Some(load), ..node }).row();
-        assert_eq!(row[2..5], ["connected", "3.0 MiB", "4.0 MiB"]);
+        let entry = Entry::new(Node { connected: true, load: Some(load), ..node }).unwrap();
+        let json = serde_json::to_value(&entry.load).unwrap();
+        assert_eq!((&json["used_bytes"], &json["gets"]), (&(3 << 20).into(), &0.into()));
+        assert_eq!(entry.row()[2..5], ["connected", "3.0 MiB", "4.0 MiB"]);
     }
 }

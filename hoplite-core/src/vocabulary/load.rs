@@ -77,6 +77,13 @@ pub struct Load {
     pub detail: Option<Detail>,
 }
 
+impl Load {
+    /// Bytes in use of the arena.
+    pub const fn used_bytes(&self) -> u64 {
+        self.capacity_bytes.saturating_sub(self.free_bytes)
+    }
+}
+
 /// Kind of a trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TroubleKind {

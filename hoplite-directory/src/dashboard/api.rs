@@ -48,11 +48,8 @@ pub(super) async fn answer(question: Question, data: &DashboardData) -> Result<S
             let (nodes, more) =
                 shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
             let loads = data.loads.of(nodes.iter().map(|node| &node.node));
-            let nodes = nodes
-                .into_iter()
-                .zip(loads)
-                .map(|(node, load)| Node::new(node, load.as_deref()))
-                .collect();
+            let nodes = nodes.into_iter().zip(loads);
+            let nodes = nodes.map(|(node, load)| Node::new(node, load)).collect();
             json(&Nodes { nodes, more })
         }
         Question::Objects(search) => {

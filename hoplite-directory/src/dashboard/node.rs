@@ -65,7 +65,7 @@ impl NodePage {
             is_running: transfer.is_running,
             grant: Grant::new(uptime, transfer.grant),
         };
-        let node = overview.map(|overview| Node::new(overview, load.as_deref()));
+        let node = overview.map(|overview| Node::new(overview, load.clone()));
         let load = load.map(|load| Load::clone(&load)).unwrap_or_default();
         let (clients, log) = load.detail.map(|detail| (detail.clients, detail.log)).unzip();
         Self {

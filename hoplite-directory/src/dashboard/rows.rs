@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hoplite_core::id::NodeId;
@@ -9,6 +10,7 @@ use hoplite_core::time::Time;
 use hoplite_daemon::metrics::label_of;
 use hoplite_proto::bounds::encode_address;
 use hoplite_proto::dashboard::query::to_hex;
+use hoplite_proto::report::LoadNumbers;
 use serde::Serialize;
 
 use crate::events::RecordedEvent;
@@ -26,26 +28,11 @@ pub(super) struct Node {
     copies: usize,
     receiving: usize,
     requests: usize,
-    load: Option<NodeLoad>,
-}
-
-#[derive(Serialize)]
-struct NodeLoad {
-    capacity_bytes: u64,
-    free_bytes: u64,
-    pinned_bytes: u64,
-    evictable_bytes: u64,
-    reserved_bytes: u64,
-    clients: u64,
-    pulls: u64,
-    hops: u64,
-    send_rate: u64,
-    receive_rate: u64,
-    shards_up: usize,
+    load: Option<LoadNumbers>,
 }
 
 impl Node {
-    pub(super) fn new(node: NodeOverview, load: Option<&Load>) -> Self {
+    pub(super) fn new(node: NodeOverview, load: Option<Arc<Load>>) -> Self {
         Self {
             node: node.node.to_string(),
             address: encode_address(node.data_address),
@@ -54,19 +41,7 @@ impl Node {
             copies: node.copies,
             receiving: node.receiving,
             requests: node.requests,
-            load: load.map(|load| NodeLoad {
-                capacity_bytes: load.capacity_bytes,
-                free_bytes: load.free_bytes,
-                pinned_bytes: load.pinned_bytes,
-                evictable_bytes: load.evictable_bytes,
-                reserved_bytes: load.reserved_bytes,
-                clients: load.clients,
-                pulls: load.pulls,
-                hops: load.hops,
-                send_rate: load.send_rate,
-                receive_rate: load.receive_rate,
-                shards_up: load.shards_up.iter().filter(|is_up| **is_up).count(),
-            }),
+            load: load.map(LoadNumbers),
         }
     }
 }
