@@ -179,16 +179,7 @@ impl<'py> IntoPyObject<'py> for Status {
         for (name, number) in numbers {
             dict.set_item(name, number)?;
         }
-        let shards = status.shards.into_iter().map(|shard| {
-            let dict = PyDict::new(py);
-            dict.set_item("address", shard.address)?;
-            dict.set_item("connected", shard.connected)?;
-            dict.set_item("protocol", shard.protocol)?;
-            dict.set_item("objects", shard.objects)?;
-            dict.set_item("nodes", shard.nodes)?;
-            Ok(dict)
-        });
-        dict.set_item("shards", shards.collect::<PyResult<Vec<_>>>()?)?;
+        dict.set_item("shards", pythonize(py, &status.shards)?)?;
         dict.set_item("rails", pythonize(py, &status.rails)?)?;
         let links = status.links.into_iter().map(|link| link_dict(py, link));
         dict.set_item("links", links.collect::<PyResult<Vec<_>>>()?)?;

@@ -1,7 +1,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use hoplite_client::{NodeStatus, RailStatus, ShardStatus, SpillStatus};
+use hoplite_client::{NodeStatus, PlaceKeys, RailStatus, ShardStatus, SpillStatus};
 use hoplite_core::problem::ProblemKind;
 use serde::Serialize;
 
@@ -69,13 +69,14 @@ struct Report {
     data_address: String,
     uptime_ms: u64,
     memory: Memory,
-    spill: Spill,
+    #[serde(with = "Spill")]
+    spill: SpillStatus,
     copies: u64,
     is_draining: bool,
     clients: u64,
     transfers: Transfers,
     reduces: Reduces,
-    shards: Vec<Shard>,
+    shards: Vec<ShardStatus>,
     troubles: Vec<String>,
     problems: Vec<Problem>,
 }
@@ -107,7 +108,8 @@ struct Memory {
 }
 
 /// The present spill files, and counts since the store's start.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
+#[serde(remote = "SpillStatus")]
 struct Spill {
     objects: u64,
     bytes: u64,
@@ -123,27 +125,6 @@ struct Spill {
     recovered_objects: u64,
     recovered_bytes: u64,
     unrecovered_objects: u64,
-}
-
-impl From<SpillStatus> for Spill {
-    fn from(status: SpillStatus) -> Self {
-        Self {
-            objects: status.objects,
-            bytes: status.bytes,
-            clean_bytes: status.clean_bytes,
-            files: status.files,
-            file_bytes: status.file_bytes,
-            limit_bytes: status.limit_bytes,
-            spilled_objects: status.spilled_objects,
-            spilled_bytes: status.spilled_bytes,
-            loaded_objects: status.loaded_objects,
-            loaded_bytes: status.loaded_bytes,
-            failures: status.failures,
-            recovered_objects: status.recovered_objects,
-            recovered_bytes: status.recovered_bytes,
-            unrecovered_objects: status.unrecovered_objects,
-        }
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -168,34 +149,6 @@ struct Reduces {
     combinations: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct Shard {
-    address: String,
-    connected: bool,
-    protocol: u32,
-    objects: u64,
-    inline_bytes: u64,
-    nodes: u32,
-    waiting_queries: u64,
-    under_replicated: u64,
-    place_keys: Vec<PlaceKeys>,
-    places_version: u64,
-    uplink_permille: u32,
-}
-
-/// Label keys, and the number of nodes with exactly these keys.
-#[derive(Debug, Serialize)]
-pub(super) struct PlaceKeys {
-    keys: Vec<String>,
-    nodes: u32,
-}
-
-impl From<hoplite_client::PlaceKeys> for PlaceKeys {
-    fn from(hoplite_client::PlaceKeys { keys, nodes }: hoplite_client::PlaceKeys) -> Self {
-        Self { keys, nodes }
-    }
-}
-
 impl From<NodeStatus> for Report {
     fn from(status: NodeStatus) -> Self {
         let problems = status.problems();
@@ -216,7 +169,7 @@ impl From<NodeStatus> for Report {
                 expired: status.expired,
                 abandoned: status.abandoned,
             },
-            spill: status.spill.into(),
+            spill: status.spill,
             copies: status.copies,
             is_draining: status.is_draining,
             clients: status.clients,
@@ -238,27 +191,9 @@ impl From<NodeStatus> for Report {
                 directed_hops: status.directed_hops,
                 combinations: status.combinations,
             },
-            shards: status.shards.into_iter().map(Shard::from).collect(),
+            shards: status.shards,
             troubles: problems.iter().flat_map(|(_, lines)| lines.clone()).collect(),
             problems: problems.into_iter().map(Problem::from).collect(),
-        }
-    }
-}
-
-impl From<ShardStatus> for Shard {
-    fn from(shard: ShardStatus) -> Self {
-        Self {
-            address: shard.address,
-            connected: shard.connected,
-            protocol: shard.protocol,
-            objects: shard.objects,
-            inline_bytes: shard.inline_bytes,
-            nodes: shard.nodes,
-            waiting_queries: shard.waiting_queries,
-            under_replicated: shard.under_replicated,
-            place_keys: shard.place_keys.into_iter().map(PlaceKeys::from).collect(),
-            places_version: shard.places_version,
-            uplink_permille: shard.uplink_permille,
         }
     }
 }
@@ -277,7 +212,7 @@ impl Report {
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         self.print_node(out)?;
         self.print_memory(out)?;
-        self.spill.print(out)?;
+        self.print_spill(out)?;
         self.print_transfers(out)?;
         self.print_problems(out)?;
         self.print_places(out)?;
@@ -320,6 +255,33 @@ impl Report {
             "lifetimes  {} expired, {} without their owner",
             memory.expired, memory.abandoned
         )
+    }
+
+    fn print_spill(&self, out: &mut impl Write) -> io::Result<()> {
+        let spill = &self.spill;
+        if spill.spilled_objects + spill.failures > 0 {
+            writeln!(
+                out,
+                "spilled    {} in {} objects, {} files of {}; {} written and {} read so far, {} failures",
+                output::size(spill.bytes),
+                spill.objects,
+                spill.files,
+                output::size(spill.file_bytes),
+                output::size(spill.spilled_bytes),
+                output::size(spill.loaded_bytes),
+                spill.failures,
+            )?;
+        }
+        if spill.recovered_objects + spill.unrecovered_objects > 0 {
+            writeln!(
+                out,
+                "recovered  {} in {} objects of killed stores, {} objects dropped",
+                output::size(spill.recovered_bytes),
+                spill.recovered_objects,
+                spill.unrecovered_objects,
+            )?;
+        }
+        Ok(())
     }
 
     fn print_transfers(&self, out: &mut impl Write) -> io::Result<()> {
@@ -422,33 +384,5 @@ impl Report {
             ]);
         }
         table.print(out)
-    }
-}
-
-impl Spill {
-    fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        if self.spilled_objects + self.failures > 0 {
-            writeln!(
-                out,
-                "spilled    {} in {} objects, {} files of {}; {} written and {} read so far, {} failures",
-                output::size(self.bytes),
-                self.objects,
-                self.files,
-                output::size(self.file_bytes),
-                output::size(self.spilled_bytes),
-                output::size(self.loaded_bytes),
-                self.failures,
-            )?;
-        }
-        if self.recovered_objects + self.unrecovered_objects > 0 {
-            writeln!(
-                out,
-                "recovered  {} in {} objects of killed stores, {} objects dropped",
-                output::size(self.recovered_bytes),
-                self.recovered_objects,
-                self.unrecovered_objects,
-            )?;
-        }
-        Ok(())
     }
 }

@@ -151,7 +151,7 @@ struct LinkFields {
 }
 
 /// Label keys, such as `zone`, and the nodes that use them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlaceKeys {
     /// Label keys, largest groups first; may be empty.
     pub keys: Vec<String>,
@@ -160,7 +160,7 @@ pub struct PlaceKeys {
 }
 
 /// A shard of the directory, as a store sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct ShardStatus {
     /// Shard's address.
     pub address: String,

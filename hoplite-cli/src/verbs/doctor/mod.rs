@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::status::{PlaceKeys, keys_differ};
+use super::status::keys_differ;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
@@ -360,10 +360,8 @@ fn judge(status: &NodeStatus) -> Finding {
         let says = format!("{} runs version {}: restart it", status.node, status.version);
         return finding("store", Health::Doubtful, says);
     }
-    let connected = status.shards.iter().filter(|shard| shard.connected);
-    let keys = connected
-        .map(|shard| shard.place_keys.iter().cloned().map(PlaceKeys::from).collect::<Vec<_>>());
-    let differ = keys.into_iter().find_map(|keys| keys_differ(&keys));
+    let mut connected = status.shards.iter().filter(|shard| shard.connected);
+    let differ = connected.find_map(|shard| keys_differ(&shard.place_keys));
     if let (true, Some(says)) = (away.is_empty(), differ) {
         return finding("store", Health::Doubtful, format!("{} runs, but {says}", status.node));
     }
