@@ -52,7 +52,7 @@ pub(super) enum Sink<'a> {
 pub(super) enum Arrived {
     Block { length_bytes: u64 },
     Sign(Sign),
-    End(v1::End),
+    End(Box<v1::End>),
 }
 
 /// The receiver's end of a transfer of a range. Positions count from the object's start.
@@ -122,7 +122,7 @@ impl<'a> InputStream<'a> {
             let next = lanes.next(next_bytes, self.end_bytes);
             let (lane, header) = match within(limit, next).await? {
                 Event::Block(lane, header) => (lane, header),
-                Event::End(end) => return Ok(Arrived::End(end)),
+                Event::End(end) => return Ok(Arrived::End(Box::new(end))),
                 Event::Sign(sign) => match stall.heard(self.puller.now(), sign) {
                     Heard::News => return Ok(Arrived::Sign(sign)),
                     Heard::Nothing => continue,
