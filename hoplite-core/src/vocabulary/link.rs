@@ -69,8 +69,8 @@ pub struct Delivery {
 /// Kernel's account of bytes that a connection's peer has not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unacknowledged {
-    /// Number of retransmissions since the bytes were first sent.
+    /// Number of retransmissions in a row without an acknowledgement.
     pub retransmissions: u32,
-    /// Time since the peer's last acknowledgement of any bytes.
+    /// Time since the peer's last acknowledgement, including time in which nothing was sent.
     pub silent_for: Duration,
 }

@@ -393,6 +393,27 @@ fn an_object_that_exceeds_two_quotas_of_disk_is_held_back_once() {
 }
 
 #[test]
+fn room_on_disk_lets_a_put_try_again_that_lacks_memory() {
+    let record = SpillRecord::length_bytes(SIZE);
+    let mut h = Harness::spilling(None).with_users();
+    let disk = |bytes| Some(QuotaLimits { disk_bytes: Some(bytes), ..QuotaLimits::default() });
+    h.quota(QuotaSubject::User(ALICE), disk(record));
+    let spilled = h.put(A, "spilled", SIZE).put;
+    h.put(A, "a1", SIZE);
+    let large = h.create(B, "large", 7 * EXTENT - HEADER_BYTES);
+    h.write_all();
+    let copy = h.view(large).copy;
+    h.request(B, Request::Abort { copy });
+    h.quota(prefix("a"), Some(limits(Some(EXTENT), None)));
+    assert_eq!(h.node.holders().barred_bytes, EXTENT);
+    let call = h.create(A, "a2", SIZE);
+    h.assert_waits(call);
+    h.drop_put(0, "spilled", spilled, DropReason::Deleted);
+    h.write_all();
+    h.view(call);
+}
+
+#[test]
 fn a_small_object_is_spilled_once_it_fits_though_a_larger_one_does_not() {
     let record = SpillRecord::length_bytes(SIZE);
     let mut h = Harness::spilling(None).with_users();

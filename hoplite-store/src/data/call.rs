@@ -75,7 +75,7 @@ impl<'a> Call<'a> {
         &mut self.connection
     }
 
-    /// Begins to watch the connection, which must be proven; `None` for a peer with one route.
+    /// Begins to watch the connection; `None` for a peer with one route.
     pub(super) fn watch(&self) -> Option<CutWatch> {
         let route = self.rail.known()?;
         CutWatch::begin(&self.puller.config, self.peer.clone(), route, &self.connection)

@@ -19,11 +19,15 @@ impl Quotas {
         }
     }
 
+    /// Lets puts try again for whose memory the copy may be spilled now.
     pub(crate) fn readmit(&mut self, charge: Charge<'_>, copy: CopyId) {
+        let (mut is_awaited, retries) = (false, self.retries);
         self.change(charge, |entry| {
             entry.idle.readmit(copy);
             entry.barred.remove(&(charge.used.memory_bytes, copy));
+            is_awaited |= entry.awaited_in == Some(retries);
         });
+        self.has_new_room |= is_awaited;
     }
 
     pub(crate) fn barred_copies(&self) -> usize {

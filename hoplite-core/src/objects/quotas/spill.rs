@@ -43,7 +43,8 @@ impl Quotas {
         clean.map(|(copy, _)| copy)
     }
 
-    /// Accounts, their idle copies, and the number of bytes to spill of them, in turn.
+    /// Accounts, their idle copies, and the number of bytes to spill of them, beginning after the
+    /// account that was spilled last.
     pub(crate) fn to_spill(&self) -> impl Iterator<Item = (&Account, &IdleCopies, u64)> {
         let after = self.last_spilled.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let until = self.last_spilled.as_ref().map(|last| self.to_spill.range(..=last));
