@@ -21,7 +21,7 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Kernel's account of unacknowledged bytes; `None` without statistics.
+/// Returns the kernel's statistics of unacknowledged bytes, if it has some.
 pub fn unacknowledged(socket: BorrowedFd<'_>) -> Option<Unacknowledged> {
     let (info, _) = tcp_info(socket)?;
     Some(Unacknowledged {

@@ -185,8 +185,8 @@ class QuotaExceeded(HopliteError):
     """The put or reduce did not fit a quota before the timeout, or is larger than the quota.
 
     Attributes:
-        user: The number of the limited user; `None` for another quota.
-        prefix: The start of the limited ids; `None` for another quota.
+        user: The number of the limited user; `None` for a quota of a prefix or of each client.
+        prefix: The start of the limited ids; `None` for a quota of a user or of each client.
         resource: The exceeded limit: `"memory"`, in bytes, or `"objects"`.
         needed: The bytes or objects that the put needs.
         used: The bytes or objects in use.

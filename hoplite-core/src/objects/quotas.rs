@@ -71,6 +71,7 @@ pub(crate) struct Quotas {
     readmitted: Vec<CopyId>,
     /// Bytes of memory to spill for waiting puts.
     to_spill: BTreeMap<Account, u64>,
+    /// Account for which the latest batch was spilled.
     last_spilled: Option<Account>,
 }
 

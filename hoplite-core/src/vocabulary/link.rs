@@ -66,7 +66,7 @@ pub struct Delivery {
     pub receiver_limited_us: u64,
 }
 
-/// Kernel's account of bytes that a connection's peer has not acknowledged.
+/// Kernel's statistics of bytes that a connection's peer has not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unacknowledged {
     /// Number of retransmissions in a row without an acknowledgement.

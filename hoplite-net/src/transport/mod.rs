@@ -59,7 +59,7 @@ pub enum Transport {
 pub struct AcknowledgementWatch(OwnedFd);
 
 impl AcknowledgementWatch {
-    /// Kernel's account of unacknowledged bytes; `None` without statistics.
+    /// Returns the kernel's statistics of unacknowledged bytes, if it has some.
     pub fn unacknowledged(&self) -> Option<Unacknowledged> {
         hoplite_shm::unacknowledged(self.0.as_fd())
     }

@@ -1,4 +1,4 @@
-//! Quotas of disk: copies that must stay in memory are barred from spilling.
+//! Quotas of disk. A copy that exceeds one is barred: it stays in memory.
 
 use std::collections::BTreeMap;
 
